@@ -1,0 +1,63 @@
+-- Shared by the scripts of one partition (docs/format.md, sections 3 and 5). KEYS[1] is always `P:m`.
+local META = KEYS[1]
+local PREFIX = string.sub(META, 1, -3)
+local FORMAT = '1'
+
+local function meta(field) return redis.call('HGET', META, field) end
+local function number(field) return tonumber(meta(field) or '0') end
+local function text(version) return string.format('%d', version) end
+local function delta_field(version, uid) return 'd:' .. text(version) .. ':' .. uid end
+local function snapshot_field(version, uid) return 's:' .. text(version) .. ':' .. uid end
+
+-- First word of a manifest entry: the parent of a delta, the writer of a snapshot.
+local function ref(entry) return string.match(entry, '^%S+') end
+
+local function has_flag(entry, flag)
+  return string.find(string.match(entry, '%S+$'), flag, 1, true) ~= nil
+end
+
+local function is_there(version, uid)
+  return redis.call('HEXISTS', META, delta_field(version, uid)) == 1
+    or redis.call('HEXISTS', META, snapshot_field(version, uid)) == 1
+end
+
+-- Key of the segment that a manifest field and its entry name.
+local function segment_key(field, entry)
+  if string.sub(field, 1, 2) == 'd:' then return PREFIX .. ':' .. field end
+  return PREFIX .. ':s:' .. string.match(field, '^s:(%d+):') .. ':' .. ref(entry)
+end
+
+-- Walks parents back from (version, uid); the uid of `target`, or nil where the chain is cut.
+local function walk(version, uid, target)
+  while version > target do
+    local entry = meta(delta_field(version, uid))
+    if not entry then return nil end
+    uid = ref(entry)
+    version = version - 1
+  end
+  if version ~= target then return nil end
+  return uid
+end
+
+-- Why a version is not there: below the floor it expired, above it was lost.
+local function missing(version)
+  local latest = meta('l') or '0'
+  if version < number('w') then return {'VERSION_EXPIRED', meta('w'), latest} end
+  return {'STATE_LOST', latest, meta('w') or '0'}
+end
+
+-- Takes a segment out of the manifest; its key lives `ttl_ms` longer for readers under way.
+local function drop(field, entry, ttl_ms)
+  redis.call('HDEL', META, field)
+  redis.call('PEXPIRE', segment_key(field, entry), ttl_ms)
+end
+
+-- A kept key has no expiry, except in an ephemeral checkpoint (keep_ms > 0).
+local function keep(key, keep_ms)
+  if tonumber(keep_ms) > 0 then
+    redis.call('PEXPIRE', key, keep_ms)
+    redis.call('PEXPIRE', META, keep_ms)
+  else
+    redis.call('PERSIST', key)
+  end
+end

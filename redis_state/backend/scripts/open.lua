@@ -1,0 +1,71 @@
+--#include lineage
+-- Open version v for reading or writing. Changes nothing unless the caller's run holds the partition.
+-- KEYS  1 P:m
+-- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
+--       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
+-- Reply OK version uid held opened floor start-version start-uid [field entry]…
+--         held is 1 if the caller's run holds the partition; the segments run from the newest to the oldest; applied
+--         over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
+--       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
+--       STATE_LOST latest floor · VERSION_EXPIRED floor latest
+-- Keeps: opened never falls within a run; all attempts of a run at one version see one uid.
+local run, wanted = ARGV[1], ARGV[3]
+local format = meta('f')
+if not format then
+  if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY'} end
+  return {'STATE_LOST', '0', '0'}
+end
+if format ~= FORMAT then return {'FORMAT', format} end
+
+local opened, opened_uid = number('o'), meta('ou')
+local held = run ~= '' and meta('r') == run
+local version = ARGV[2] == 'opened' and opened or tonumber(ARGV[2])
+if held and version < opened then return {'FENCED', 'opened', text(opened)} end
+
+local uid
+if version == 0 then
+  uid = '-'
+elseif ARGV[2] == 'opened' then
+  uid = opened_uid
+elseif wanted ~= '' then
+  uid = wanted
+elseif held and version == opened then
+  uid = opened_uid
+else
+  uid = walk(number('l'), meta('lu'), version)
+end
+if version > 0 and (not uid or not is_there(version, uid)) then return missing(version) end
+if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
+
+local cached = {}
+for i = 4, #ARGV, 2 do cached[ARGV[i] .. ':' .. ARGV[i + 1]] = true end
+local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
+local at, at_uid = version, uid
+while at > 0 and not cached[text(at) .. ':' .. at_uid] do
+  local delta_name = delta_field(at, at_uid)
+  local delta = meta(delta_name)
+  local snapshot_name = snapshot_field(at, at_uid)
+  local snapshot = meta(snapshot_name)
+  local parent_cached = delta and cached[text(at - 1) .. ':' .. ref(delta)]
+  if snapshot and not parent_cached then
+    reply[#reply + 1] = snapshot_name
+    reply[#reply + 1] = snapshot
+    at, at_uid = 0, '-'
+  elseif delta then
+    reply[#reply + 1] = delta_name
+    reply[#reply + 1] = delta
+    if has_flag(delta, 'c') then
+      at, at_uid = 0, '-'
+    else
+      at, at_uid = at - 1, ref(delta)
+    end
+  else
+    return missing(at)
+  end
+end
+reply[7], reply[8] = text(at), at_uid
+
+if held and version > opened then
+  redis.call('HSET', META, 'o', text(version), 'ou', uid)
+end
+return reply

@@ -1,0 +1,43 @@
+--#include lineage
+-- Make a staged delta the version after (version, parent). Runs inside MULTI/EXEC behind the last stage.
+-- KEYS  1 P:m  2 key of the delta
+-- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
+--       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
+-- Reply OK · ALREADY · REOPEN opened · INCOMPLETE found · FENCED epoch|opened|pinned found
+--       STATE_LOST latest floor
+-- Keeps: a published version hangs on a version that is there, was pinned by its run, and has all its blocks.
+--        Every reply but OK, ALREADY and REOPEN leaves no key of the delta.
+local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local delta = KEYS[2]
+local field = delta_field(version + 1, uid)
+
+local function refuse(reply)
+  redis.call('UNLINK', delta)
+  return reply
+end
+
+if redis.call('HEXISTS', META, field) == 1 then
+  keep(delta, ARGV[10])
+  return {'ALREADY'}
+end
+if not meta('f') then return refuse({'STATE_LOST', '0', '0'}) end
+local opened = number('o')
+if meta('r') ~= run then
+  if epoch > number('e') then return {'REOPEN', text(opened)} end
+  return refuse({'FENCED', 'epoch', meta('e')})
+end
+if opened < version then return {'REOPEN', text(opened)} end
+if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
+if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
+if version > 0 and not is_there(version, parent) then return refuse(missing(version)) end
+local blocks = redis.call('HLEN', delta)
+if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
+
+if ARGV[9] == '1' and number('l') == version + 1 then
+  local replaced = delta_field(version + 1, meta('lu'))
+  local entry = meta(replaced)
+  if entry then drop(replaced, entry, ARGV[8]) end
+end
+redis.call('HSET', META, field, ARGV[7], 'l', text(version + 1), 'lu', uid)
+keep(delta, ARGV[10])
+return {'OK'}

@@ -1,0 +1,30 @@
+--#include lineage
+-- Enter a staged snapshot of (version, uid) into the manifest.
+-- KEYS  1 P:m  2 key of the snapshot
+-- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
+-- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
+-- Keeps: only versions that the opened version descends from get a snapshot, so no loadable version changes.
+--        Every reply but OK and ALREADY leaves no key of the snapshot.
+local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local field = snapshot_field(version, uid)
+
+local function refuse(reply)
+  redis.call('UNLINK', KEYS[2])
+  return reply
+end
+
+local entry = meta(field)
+if entry then
+  if ref(entry) ~= writer then return refuse({'EXISTS'}) end
+  keep(KEYS[2], ARGV[6])
+  return {'ALREADY'}
+end
+if not meta('f') then return refuse({'STATE_LOST'}) end
+if version == 0 or walk(number('o'), meta('ou'), version) ~= uid or not is_there(version, uid) then
+  return refuse({'STALE'})
+end
+local blocks = redis.call('HLEN', KEYS[2])
+if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) end
+redis.call('HSET', META, field, ARGV[5])
+keep(KEYS[2], ARGV[6])
+return {'OK'}
