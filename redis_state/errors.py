@@ -1,0 +1,172 @@
+"""The error tree: one class for each thing that a caller would do differently.
+
+Every error carries a stable ``kind``; the JVM adapter uses the same strings. The message says what was
+attempted on what, what was found and what to do next. It never holds a state value, a key's bytes or a
+password.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Kind(str, Enum):
+    """Stable name of a cause; `docs/errors.md` has a section for each."""
+
+    CONFIG = "CONFIG"
+    NOT_FOUND = "NOT_FOUND"
+    FENCED = "FENCED"
+    UNAVAILABLE = "UNAVAILABLE"
+    FULL = "FULL"
+    PERMISSION = "PERMISSION"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    FORMAT = "FORMAT"
+    STATE_LOST = "STATE_LOST"
+    VERSION_EXPIRED = "VERSION_EXPIRED"
+    MARKER_MISSING = "MARKER_MISSING"
+    CHECKPOINT_MOVED_OR_COPIED = "CHECKPOINT_MOVED_OR_COPIED"
+    LIMIT = "LIMIT"
+    INTERNAL = "INTERNAL"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class RedisStateError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        attempted: What was tried, as a clause without a full stop.
+        found: What was found instead.
+        advice: What to do next, as one or more sentences. ``None`` means the advice of the class.
+        where: What it was tried on, for example ``operator 0 partition 3``.
+        kind: Must be one of the class's `kinds`; ``None`` means the first of them.
+        store: Text that names the store, or ``None`` if no store is concerned.
+        version: State version concerned, or ``None``.
+        operation: Name of the public operation that failed, or ``None``.
+
+    Attributes:
+        retryable: Whether the same call may succeed later without any change by the caller.
+    """
+
+    kinds: ClassVar[tuple[Kind, ...]] = tuple(Kind)
+    retryable: ClassVar[bool] = False
+    default_advice: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        attempted: str,
+        *,
+        found: str = "",
+        advice: str | None = None,
+        where: str = "",
+        kind: Kind | None = None,
+        store: str | None = None,
+        version: int | None = None,
+        operation: str | None = None,
+    ) -> None:
+        self.kind = self.kinds[0] if kind is None else Kind(kind)
+        if self.kind not in self.kinds:
+            raise ValueError(f"{type(self).__name__} has no kind {self.kind}")
+        self.attempted = attempted
+        self.found = found
+        self.advice = self.default_advice if advice is None else advice
+        self.where = where
+        self.store = store
+        self.version = version
+        self.operation = operation
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        place = self.where or self.store or ""
+        clause = "; ".join(part for part in (self.attempted, self.found) if part)
+        text = f"[REDIS_{self.kind}] {place + ': ' if place else ''}{clause}."
+        return f"{text} {self.advice}" if self.advice else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments: the inherited pickling would call the class with the message alone.
+        state = dict(self.__dict__)
+        return (_rebuild, (type(self), state))
+
+
+def _rebuild(cls: type[RedisStateError], state: dict[str, object]) -> RedisStateError:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    Exception.__init__(error, error._message())
+    return error
+
+
+class ConfigError(RedisStateError):
+    """An option, a URL, a right or an installation is wrong; nothing was sent or changed."""
+
+    kinds = (Kind.CONFIG, Kind.PERMISSION)
+
+
+class NotFoundError(RedisStateError):
+    """A query, store, column or version that was asked for by name does not exist."""
+
+    kinds = (Kind.NOT_FOUND,)
+
+
+class ConflictError(RedisStateError):
+    """Another run holds the partition: this writer must stop."""
+
+    kinds = (Kind.FENCED,)
+    default_advice = "Stop this run: a newer one holds the partition. Nothing was changed."
+
+
+class UnavailableError(RedisStateError):
+    """Redis gave no useful answer before the deadline; the state itself is not in doubt."""
+
+    kinds = (Kind.UNAVAILABLE,)
+    retryable = True
+    default_advice = "Check that the server runs and can be reached, then try again."
+
+
+class FullError(RedisStateError):
+    """Redis refuses writes for want of memory or disk; nothing partial was published."""
+
+    kinds = (Kind.FULL,)
+    retryable = True
+    default_advice = "Free memory or disk of the server or raise its limit, then try again."
+
+
+class CommitOutcomeUnknownError(RedisStateError):
+    """A commit was sent and its reply lost, and the deadline passed before it could be resolved."""
+
+    kinds = (Kind.OUTCOME_UNKNOWN,)
+    retryable = True
+    default_advice = "Run the same batch again: a commit is idempotent and takes effect once."
+
+
+class FormatError(RedisStateError):
+    """Bytes are damaged, foreign or of an unknown format; they were not read as absent."""
+
+    kinds = (Kind.FORMAT,)
+    default_advice = "Restore the data from before the damage, or read it with its own version."
+
+
+class LimitError(RedisStateError):
+    """A key or value is larger than the format allows; nothing was sent."""
+
+    kinds = (Kind.LIMIT,)
+    default_advice = "Make the row smaller: a key may have 1 MiB, a value 64 MiB."
+
+
+class StateError(RedisStateError):
+    """The state that was asked for cannot be served exactly, so it is not served at all."""
+
+    kinds = (
+        Kind.STATE_LOST,
+        Kind.VERSION_EXPIRED,
+        Kind.MARKER_MISSING,
+        Kind.CHECKPOINT_MOVED_OR_COPIED,
+    )
+
+
+class InternalError(RedisStateError):
+    """A rule of redis-state itself was broken: a defect to report."""
+
+    kinds = (Kind.INTERNAL,)
+    default_advice = "Report this as a defect of redis-state, with the stack trace."
