@@ -1,0 +1,57 @@
+package org.redisstate.core.errors
+
+/**
+ * Root of everything that the store raises. The tree is the same in Python (`redis_state.errors`); `docs/errors.md` has a
+ * paragraph for each kind.
+ *
+ * @param kind stable name, also the first word of the message: `[REDIS_<kind>]`
+ * @param retryable whether the same call may succeed later without anybody doing something
+ */
+sealed abstract class RedisStateException(
+    val kind: String,
+    val retryable: Boolean,
+    detail: String,
+    cause: Throwable)
+    extends RuntimeException(s"[REDIS_$kind] $detail", cause)
+
+final class ConfigException(detail: String, cause: Throwable = null)
+    extends RedisStateException("CONFIG", false, detail, cause)
+
+final class NotFoundException(detail: String, cause: Throwable = null)
+    extends RedisStateException("NOT_FOUND", false, detail, cause)
+
+final class FencedException(detail: String, cause: Throwable = null)
+    extends RedisStateException("FENCED", false, detail, cause)
+
+final class UnavailableException(detail: String, cause: Throwable = null)
+    extends RedisStateException("UNAVAILABLE", true, detail, cause)
+
+final class FullException(detail: String, cause: Throwable = null)
+    extends RedisStateException("FULL", true, detail, cause)
+
+final class PermissionException(detail: String, cause: Throwable = null)
+    extends RedisStateException("PERMISSION", false, detail, cause)
+
+final class OutcomeUnknownException(detail: String, cause: Throwable = null)
+    extends RedisStateException("OUTCOME_UNKNOWN", true, detail, cause)
+
+final class FormatException(detail: String, cause: Throwable = null)
+    extends RedisStateException("FORMAT", false, detail, cause)
+
+final class StateLostException(detail: String, cause: Throwable = null)
+    extends RedisStateException("STATE_LOST", false, detail, cause)
+
+final class VersionExpiredException(detail: String, cause: Throwable = null)
+    extends RedisStateException("VERSION_EXPIRED", false, detail, cause)
+
+final class MarkerMissingException(detail: String, cause: Throwable = null)
+    extends RedisStateException("MARKER_MISSING", false, detail, cause)
+
+final class CheckpointMovedException(detail: String, cause: Throwable = null)
+    extends RedisStateException("CHECKPOINT_MOVED_OR_COPIED", false, detail, cause)
+
+final class LimitException(detail: String, cause: Throwable = null)
+    extends RedisStateException("LIMIT", false, detail, cause)
+
+final class InternalException(detail: String, cause: Throwable = null)
+    extends RedisStateException("INTERNAL", false, detail, cause)

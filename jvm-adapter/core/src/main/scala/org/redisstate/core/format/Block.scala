@@ -1,0 +1,91 @@
+package org.redisstate.core.format
+
+import java.nio.charset.StandardCharsets.US_ASCII
+import java.util.zip.CRC32
+
+import com.github.luben.zstd.Zstd
+
+import org.redisstate.core.errors.FormatException
+
+/** The envelope of every stored value (docs/format.md, section 4.1). */
+object Block {
+  val HeaderBytes: Int = 10
+  val RawLengthMax: Int = 80 << 20
+  private val Magic: Byte = 0xb7.toByte
+  private val CodecNone: Byte = 0
+  private val CodecZstd: Byte = 1
+  private val Level = 1
+
+  def encode(ident: String, field: String, payload: Array[Byte], length: Int): Array[Byte] = {
+    if (length > RawLengthMax) {
+      throw new FormatException(s"$ident field $field: a block of $length bytes is above $RawLengthMax")
+    }
+    val scratch = new Array[Byte](HeaderBytes + Zstd.compressBound(length.toLong).toInt)
+    val packed = Zstd.compressByteArray(
+      scratch,
+      HeaderBytes,
+      scratch.length - HeaderBytes,
+      payload,
+      0,
+      length,
+      Level)
+    val compressed = !Zstd.isError(packed) && packed < length
+    val stored = if (compressed) packed.toInt else length
+    val block = new Array[Byte](HeaderBytes + stored)
+    if (compressed) System.arraycopy(scratch, HeaderBytes, block, HeaderBytes, stored)
+    else System.arraycopy(payload, 0, block, HeaderBytes, stored)
+    block(0) = Magic
+    block(1) = if (compressed) CodecZstd else CodecNone
+    putInt(block, 2, length)
+    putInt(block, 6, checkOf(ident, field, block))
+    block
+  }
+
+  /** @throws FormatException when the block is damaged, foreign, or of another place */
+  def decode(ident: String, field: String, block: Array[Byte]): Array[Byte] = {
+    def bad(found: String): Nothing =
+      throw new FormatException(s"$ident field $field: $found. The bytes were not read. " +
+        "Restore that Redis, or rewind the checkpoint to a batch whose state is whole.")
+    if (block.length < HeaderBytes || block(0) != Magic) bad("not a block of redis-state")
+    val length = getInt(block, 2)
+    if (length < 0 || length > RawLengthMax) bad("the raw length is above the limit")
+    if (getInt(block, 6) != checkOf(ident, field, block)) bad("the check does not match")
+    val stored = block.length - HeaderBytes
+    block(1) match {
+      case CodecNone =>
+        if (stored != length) bad("the raw length does not match")
+        java.util.Arrays.copyOfRange(block, HeaderBytes, block.length)
+      case CodecZstd =>
+        val payload = new Array[Byte](length)
+        val got = Zstd.decompressByteArray(payload, 0, length, block, HeaderBytes, stored)
+        if (Zstd.isError(got) || got != length) bad("the payload does not decompress to its length")
+        payload
+      case other => bad(s"codec $other is unknown to this release")
+    }
+  }
+
+  /** The four check bytes of a block, as the segment checksum wants them. */
+  def check(block: Array[Byte]): Int = getInt(block, 6)
+
+  private def checkOf(ident: String, field: String, block: Array[Byte]): Int = {
+    val crc = new CRC32
+    crc.update(ident.getBytes(US_ASCII))
+    crc.update(0)
+    crc.update(field.getBytes(US_ASCII))
+    crc.update(0)
+    crc.update(block, 1, 5)
+    crc.update(block, HeaderBytes, block.length - HeaderBytes)
+    crc.getValue.toInt
+  }
+
+  private[format] def putInt(bytes: Array[Byte], at: Int, value: Int): Unit = {
+    bytes(at) = (value >>> 24).toByte
+    bytes(at + 1) = (value >>> 16).toByte
+    bytes(at + 2) = (value >>> 8).toByte
+    bytes(at + 3) = value.toByte
+  }
+
+  private[format] def getInt(bytes: Array[Byte], at: Int): Int =
+    ((bytes(at) & 0xff) << 24) | ((bytes(at + 1) & 0xff) << 16) |
+      ((bytes(at + 2) & 0xff) << 8) | (bytes(at + 3) & 0xff)
+}

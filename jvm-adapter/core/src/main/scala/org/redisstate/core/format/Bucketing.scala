@@ -1,0 +1,52 @@
+package org.redisstate.core.format
+
+import java.util.zip.CRC32
+
+import org.redisstate.core.errors.FormatException
+
+/** Which bucket a row belongs to (docs/format.md, section 4.3). */
+object Bucketing {
+  private val FamilyBytes = 2
+  private val TimestampBytes = 8
+  private val RowsPerBucket = 128L
+  private val BytesPerBucket = 16L << 10
+
+  /** CRC-32 of the family id and the bucketing bytes of a stored key. */
+  def hash(crc: CRC32, kind: FamilyKind, key: Array[Byte], offset: Int, length: Int): Int = {
+    crc.reset()
+    crc.update(key, offset, bucketedLength(kind, key, offset, length))
+    crc.getValue.toInt
+  }
+
+  /** How many of the leading bytes of a stored key, its family id included, decide its bucket. */
+  def bucketedLength(kind: FamilyKind, key: Array[Byte], offset: Int, length: Int): Int = {
+    val encoded = length - FamilyBytes
+    val used = kind match {
+      case FamilyKind.Prefix =>
+        val prefix = if (encoded >= 4) littleEndian(key, offset + FamilyBytes) else -1
+        if (prefix < 0 || prefix > encoded - 4) -1 else 4 + prefix
+      case FamilyKind.TimestampPostfix => encoded - TimestampBytes
+      case _ => encoded
+    }
+    if (used < 0) {
+      throw new FormatException(s"a key of $encoded bytes is too short for the encoder ${kind.name}")
+    }
+    FamilyBytes + used
+  }
+
+  def bucket(hash: Int, buckets: Int): Int = hash & (buckets - 1)
+
+  /** The smallest power of two with at most 128 rows and 16 KiB a bucket on average. */
+  def bucketsFor(rows: Long, rawBytes: Long): Int = {
+    val wanted = math.max(
+      (rows + RowsPerBucket - 1) / RowsPerBucket,
+      (rawBytes + BytesPerBucket - 1) / BytesPerBucket)
+    var buckets = 1
+    while (buckets < wanted && buckets < Entry.BucketsMax) buckets <<= 1
+    buckets
+  }
+
+  private def littleEndian(bytes: Array[Byte], at: Int): Int =
+    (bytes(at) & 0xff) | ((bytes(at + 1) & 0xff) << 8) | ((bytes(at + 2) & 0xff) << 16) |
+      ((bytes(at + 3) & 0xff) << 24)
+}

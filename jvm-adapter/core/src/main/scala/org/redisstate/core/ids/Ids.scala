@@ -1,0 +1,32 @@
+package org.redisstate.core.ids
+
+/**
+ * One partition of one store of one operator.
+ *
+ * @param prefix empty, or the tenant prefix followed by `:`
+ * @param gen checkpoint id, 32 lower-case hexadecimal digits
+ */
+final case class PartitionId(
+    prefix: String,
+    gen: String,
+    operator: Long,
+    partition: Int,
+    storeName: String) {
+  override def toString: String = s"operator $operator partition $partition store $storeName"
+}
+
+/** A version and the attempt that wrote it. */
+final case class Pin(version: Long, uid: String)
+
+object Pin {
+
+  /** Version 0, which every partition has and which holds nothing. */
+  val Empty: Pin = Pin(0L, "-")
+}
+
+/**
+ * A run of a query with its fencing number.
+ *
+ * @param byDriver whether the driver registered it before its tasks started
+ */
+final case class Run(id: String, epoch: Long, byDriver: Boolean)
