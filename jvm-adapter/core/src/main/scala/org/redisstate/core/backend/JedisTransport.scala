@@ -1,0 +1,124 @@
+package org.redisstate.core.backend
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.{ConcurrentLinkedDeque, Semaphore, TimeUnit}
+import javax.net.ssl.{SSLException, SSLParameters}
+
+import scala.jdk.CollectionConverters._
+
+import redis.clients.jedis.{
+  ClientSetInfoConfig, Connection, DefaultJedisClientConfig, HostAndPort, RedisProtocol
+}
+import redis.clients.jedis.commands.ProtocolCommand
+import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataException, JedisException}
+
+import org.redisstate.core.errors.ConfigException
+
+/** A bounded pool of Jedis connections, used below Jedis' own retries: a command goes out once for each `exchange`. */
+final class JedisTransport(settings: ConnectionSettings) extends Transport {
+  private val permits = new Semaphore(settings.connectionsMax, true)
+  private val idle = new ConcurrentLinkedDeque[Connection]
+  @volatile private var closed = false
+
+  override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
+    if (!permits.tryAcquire(settings.socketTimeoutMs.toLong, TimeUnit.MILLISECONDS)) {
+      throw new TransportException(
+        s"no free connection to ${settings.url} within ${settings.socketTimeoutMs} ms",
+        null)
+    }
+    try {
+      val connection = Option(idle.pollFirst()).getOrElse(connect())
+      val replies = exchangeOn(connection, commands)
+      if (closed) connection.close() else idle.addFirst(connection)
+      replies
+    } finally permits.release()
+  }
+
+  override def close(): Unit = {
+    closed = true
+    Iterator.continually(idle.pollFirst()).takeWhile(_ != null).foreach(quietly)
+  }
+
+  private def exchangeOn(connection: Connection, commands: Seq[Command]): Seq[AnyRef] =
+    try {
+      commands.foreach(c => connection.sendCommand(JedisTransport.protocol(c.name), c.args: _*))
+      connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).toVector
+    } catch {
+      case e: JedisException =>
+        quietly(connection)
+        throw new TransportException(s"the connection to ${settings.url} failed: ${e.getMessage}", e)
+    }
+
+  private def quietly(connection: Connection): Unit =
+    try connection.disconnect()
+    catch { case _: JedisException => () }
+
+  private def connect(): Connection = {
+    val config = DefaultJedisClientConfig
+      .builder()
+      .protocol(RedisProtocol.RESP2)
+      .connectionTimeoutMillis(settings.socketTimeoutMs)
+      .socketTimeoutMillis(settings.socketTimeoutMs)
+      .database(settings.url.database)
+      .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
+    settings.username.foreach(config.user)
+    settings.currentPassword().foreach(config.password)
+    if (settings.url.tls) {
+      config.ssl(true).sslSocketFactory(PemTls.socketFactory(settings.tls))
+      val parameters = new SSLParameters
+      if (settings.tls.verifyHostname) parameters.setEndpointIdentificationAlgorithm("HTTPS")
+      config.sslParameters(parameters)
+    }
+    try {
+      val connection = new Connection(new HostAndPort(settings.url.host, settings.url.port), config.build())
+      connection.connect()
+      connection
+    } catch {
+      case e: JedisDataException => throw refused(e)
+      case e: JedisConnectionException if JedisTransport.isTls(e) =>
+        throw new ConfigException(s"the TLS handshake with ${settings.url} failed: ${rootOf(e).getMessage}. " +
+          "Check that the port speaks TLS, and tls.caFile and the host name in the URL.", e)
+      case e: JedisException =>
+        throw new TransportException(s"no connection to ${settings.url}: ${rootOf(e).getMessage}", e)
+    }
+  }
+
+  /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
+  private def refused(e: JedisDataException): RuntimeException = {
+    val message = Option(e.getMessage).getOrElse("")
+    if (ReplyClass.of(message) == ReplyClass.Transient) new TransportException(message, e)
+    else if (message.contains("DB index")) {
+      new ConfigException(s"${settings.url}: the server has no database ${settings.url.database}. " +
+        "Name one that it has at the end of the URL.", e)
+    } else {
+      new ConfigException(s"${settings.url}: the server refuses the login: $message. " +
+        "Check username and password (or passwordFile).", e)
+    }
+  }
+
+  private def rootOf(e: Throwable): Throwable =
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).toSeq.last
+}
+
+private object JedisTransport {
+  private val commands = new java.util.concurrent.ConcurrentHashMap[String, ProtocolCommand]
+
+  def protocol(name: String): ProtocolCommand = commands.computeIfAbsent(
+    name,
+    n => {
+      val raw = n.getBytes(UTF_8)
+      new ProtocolCommand { override def getRaw: Array[Byte] = raw }
+    })
+
+  def reply(value: Any): AnyRef = value match {
+    case e: JedisDataException => ErrorReply(Option(e.getMessage).getOrElse(""))
+    case list: java.util.List[_] => list.asScala.iterator.map(reply).toVector
+    case other => other.asInstanceOf[AnyRef]
+  }
+
+  def isTls(e: Throwable): Boolean =
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).exists {
+      case _: SSLException => true
+      case _ => false
+    }
+}

@@ -1,0 +1,48 @@
+package org.redisstate.core.backend
+
+import org.redisstate.core.errors.{FullException, InternalException, PermissionException, RedisStateException}
+
+/** What an error reply means for the caller: the one table of it. */
+sealed trait ReplyClass
+
+object ReplyClass {
+
+  /** Waiting and sending again helps. */
+  case object Transient extends ReplyClass
+
+  /** The server is out of memory or cannot persist: the task fails, nothing partial stays. */
+  case object Full extends ReplyClass
+
+  /** The script cache was flushed: send the script itself. */
+  case object NoScript extends ReplyClass
+
+  /** The user lacks a right. */
+  case object Permission extends ReplyClass
+
+  case object Programming extends ReplyClass
+
+  private val transient = Set(
+    "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK", "READONLY", "NOREPLICAS")
+  private val full = Set("OOM", "MISCONF")
+  private val permission = Set("NOPERM", "WRONGPASS", "NOAUTH")
+
+  def of(message: String): ReplyClass = {
+    val word = message.takeWhile(_ != ' ')
+    if (transient(word)) Transient
+    else if (full(word) || message.contains("OOM command not allowed")) Full
+    else if (word == "NOSCRIPT") NoScript
+    else if (permission(word) || message.contains("ACL failure")) Permission
+    else if (word == "EXECABORT") of(message.split(": ").lift(1).getOrElse(""))
+    else Programming
+  }
+
+  /** The named error for a reply that is final. */
+  def failure(what: String, message: String): RedisStateException = of(message) match {
+    case Full =>
+      new FullException(s"$what: the server answers '$message'. Nothing of this attempt stays. " +
+        "Free memory or disk there (a lower versionsToRetain helps); the query can then go on.")
+    case Permission =>
+      new PermissionException(s"$what: the server answers '$message'. Give the user that right.")
+    case _ => new InternalException(s"$what: the server answers '$message'.")
+  }
+}

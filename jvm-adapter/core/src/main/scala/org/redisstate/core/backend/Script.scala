@@ -1,0 +1,52 @@
+package org.redisstate.core.backend
+
+import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.security.MessageDigest
+
+import org.redisstate.core.errors.InternalException
+
+/** One atomic step as a Lua script; the files are shared with the Python package. */
+final class Script private (text: String) {
+  private val textBytes = text.getBytes(UTF_8)
+  private val hash = MessageDigest
+    .getInstance("SHA-1")
+    .digest(textBytes)
+    .map(b => f"${b & 0xff}%02x")
+    .mkString
+    .getBytes(US_ASCII)
+
+  def byHash(keys: Seq[String], args: Seq[Array[Byte]]): Command = command("EVALSHA", hash, keys, args)
+
+  /** For transactions: an unknown hash would fail inside `EXEC` while the rest is applied. */
+  def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command = command("EVAL", textBytes, keys, args)
+
+  private def command(name: String, script: Array[Byte], keys: Seq[String], args: Seq[Array[Byte]]) =
+    Command(name, (Seq(script, Command.bytes(keys.size.toString)) ++ keys.map(Command.bytes) ++ args).toArray)
+}
+
+object Script {
+  private final val Include = "--#include "
+
+  val Open: Script = load("open")
+  val Acquire: Script = load("acquire")
+  val Stage: Script = load("stage")
+  val Publish: Script = load("publish")
+  val Abort: Script = load("abort")
+  val Snapshot: Script = load("snapshot")
+  val Retain: Script = load("retain")
+  val Renew: Script = load("renew")
+  val Register: Script = load("register")
+
+  private def load(name: String): Script = {
+    val text = read(name)
+    val first = text.linesIterator.next()
+    new Script(if (first.startsWith(Include)) read(first.stripPrefix(Include).trim) + text else text)
+  }
+
+  private def read(name: String): String = {
+    val in = getClass.getResourceAsStream(s"/org/redisstate/scripts/$name.lua")
+    if (in == null) throw new InternalException(s"the jar holds no script $name: build it with `make build`")
+    try new String(in.readAllBytes(), UTF_8)
+    finally in.close()
+  }
+}

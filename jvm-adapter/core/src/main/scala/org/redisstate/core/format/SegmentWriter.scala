@@ -1,0 +1,122 @@
+package org.redisstate.core.format
+
+import java.nio.charset.StandardCharsets.US_ASCII
+import java.util.zip.CRC32
+
+import scala.collection.mutable
+
+import org.redisstate.core.errors.LimitException
+
+/** A field of a segment's hash and its block. */
+final case class EncodedField(name: String, block: Array[Byte])
+
+/**
+ * Turns rows into the fields of a segment. Buckets are added in any order, the rows of a bucket in key order; a bucket that comes
+ * again gets a further part, which overrides the earlier ones.
+ *
+ * @param ident of the segment, part of every block's check
+ */
+final class SegmentWriter(ident: String, val buckets: Int) {
+  private val PartBytesMax = 64 << 10
+  private val fields = mutable.ArrayBuffer.empty[EncodedField]
+  private val parts = mutable.HashMap.empty[Int, Int]
+  private val part = new RowBlock.Builder(PartBytesMax)
+  private var taken = 0
+  private var rowCount = 0L
+
+  def rows: Long = rowCount
+
+  /** Adds row `i` of the bucket under way; closes a part that has become too large. */
+  def add(bucket: Int, block: RowBlock): Unit =
+    if (block.count > 0) {
+      if (block.bytes.length <= PartBytesMax) {
+        rowCount += block.count
+        emit(bucket, block)
+      } else {
+        var i = 0
+        while (i < block.count) {
+          val size = block.keyLength(i) + (if (block.isRemoved(i)) 1 else block.valueLength(i)) + 10
+          if (part.count > 0 && part.rawBytes + size > PartBytesMax) flush(bucket)
+          part.addFrom(block, i)
+          i += 1
+        }
+        flush(bucket)
+      }
+    }
+
+  private def flush(bucket: Int): Unit = {
+    rowCount += part.count
+    emit(bucket, part.result())
+    part.reset()
+  }
+
+  private def emit(bucket: Int, rows: RowBlock): Unit = {
+    val index = parts.getOrElse(bucket, 0)
+    parts(bucket) = index + 1
+    val name = if (index == 0) bucket.toString else s"$bucket.$index"
+    fields += EncodedField(name, Block.encode(ident, name, rows.bytes, rows.bytes.length))
+  }
+
+  /** Fields that were added since the last call: they can be staged, and will not change. */
+  def takeFresh(): Seq[EncodedField] = {
+    val fresh = fields.slice(taken, fields.length).toSeq
+    taken = fields.length
+    fresh
+  }
+
+  def allFields: Seq[EncodedField] = fields.toSeq
+
+  /** Ends the segment and gives its entry; the header, where one is needed, is a further fresh field. */
+  def finish(
+      ref: String,
+      live: Long,
+      families: Option[Seq[Family]],
+      tombstones: Seq[Tombstone]): Entry = {
+    val header = Header(families, Nil, parts.filter(_._2 > 1).toMap, tombstones)
+    if (!header.isEmpty) {
+      val payload = header.encode
+      fields += EncodedField(Header.Field, Block.encode(ident, Header.Field, payload, payload.length))
+    }
+    Entry(
+      ref,
+      rowCount,
+      live,
+      fields.length,
+      fields.iterator.map(_.block.length.toLong).sum,
+      buckets,
+      SegmentWriter.checksum(fields),
+      complete = false,
+      header = !header.isEmpty)
+  }
+}
+
+object SegmentWriter {
+  val KeyBytesMax: Int = 1 << 20
+  val ValueBytesMax: Int = 64 << 20
+
+  /** CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6). */
+  def checksum(fields: Iterable[EncodedField]): Long = {
+    val crc = new CRC32
+    if (fields.isEmpty) 0L
+    else {
+      fields.toSeq.sortBy(_.name).foreach { field =>
+        crc.update(field.name.getBytes(US_ASCII))
+        crc.update(0)
+        crc.update(field.block, 6, 4)
+      }
+      crc.getValue
+    }
+  }
+
+  /** @throws LimitException before anything is sent */
+  def checkLimits(storedKeyBytes: Int, valueBytes: Int, where: => String): Unit = {
+    if (storedKeyBytes - 2 > KeyBytesMax) {
+      throw new LimitException(s"$where: a key of ${storedKeyBytes - 2} bytes is above the limit of " +
+        s"$KeyBytesMax bytes. Nothing was written. Shorten the grouping key.")
+    }
+    if (valueBytes > ValueBytesMax) {
+      throw new LimitException(s"$where: a value of $valueBytes bytes is above the limit of " +
+        s"$ValueBytesMax bytes. Nothing was written. Split the state of this key.")
+    }
+  }
+}

@@ -1,0 +1,304 @@
+package org.redisstate.core.protocol
+
+import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.collection.mutable
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.errors._
+import org.redisstate.core.format.{EncodedField, Entry, Segment}
+import org.redisstate.core.ids.{Keys, PartitionId, Pin, Run}
+
+/** The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters. */
+final class PartitionClient(
+    backend: RedisBackend,
+    val id: PartitionId,
+    settings: ProtocolSettings,
+    registry: RunRegistry) {
+  import PartitionClient._
+
+  private val meta = Keys.meta(id)
+  val roundTrips: AtomicLong = new AtomicLong
+  val bytesSent: AtomicLong = new AtomicLong
+  val bytesRead: AtomicLong = new AtomicLong
+
+  /** @param version None for the newest confirmed one */
+  def open(runId: String, version: Option[Long], cached: Seq[Pin]): Opened = {
+    val wanted = version.fold("opened")(_.toString)
+    val args = Seq(runId, wanted, "") ++ cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
+    val what = s"open version $wanted of $id"
+    words(run(what, Script.Open, args)) match {
+      case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
+      case Seq("OK", at, uid, held, opened, floor, start, startUid, segments @ _*) =>
+        Opened(
+          Pin(at.toLong, uid),
+          held == "1",
+          opened.toLong,
+          floor.toLong,
+          Pin(start.toLong, startUid),
+          segments.grouped(2).collect { case Seq(field, entry) => Segment.parse(field, entry) }.toSeq)
+      case reply => throw refusal(what, reply, version.getOrElse(0))
+    }
+  }
+
+  /** Takes the partition for a run that is about to write on top of `pin`. */
+  def acquire(run: Run, pin: Pin): Unit = {
+    val what = s"acquire $id at version ${pin.version}"
+    var holder = run
+    var tries = 0
+    while (true) {
+      words(this.run(what, Script.Acquire, acquireArgs(holder, pin))) match {
+        case Seq("OK", dropped) =>
+          if (dropped != "0") log.info("{}: {} segments of later versions were dropped", what, dropped)
+          return
+        case Seq("REOPEN", _) => open(run.id, Some(pin.version), Nil)
+        case Seq("FENCED", "epoch", found) if tries < ReregisterMax && registry.isNewest(run.id) =>
+          holder = registry.register(run.id, run.byDriver, above = found.toLong, Map.empty)
+        case reply => throw refusal(what, reply, pin.version)
+      }
+      tries += 1
+      if (tries > AcquireTriesMax) {
+        throw new FencedException(s"$what: the partition changes hands faster than it can be taken.")
+      }
+    }
+  }
+
+  /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
+  def stage(ident: String, field: String, fields: Seq[EncodedField]): Unit = {
+    val what = s"stage blocks of $ident of $id"
+    val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields)
+    chunks.foreach { chunk =>
+      run(what, Script.Stage, Seq(ident), stageArgs(field, chunk))
+    }
+  }
+
+  /**
+   * Publishes the version after `parent`. The fields not yet staged go along in the same transaction.
+   *
+   * @param rest fields that were not staged
+   * @param all every field of the delta, asked for when the server lost some of them
+   */
+  def commit(
+      run: Run,
+      parent: Pin,
+      uid: String,
+      entry: Entry,
+      rest: Seq[EncodedField],
+      all: => Seq[EncodedField]): Unit = {
+    val ident = Segment.deltaIdent(parent.version + 1, uid)
+    val what = s"commit version ${parent.version + 1} of $id"
+    val chunks = chunked(rest)
+    chunks.dropRight(1).foreach(chunk => this.run(what, Script.Stage, Seq(ident), stageArgs(ident, chunk)))
+    var last = chunks.lastOption.getOrElse(Nil)
+    var tries = 0
+    while (true) {
+      words(publish(what, run, parent, uid, entry, ident, last)) match {
+        case Seq("OK") | Seq("ALREADY") => return
+        case reply if tries >= PublishTriesMax => throw refusal(what, reply, parent.version)
+        case Seq("REOPEN", _) =>
+          log.warn("{}: the server forgot that this run opened the version (a fail-over?); opening again", what)
+          reopen(run, parent)
+        case Seq("INCOMPLETE", found) =>
+          log.warn("{}: the server has {} of {} blocks; sending all again", what, found, entry.blocks.toString)
+          last = all
+        case reply => throw refusal(what, reply, parent.version)
+      }
+      tries += 1
+    }
+  }
+
+  /** Drops what an attempt staged. Never throws: what it cannot drop expires. */
+  def abort(ident: String): Unit =
+    try {
+      val abort = Script.Abort.byText(Seq(meta, Keys.segment(id, ident)), Seq(ident.getBytes(US_ASCII)))
+      roundTrips.incrementAndGet()
+      try backend.transaction(s"abort $ident of $id", Seq(abort))
+      catch {
+        case _: FullException => run(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
+      }
+    } catch {
+      case e: RedisStateException =>
+        log.info("abort {} of {} was not possible, its blocks expire by themselves: {}", ident, id, e.getMessage)
+    }
+
+  /** Blocks of a segment, null where there is no such field; replies of about 1 MiB each. */
+  def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] = {
+    val key = Command.bytes(Keys.segment(id, segment.ident))
+    val average = segment.entry.bytes / math.max(1, segment.entry.blocks)
+    val perChunk = math.max(1L, math.min(ChunkBytesMax / math.max(1L, average), FieldsMax)).toInt
+    fields.grouped(perChunk).flatMap { chunk =>
+      roundTrips.incrementAndGet()
+      val command = Command("HMGET", (key +: chunk.map(Command.bytes)).toArray)
+      val blocks = backend
+        .call(s"read ${segment.ident} of $id", Seq(command))
+        .head
+        .asInstanceOf[Seq[Array[Byte]]]
+      bytesRead.addAndGet(blocks.iterator.filter(_ != null).map(_.length.toLong).sum)
+      blocks
+    }.toVector
+  }
+
+  /** Enters a snapshot of `pin`; false when it was not wanted any more. */
+  def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
+    val ident = Segment.snapshotIdent(pin.version, writer)
+    val what = s"add the snapshot of version ${pin.version} of $id"
+    stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
+    val args = Seq(
+      pin.version.toString,
+      pin.uid,
+      writer,
+      entry.blocks.toString,
+      entry.text,
+      settings.keepMs.toString)
+    words(run(what, Script.Snapshot, Seq(ident), args.map(bytes))) match {
+      case Seq("OK") | Seq("ALREADY") => true
+      case reply =>
+        log.info("{}: {}", what, reply.mkString(" "))
+        false
+    }
+  }
+
+  def retain(): RetainReport =
+    words(run(s"retention of $id", Script.Retain, Seq(ProtocolSettings.DroppedTtlMs.toString))) match {
+      case Seq("OK", floor, dropped, droppedBytes, kept) =>
+        RetainReport(floor.toLong, dropped.toLong, droppedBytes.toLong, kept.toLong)
+      case Seq("EMPTY") => RetainReport(0, 0, 0, 0)
+      case reply => throw refusal(s"retention of $id", reply, 0)
+    }
+
+  def renew(): Unit = {
+    run(s"renew $id", Script.Renew, Seq(settings.keepMs.toString))
+    ()
+  }
+
+  /** Looks at every published segment: no expiry (unless ephemeral), all its blocks. Bounded by the manifest. */
+  def verify(): VerifyReport = {
+    val what = s"verify $id"
+    val fields = backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
+    val segments = fields.map(new String(_, UTF_8)).grouped(2).collect {
+      case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") => Segment.parse(field, entry)
+    }.toSeq
+    val questions = segments.flatMap { s =>
+      val key = Keys.segment(id, s.ident)
+      Seq(Command("HLEN", key), Command("PTTL", key))
+    }
+    val answers = if (questions.isEmpty) Nil else backend.call(what, questions)
+    val damaged = mutable.ArrayBuffer.empty[String]
+    segments.zip(answers.grouped(2).toSeq).foreach {
+      case (s, Seq(blocks: java.lang.Long, ttl: java.lang.Long)) =>
+        if (blocks != s.entry.blocks.toLong) damaged += s"${s.ident}: $blocks of ${s.entry.blocks} blocks"
+        if (settings.keepMs == 0 && ttl >= 0) damaged += s"${s.ident}: expires in $ttl ms"
+      case (s, _) => damaged += s"${s.ident}: no answer"
+    }
+    VerifyReport(segments.size, damaged.toSeq)
+  }
+
+  private def publish(
+      what: String,
+      run: Run,
+      parent: Pin,
+      uid: String,
+      entry: Entry,
+      ident: String,
+      last: Seq[EncodedField]): AnyRef = {
+    val keys = Seq(meta, Keys.segment(id, ident))
+    val args = Seq(
+      run.id,
+      run.epoch.toString,
+      parent.version.toString,
+      parent.uid,
+      uid,
+      entry.blocks.toString,
+      entry.text,
+      ProtocolSettings.DroppedTtlMs.toString,
+      CheckpointFormat,
+      settings.keepMs.toString)
+    val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, last)))
+    val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
+    roundTrips.incrementAndGet()
+    bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
+    val replies = backend.transaction(what, commands)
+    replies.init.foreach { staged =>
+      words(staged) match {
+        case Seq("OK") | Seq("PUBLISHED") => ()
+        case other => throw refusal(what, other, parent.version)
+      }
+    }
+    replies.last
+  }
+
+  private def reopen(run: Run, parent: Pin): Unit = {
+    val opened = open(run.id, Some(parent.version), Nil)
+    if (opened.pin != parent) {
+      throw new FencedException(s"commit on version ${parent.version} of $id: the version that this attempt " +
+        "read was replaced. Spark runs the task again.")
+    }
+    if (!opened.held) acquire(run, parent)
+  }
+
+  private def acquireArgs(run: Run, pin: Pin): Seq[String] = Seq(
+    run.id,
+    run.epoch.toString,
+    if (run.byDriver) "1" else "0",
+    pin.version.toString,
+    pin.uid,
+    settings.versionsToRetain.toString,
+    ProtocolSettings.DroppedTtlMs.toString,
+    CheckpointFormat,
+    settings.keepMs.toString)
+
+  private def stageArgs(field: String, fields: Seq[EncodedField]): Seq[Array[Byte]] =
+    Seq(bytes(field), bytes(ProtocolSettings.StagedTtlMs.toString)) ++
+      fields.flatMap(f => Seq(bytes(f.name), f.block))
+
+  private def run(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
+    run(what, script, Nil, args.map(bytes))
+
+  private def run(what: String, script: Script, idents: Seq[String], args: Seq[Array[Byte]]): Seq[AnyRef] = {
+    roundTrips.incrementAndGet()
+    bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
+    backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args)
+  }
+
+  private def refusal(what: String, reply: Seq[String], version: Long): RedisStateException =
+    Refusal.of(what, reply, version, id)
+}
+
+object PartitionClient {
+  private val log = LoggerFactory.getLogger(classOf[PartitionClient])
+  private val CheckpointFormat = "1"
+  private val CachedMax = 4
+  private val ReregisterMax = 2
+  private val AcquireTriesMax = 5
+  private val PublishTriesMax = 5
+  private val ChunkBytesMax = 1L << 20
+  private val FieldsMax = 1024L
+
+  private def bytes(text: String): Array[Byte] = Command.bytes(text)
+
+  private def words(reply: AnyRef): Seq[String] = reply match {
+    case items: Seq[_] => items.map { case b: Array[Byte] => new String(b, UTF_8); case x => String.valueOf(x) }
+    case other => Seq(String.valueOf(other))
+  }
+
+  /** Groups of about 1 MiB; a larger block is a group of its own. */
+  private def chunked(fields: Seq[EncodedField]): Seq[Seq[EncodedField]] = {
+    val chunks = mutable.ArrayBuffer.empty[Seq[EncodedField]]
+    var chunk = mutable.ArrayBuffer.empty[EncodedField]
+    var size = 0L
+    fields.foreach { field =>
+      if (chunk.nonEmpty && (size + field.block.length > ChunkBytesMax || chunk.size >= FieldsMax)) {
+        chunks += chunk.toSeq
+        chunk = mutable.ArrayBuffer.empty
+        size = 0
+      }
+      chunk += field
+      size += field.block.length
+    }
+    if (chunk.nonEmpty) chunks += chunk.toSeq
+    chunks.toSeq
+  }
+}

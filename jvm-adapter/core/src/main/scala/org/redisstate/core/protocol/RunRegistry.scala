@@ -1,0 +1,88 @@
+package org.redisstate.core.protocol
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.errors.FencedException
+import org.redisstate.core.ids.{Keys, PartitionId, Run}
+
+/** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
+final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
+  import RunRegistry._
+
+  private val query = Keys.query(prefix, gen)
+
+  def lookup(runId: String): Option[Run] =
+    Option(get(s"run:$runId")).map(_.split(' ')).collect { case Array(epoch, source) =>
+      Run(runId, epoch.toLong, source == Driver)
+    }
+
+  /** Whether no run was registered after this one. */
+  def isNewest(runId: String): Boolean =
+    lookup(runId).exists(run => Option(get("epoch")).forall(_.toLong <= run.epoch))
+
+  /**
+   * Registers a run, or raises its epoch above one that a fail-over left in a partition.
+   *
+   * @param above epoch to exceed, 0 for none
+   * @param fields display fields of the query, such as its name
+   */
+  def register(runId: String, byDriver: Boolean, above: Long, fields: Map[String, String]): Run = {
+    val args = Seq(runId, if (byDriver) Driver else Executor, above.toString, UnusedTtlMs.toString) ++
+      fields.toSeq.flatMap { case (name, value) => Seq(name, value) }
+    val what = s"register run $runId"
+    backend.script(what, Script.Register, Seq(query), args.map(Command.bytes)).map(text) match {
+      case Seq("OK", epoch, source) => Run(runId, epoch.toLong, source == Driver)
+      case _ =>
+        throw new FencedException(s"$what: a newer run of the query is registered. This run is over.")
+    }
+  }
+
+  /** The query is used: it stays, and is listed with the others. */
+  def confirm(listing: String): Unit = {
+    backend.call(s"list checkpoint $gen", Seq(Command("PERSIST", query)))
+    backend.call(
+      s"list checkpoint $gen",
+      Seq(Command("HSET", Keys.checkpoints(prefix), gen, listing)))
+    ()
+  }
+
+  /** What readers need to look up keys of an operator by column names. */
+  def putOperator(operator: Long, storeName: String, json: String): Unit = {
+    backend.call(
+      s"describe operator $operator store $storeName",
+      Seq(Command("HSET", query, s"op:$operator:$storeName", json)))
+    ()
+  }
+
+  private def get(field: String): String =
+    backend.call(s"read registry of checkpoint $gen", Seq(Command("HGET", query, field))).head match {
+      case bytes: Array[Byte] => new String(bytes, UTF_8)
+      case _ => null
+    }
+}
+
+object RunRegistry {
+  private val Driver = "d"
+  private val Executor = "x"
+
+  /** A query whose partitions nobody ever took is forgotten after a day. */
+  private val UnusedTtlMs = 24L * 3600 * 1000
+
+  /** One pipeline that reports all instances of an executor. */
+  def reportInstances(
+      backend: RedisBackend,
+      instances: Seq[PartitionId],
+      json: PartitionId => String,
+      ttlMs: Long): Unit =
+    if (instances.nonEmpty) {
+      val commands = instances.map(id => Command("SET", Keys.instance(id), json(id), "PX", ttlMs.toString))
+      backend.call("report instances", commands)
+      ()
+    }
+
+  private def text(reply: AnyRef): String = reply match {
+    case bytes: Array[Byte] => new String(bytes, UTF_8)
+    case other => String.valueOf(other)
+  }
+}
