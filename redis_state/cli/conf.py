@@ -1,0 +1,71 @@
+"""`redis-state conf`: the lines that make spark-submit keep state in Redis."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from redis_state import config
+from redis_state.errors import ConfigError
+from redis_state.spark.configure import conf_settings
+from redis_state.spark.jars import running_pyspark_version
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "conf",
+        help="print key=value lines for spark-submit --properties-file",
+        description="Print what redis_state.configure sets, as lines of a properties file.",
+    )
+    parser.add_argument("--url", required=True, help="redis://host:port/db or rediss://…")
+    parser.add_argument("--spark", metavar="VERSION", help="such as 4.2; default: this pyspark's")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the table, such as versionsToRetain=20; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the lines."""
+    options = {"url": arguments.url, **_pairs(arguments.option)}
+    version = arguments.spark or running_pyspark_version()
+    for name, value in conf_settings(options, spark_version=version, existing={}).items():
+        print(f"{name}={escape(value)}")
+    return 0
+
+
+def _pairs(texts: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigError(
+                "reading --option",
+                found="there is no '=' in one of them",
+                advice="Write --option NAME=VALUE.",
+            )
+        short = config.option_named(name).name
+        if short in pairs or short == "url":
+            raise ConfigError(
+                f"option '{short}'", found="it is given twice", advice="Give it once."
+            )
+        pairs[short] = value
+    return pairs
+
+
+def escape(value: str) -> str:
+    """Write a value so that Spark reads it back unchanged from a properties file.
+
+    Spark reads the file as UTF-8, and no option allows control characters or blanks at the ends, so
+    the format's own sign is all that needs care.
+    """
+    return value.replace("\\", "\\\\")

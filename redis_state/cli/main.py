@@ -1,0 +1,45 @@
+"""Entry point of the `redis-state` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import redis_state
+from redis_state.cli.registry import COMMANDS, Run
+from redis_state.errors import RedisStateError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all registered commands."""
+    parser = argparse.ArgumentParser(
+        prog="redis-state", description="State of PySpark streaming queries, kept in Redis."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"redis-state {redis_state.__version__}"
+    )
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0, or 1 after an error of redis-state, whose message goes to standard error. Wrong usage
+        ends the process with 2, as argparse does.
+    """
+    arguments = build_parser().parse_args(argv)
+    run: Run = arguments.run
+    try:
+        return run(arguments)
+    except RedisStateError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

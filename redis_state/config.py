@@ -1,0 +1,332 @@
+"""The one table of options (`options.json`) as Python sees it: names, types, checks, a typed `Config`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from redis_state.errors import ConfigError
+from redis_state.url import Endpoint, parse_url
+
+Value = str | int | bool | Endpoint
+
+_BYTE_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_PREFIX = re.compile(r"[0-9A-Za-z_.-]{1,64}")
+_BOOLS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table.
+
+    Attributes:
+        default: In the option's own notation; ``None`` means that there is none.
+        minimum: Least number allowed, bytes for sizes and milliseconds for durations.
+        auto: Whether the word ``auto`` is allowed beside a size.
+    """
+
+    name: str
+    type: str
+    default: str | int | bool | None
+    meaning: str
+    since: str
+    secret: bool = False
+    required: bool = False
+    auto: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+    values: tuple[str, ...] = ()
+
+    @property
+    def python_name(self) -> str:
+        """Name as a keyword argument: ``tls.caFile`` is ``tls_ca_file``."""
+        return re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), self.name).replace(".", "_")
+
+
+@cache
+def _table() -> tuple[str, Mapping[str, Option]]:
+    raw = json.loads(resources.files("redis_state").joinpath("options.json").read_text("utf-8"))
+    options: dict[str, Option] = {}
+    for row in raw["options"]:
+        row["minimum"] = row.pop("min", None)
+        row["maximum"] = row.pop("max", None)
+        row["values"] = tuple(row.get("values", ()))
+        options[row["name"]] = Option(**row)
+    return cast(str, raw["prefix"]), options
+
+
+def options() -> Mapping[str, Option]:
+    """All options by name, in the order of the table."""
+    return _table()[1]
+
+
+def conf_prefix() -> str:
+    """What stands before an option's name in Spark's configuration."""
+    return _table()[0]
+
+
+def option_named(name: str) -> Option:
+    """Find an option by its name, keyword name or full configuration name.
+
+    Raises:
+        ConfigError: There is none; the nearest name is given.
+    """
+    prefix, table = _table()
+    short = name.removeprefix(prefix)
+    found = table.get(short) or next((o for o in table.values() if o.python_name == short), None)
+    if found is None:
+        known = {spelling: o for o in table.values() for spelling in (o.python_name, o.name)}
+        lower = {spelling.lower(): o for spelling, o in known.items()}
+        near = difflib.get_close_matches(short.lower(), list(lower), n=1, cutoff=0.5)
+        hint = f"Did you mean '{lower[near[0]].name}'? " if near else ""
+        raise ConfigError(
+            "reading the options",
+            found=f"there is no option '{short}'",
+            advice=f"{hint}Options: {', '.join(table)}.",
+        )
+    return found
+
+
+def _bad(option: Option, found: str, advice: str) -> ConfigError:
+    shown = found if not option.secret else "its value is not allowed"
+    return ConfigError(f"option '{option.name}'", found=shown, advice=advice)
+
+
+def _number(option: Option, text: str, number: int, unit: str = "") -> int:
+    low, high = option.minimum, option.maximum
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise _bad(option, f"{text} is out of range", f"Allowed: {low} to {high}{unit}.")
+    return number
+
+
+def _parse_int(option: Option, text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise _bad(option, f"'{text}' is not a whole number", "Give a number such as 100.")
+    return _number(option, text, int(text))
+
+
+def _parse_units(
+    option: Option, text: str, units: Mapping[str, int], *, name: str, example: str
+) -> int:
+    match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]{1,3})", text.lower())
+    factor = units.get(match[2]) if match else None
+    if match is None or factor is None:
+        advice = f"Give a whole number and a unit ({', '.join(units)}), such as {example}."
+        raise _bad(option, f"'{text}' is not a {name}", advice)
+    return _number(
+        option, text, int(match[1]) * factor, f" {'ms' if name == 'duration' else 'bytes'}"
+    )
+
+
+def _parse_bytes(option: Option, text: str) -> int | str:
+    if option.auto and text.lower() == "auto":
+        return "auto"
+    short = re.sub(r"(?<=[kmgtKMGT])[bB]$", "", text)
+    return _parse_units(option, short, _BYTE_UNITS, name="size", example="2g")
+
+
+def _parse_duration(option: Option, text: str) -> int:
+    return _parse_units(option, text, _DURATION_UNITS_MS, name="duration", example="60s")
+
+
+def _parse_bool(option: Option, text: str) -> bool:
+    if text.lower() not in _BOOLS:
+        raise _bad(option, f"'{text}' is not a truth value", "Give true or false.")
+    return _BOOLS[text.lower()]
+
+
+def _parse_enum(option: Option, text: str) -> str:
+    if text not in option.values:
+        advice = f"This release accepts: {', '.join(option.values)}."
+        raise _bad(option, f"'{text}' is not accepted", advice)
+    return text
+
+
+def _parse_prefix(option: Option, text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        advice = "Give 1 to 64 letters, digits, '_', '.' or '-'."
+        raise _bad(option, f"'{text}' is not a key prefix", advice)
+    return text
+
+
+def _parse_text(option: Option, text: str) -> str:
+    if not text or any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise _bad(option, "it is empty or holds control characters", "Give one line of text.")
+    if text != text.strip():
+        # Spark drops them from a properties file, so the password would differ by way of starting.
+        raise ConfigError(
+            f"option '{option.name}'",
+            found="there is a blank at its beginning or end",
+            advice="Change it, or give a password in 'passwordFile'.",
+        )
+    return text
+
+
+def _parse_url(_option: Option, text: str) -> Endpoint:
+    return parse_url(text)
+
+
+_PARSERS: Mapping[str, Callable[[Option, str], Value]] = {
+    "bool": _parse_bool,
+    "bytes": _parse_bytes,
+    "duration": _parse_duration,
+    "enum": _parse_enum,
+    "int": _parse_int,
+    "path": _parse_text,
+    "prefix": _parse_prefix,
+    "string": _parse_text,
+    "url": _parse_url,
+}
+
+
+def to_text(option: Option, value: object) -> str:
+    """Write a Python value in the notation of Spark's configuration.
+
+    Booleans, whole numbers, paths and `datetime.timedelta` are accepted where they fit.
+
+    Raises:
+        ConfigError: The value's Python type does not fit the option.
+    """
+    if option.type == "bool" and isinstance(value, bool):
+        return "true" if value else "false"
+    if option.type == "int" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if option.type == "duration" and isinstance(value, timedelta):
+        return f"{value // timedelta(milliseconds=1)}ms"
+    if option.type == "path" and isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):
+        # A secret is taken as it is; elsewhere blanks around a value are never meant.
+        return value if option.secret else value.strip()
+    hint = {"bytes": "a text such as '2g'", "duration": "a text such as '60s' or a timedelta"}
+    expected = hint.get(option.type, "a text")
+    raise _bad(option, f"it is a Python {type(value).__name__}", f"Give {expected}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Checked options, one field for each row of the table; sizes in bytes, durations in ms.
+
+    Attributes:
+        versions_to_retain: ``None`` means Spark's ``minBatchesToRetain``.
+        local_memory: ``auto`` or bytes.
+    """
+
+    url: Endpoint
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_verify_hostname: bool = True
+    key_prefix: str | None = None
+    versions_to_retain: int | None = None
+    ephemeral: bool = False
+    durability: str = "none"
+    local_memory: str | int = "auto"
+    deadline: int = 60_000
+    on_path_change: str = "fail"
+    socket_timeout: int = 5_000
+    connections_max: int = 16
+
+    def read_password(self) -> str | None:
+        """The password, from `password` or from the file; ``None`` means that there is none.
+
+        Raises:
+            ConfigError: The file cannot be read or is empty.
+        """
+        if self.password_file is None:
+            return self.password
+        try:
+            text = Path(self.password_file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                "reading the password file",
+                found=type(error).__name__,
+                advice="Give in 'passwordFile' a UTF-8 file that this user may read.",
+            ) from error
+        text = re.sub(r"\r?\n\Z", "", text)
+        if not text:
+            raise ConfigError(
+                "reading the password file",
+                found="it is empty",
+                advice="Write the password into the file, or leave the option out.",
+            )
+        return text
+
+
+def normalize(values: Mapping[str, object]) -> dict[str, str]:
+    """Check options under any of their names and write them as text under their table names.
+
+    ``None`` as a value means that the option is not given.
+
+    Raises:
+        ConfigError: A name is unknown or given twice, a value is wrong, or two options
+            contradict each other.
+    """
+    return _checked(values)[0]
+
+
+def parse(values: Mapping[str, object]) -> Config:
+    """Check options under any of their names and return them typed; see `normalize`.
+
+    Raises:
+        ConfigError: As `normalize`.
+    """
+    typed = _checked(values)[1]
+    fields: dict[str, Any] = {options()[name].python_name: value for name, value in typed.items()}
+    return Config(**fields)
+
+
+def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Value]]:
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        option = option_named(name)
+        if value is None:
+            continue
+        if option.name in texts:
+            raise _bad(option, "it is given twice", "Give it once.")
+        texts[option.name] = to_text(option, value)
+    typed: dict[str, Value] = {}
+    for option in options().values():
+        text = texts.get(option.name)
+        if text is not None:
+            typed[option.name] = _PARSERS[option.type](option, text)
+        elif option.required:
+            raise _bad(option, "it is missing", "Give it, such as redis://localhost:6379/0.")
+        elif option.default is not None:
+            typed[option.name] = _PARSERS[option.type](option, to_text(option, option.default))
+    _check_together(texts, cast(Endpoint, typed["url"]))
+    return texts, typed
+
+
+def _check_together(given: Iterable[str], endpoint: Endpoint) -> None:
+    names = set(given)
+    table = options()
+    if {"password", "passwordFile"} <= names:
+        raise _bad(table["passwordFile"], "'password' is given too", "Give one of the two.")
+    if "username" in names and not names & {"password", "passwordFile"}:
+        raise _bad(table["username"], "there is no password", "Give 'password' or 'passwordFile'.")
+    for one, other in (("tls.certFile", "tls.keyFile"), ("tls.keyFile", "tls.certFile")):
+        if one in names and other not in names:
+            raise _bad(table[one], f"'{other}' is missing", "Give both or neither.")
+    tls = sorted(name for name in names if name.startswith("tls."))
+    if tls and not endpoint.tls:
+        advice = "Use a rediss:// URL, or leave the tls options out."
+        raise _bad(table[tls[0]], "the URL is redis://, which has no TLS", advice)
+
+
+def field_names() -> tuple[str, ...]:
+    """Names of the fields of `Config`, for the check that they are the table's."""
+    return tuple(f.name for f in dataclasses.fields(Config))

