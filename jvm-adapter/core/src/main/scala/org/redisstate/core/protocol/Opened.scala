@@ -18,6 +18,9 @@ final case class Opened(
     start: Pin,
     segments: Seq[Segment])
 
+/** A segment that `open` named is not whole any more: maintenance replaced it, or it was destroyed. */
+final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident)
+
 final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, kept: Long)
 
 /** @param damaged what is wrong with published segments, one line each */

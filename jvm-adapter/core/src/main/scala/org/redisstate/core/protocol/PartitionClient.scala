@@ -124,20 +124,28 @@ final class PartitionClient(
         log.info("abort {} of {} was not possible, its blocks expire by themselves: {}", ident, id, e.getMessage)
     }
 
-  /** Blocks of a segment, null where there is no such field; replies of about 1 MiB each. */
+  /**
+   * Blocks of a segment, null where there is no such field; replies of about 1 MiB each.
+   *
+   * @throws SegmentGone when the segment is not whole any more: open again
+   */
   def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] = {
     val key = Command.bytes(Keys.segment(id, segment.ident))
     val average = segment.entry.bytes / math.max(1, segment.entry.blocks)
     val perChunk = math.max(1L, math.min(ChunkBytesMax / math.max(1L, average), FieldsMax)).toInt
     fields.grouped(perChunk).flatMap { chunk =>
       roundTrips.incrementAndGet()
-      val command = Command("HMGET", (key +: chunk.map(Command.bytes)).toArray)
-      val blocks = backend
-        .call(s"read ${segment.ident} of $id", Seq(command))
-        .head
-        .asInstanceOf[Seq[Array[Byte]]]
-      bytesRead.addAndGet(blocks.iterator.filter(_ != null).map(_.length.toLong).sum)
-      blocks
+      // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
+      val commands = Seq(
+        Command("HMGET", (key +: chunk.map(Command.bytes)).toArray),
+        Command("HLEN", Array(key)))
+      backend.call(s"read ${segment.ident} of $id", commands) match {
+        case Seq(found: Seq[_], blocks: java.lang.Long) if blocks == segment.entry.blocks.toLong =>
+          val values = found.asInstanceOf[Seq[Array[Byte]]]
+          bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
+          values
+        case _ => throw new SegmentGone(segment)
+      }
     }.toVector
   }
 

@@ -1,0 +1,119 @@
+package org.redisstate.core.local
+
+import java.util.concurrent.atomic.{AtomicLong, AtomicReferenceArray}
+
+import com.github.luben.zstd.Zstd
+
+import org.redisstate.core.format.RowBlock
+
+/** Reads buckets of a base that are still in Redis only. */
+trait BucketSource {
+
+  /** Rows of the buckets [from, until), validated; called from any thread. */
+  def read(from: Int, until: Int): Array[RowBlock]
+}
+
+/**
+ * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still in Redis. What a bucket holds never
+ * changes; only the form in which it is kept does.
+ */
+final class Base private (val buckets: Int, source: BucketSource) {
+  import Base._
+
+  private val slots = new AtomicReferenceArray[AnyRef](buckets)
+  private val touched = new Array[Boolean](buckets)
+  private val memory = new AtomicLong
+  private val chunkLocks = Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new Object)
+
+  def memoryBytes: Long = memory.get
+
+  def bucket(index: Int): RowBlock = {
+    touched(index) = true
+    slots.get(index) match {
+      case rows: RowBlock => rows
+      case packed: Packed =>
+        val rows = packed.unpack()
+        replace(index, packed, rows)
+        rows
+      case _ =>
+        loadChunk(index / ChunkBuckets)
+        bucket(index)
+    }
+  }
+
+  def isLoaded: Boolean = {
+    var i = 0
+    while (i < buckets) {
+      if (slots.get(i) == null) return false
+      i += 1
+    }
+    true
+  }
+
+  /** Brings every bucket in; stops when `cancelled`. */
+  def loadAll(cancelled: () => Boolean): Unit =
+    chunkLocks.indices.iterator.takeWhile(_ => !cancelled()).foreach(loadChunk)
+
+  /** Compresses buckets that were not touched since the last call; all of them when `everything`. */
+  def compress(everything: Boolean): Unit = {
+    var i = 0
+    while (i < buckets) {
+      if (everything || !touched(i)) slots.get(i) match {
+        case rows: RowBlock if rows.count > 0 => replace(i, rows, Packed.of(rows))
+        case _ => ()
+      }
+      touched(i) = false
+      i += 1
+    }
+  }
+
+  private def loadChunk(chunk: Int): Unit = chunkLocks(chunk).synchronized {
+    val from = chunk * ChunkBuckets
+    val until = math.min(buckets, from + ChunkBuckets)
+    if (slots.get(from) == null) {
+      val rows = source.read(from, until)
+      var i = until - 1
+      while (i >= from) {
+        replace(i, null, rows(i - from))
+        i -= 1
+      }
+    }
+  }
+
+  private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
+    if (slots.compareAndSet(index, old, now)) memory.addAndGet(sizeOf(now) - sizeOf(old))
+}
+
+object Base {
+
+  /** So many buckets are read together: about 1 MiB of rows, a round trip's worth. */
+  val ChunkBuckets: Int = 64
+
+  def remote(buckets: Int, source: BucketSource): Base = new Base(buckets, source)
+
+  def of(rows: Array[RowBlock]): Base = {
+    val base = new Base(rows.length, null)
+    rows.indices.foreach(i => base.replace(i, null, rows(i)))
+    base
+  }
+
+  def empty(): Base = of(Array(RowBlock.Empty))
+
+  private def sizeOf(slot: AnyRef): Long = slot match {
+    case rows: RowBlock => rows.memoryBytes
+    case packed: Packed => packed.bytes.length + 40L
+    case _ => 0L
+  }
+
+  private final class Packed(val bytes: Array[Byte], length: Int) {
+    def unpack(): RowBlock = {
+      val payload = new Array[Byte](length)
+      Zstd.decompress(payload, bytes)
+      RowBlock.parse(payload)
+    }
+  }
+
+  private object Packed {
+    def of(rows: RowBlock): Packed = new Packed(Zstd.compress(rows.bytes, 1), rows.bytes.length)
+  }
+}

@@ -1,0 +1,283 @@
+package org.redisstate.core.local
+
+import java.nio.ByteBuffer
+
+import org.redisstate.core.errors.LimitException
+import org.redisstate.core.format.RowBlock
+
+/**
+ * Rows that changed, in a hash table over one growing byte array: the write set while a batch runs, an overlay of the local state
+ * afterwards. No object per row. Bytes once written are never overwritten, so slices into them stay valid.
+ *
+ * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length or -1 for a removal (int), key, value.
+ * Rows with the same hash hang in one chain; the hash covers the bucketing bytes only, so the rows of a prefix share a chain.
+ */
+final class Layer(initialRows: Int) {
+  import Layer._
+
+  private var arena = new Array[Byte](math.max(1024, initialRows * 64))
+  private var ints = ByteBuffer.wrap(arena)
+  private var end = 0
+  private var heads = new Array[Int](Integer.highestOneBit(math.max(16, initialRows)) * 2)
+  private var size = 0
+  private var removals = 0
+
+  /** Families of which nothing older than this layer applies. */
+  @volatile private var cleared = Set.empty[Int]
+
+  def rows: Int = size
+  def removedRows: Int = removals
+  def isEmpty: Boolean = size == 0 && cleared.isEmpty
+  def memoryBytes: Long = arena.length.toLong + 4L * heads.length
+  def usedBytes: Int = end
+  def clearedFamilies: Set[Int] = cleared
+  def clear(family: Int): Unit = cleared += family
+
+  /** Entry of a key, or -1. */
+  def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
+    var at = heads(slot(hash)) - 1
+    while (at >= 0) {
+      if (int(at + HashAt) == hash && int(at + KeyLengthAt) == keyLength) {
+        val from = at + HeadBytes
+        if (java.util.Arrays.equals(arena, from, from + keyLength, key, keyOffset, keyOffset + keyLength)) return at
+      }
+      at = int(at) - 1
+    }
+    -1
+  }
+
+  def put(
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      value: Array[Byte],
+      valueOffset: Int,
+      valueLength: Int): Unit = insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
+
+  def remove(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit =
+    insert(hash, key, keyOffset, keyLength, key, 0, Removed)
+
+  private def insert(
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      value: Array[Byte],
+      valueOffset: Int,
+      valueLength: Int): Unit = {
+    unlink(hash, key, keyOffset, keyLength)
+    if (size >= heads.length) grow()
+    val stored = math.max(0, valueLength)
+    ensure(HeadBytes + keyLength.toLong + stored)
+    val at = end
+    val head = slot(hash)
+    setInt(at, heads(head))
+    setInt(at + HashAt, hash)
+    setInt(at + KeyLengthAt, keyLength)
+    setInt(at + ValueLengthAt, valueLength)
+    System.arraycopy(key, keyOffset, arena, at + HeadBytes, keyLength)
+    if (stored > 0) System.arraycopy(value, valueOffset, arena, at + HeadBytes + keyLength, stored)
+    heads(head) = at + 1
+    end = at + HeadBytes + keyLength + stored
+    size += 1
+    if (valueLength == Removed) removals += 1
+  }
+
+  /** The links are the only bytes of the arena that change. */
+  private def unlink(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit = {
+    val old = find(hash, key, keyOffset, keyLength)
+    if (old >= 0) drop(old)
+  }
+
+  /** Takes an entry out of the layer. */
+  private def drop(old: Int): Unit = {
+    val head = slot(hashOf(old))
+    if (heads(head) == old + 1) heads(head) = int(old)
+    else {
+      var at = heads(head) - 1
+      while (int(at) != old + 1) at = int(at) - 1
+      setInt(at, int(old))
+    }
+    size -= 1
+    if (isRemoved(old)) removals -= 1
+  }
+
+  def isRemoved(entry: Int): Boolean = int(entry + ValueLengthAt) == Removed
+  def hashOf(entry: Int): Int = int(entry + HashAt)
+  def bytes: Array[Byte] = arena
+  def keyOffset(entry: Int): Int = entry + HeadBytes
+  def keyLength(entry: Int): Int = int(entry + KeyLengthAt)
+  def valueOffset(entry: Int): Int = entry + HeadBytes + keyLength(entry)
+  def valueLength(entry: Int): Int = int(entry + ValueLengthAt)
+  def key(entry: Int, out: Slice): Unit = out.set(arena, keyOffset(entry), keyLength(entry))
+  def value(entry: Int, out: Slice): Unit = out.set(arena, valueOffset(entry), valueLength(entry))
+
+  /** First entry of the chain that a hash belongs to, then the next: -1 at the end. */
+  def chain(hash: Int): Int = heads(slot(hash)) - 1
+  def next(entry: Int): Int = int(entry) - 1
+
+  /** All living entries at this moment. */
+  def entries(): Array[Int] = {
+    val all = new Array[Int](size)
+    var n, i = 0
+    while (i < heads.length) {
+      var at = heads(i) - 1
+      while (at >= 0) {
+        all(n) = at
+        n += 1
+        at = int(at) - 1
+      }
+      i += 1
+    }
+    all
+  }
+
+  /** The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in ascending order of buckets. */
+  def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit = {
+    val all = entries()
+    val order = new Array[Long](all.length)
+    var i = 0
+    while (i < all.length) {
+      order(i) = ((hashOf(all(i)) & (buckets - 1)).toLong << 32) | all(i)
+      i += 1
+    }
+    java.util.Arrays.sort(order)
+    val rows = new RowBlock.Builder(16 << 10)
+    var from = 0
+    while (from < order.length) {
+      val bucket = (order(from) >>> 32).toInt
+      var to = from
+      while (to < order.length && (order(to) >>> 32).toInt == bucket) to += 1
+      sortByKey(order, from, to - 1)
+      i = from
+      while (i < to) {
+        addTo(rows, order(i).toInt)
+        i += 1
+      }
+      use(bucket, rows.result())
+      rows.reset()
+      from = to
+    }
+  }
+
+  private def addTo(rows: RowBlock.Builder, entry: Int): Unit =
+    if (isRemoved(entry)) rows.addRemoved(arena, keyOffset(entry), keyLength(entry))
+    else {
+      rows.add(arena, keyOffset(entry), keyLength(entry), arena, valueOffset(entry), valueLength(entry))
+    }
+
+  private def compareKeys(a: Int, b: Int): Int = java.util.Arrays.compareUnsigned(
+    arena,
+    keyOffset(a),
+    keyOffset(a) + keyLength(a),
+    arena,
+    keyOffset(b),
+    keyOffset(b) + keyLength(b))
+
+  /** Quicksort on entries: no boxing, and short runs by insertion. */
+  private def sortByKey(order: Array[Long], lowest: Int, highest: Int): Unit = {
+    var low = lowest
+    var high = highest
+    while (high - low > 12) {
+      val pivot = order((low + high) >>> 1)
+      var i = low
+      var j = high
+      while (i <= j) {
+        while (compareKeys(order(i).toInt, pivot.toInt) < 0) i += 1
+        while (compareKeys(order(j).toInt, pivot.toInt) > 0) j -= 1
+        if (i <= j) {
+          val swapped = order(i); order(i) = order(j); order(j) = swapped
+          i += 1
+          j -= 1
+        }
+      }
+      if (j - low < high - i) { sortByKey(order, low, j); low = i }
+      else { sortByKey(order, i, high); high = j }
+    }
+    var i = low + 1
+    while (i <= high) {
+      val moved = order(i)
+      var j = i - 1
+      while (j >= low && compareKeys(order(j).toInt, moved.toInt) > 0) {
+        order(j + 1) = order(j)
+        j -= 1
+      }
+      order(j + 1) = moved
+      i += 1
+    }
+  }
+
+  private def slot(hash: Int): Int = {
+    val mixed = hash * 0x9e3779b9
+    (mixed ^ (mixed >>> 16)) & (heads.length - 1)
+  }
+
+  private def grow(): Unit = {
+    val all = entries()
+    heads = new Array[Int](heads.length * 2)
+    var i = 0
+    while (i < all.length) {
+      val head = slot(hashOf(all(i)))
+      setInt(all(i), heads(head))
+      heads(head) = all(i) + 1
+      i += 1
+    }
+  }
+
+  private def ensure(more: Long): Unit = {
+    val wanted = end + more
+    if (wanted > arena.length) {
+      if (wanted > ArenaBytesMax) {
+        throw new LimitException(
+          s"one batch changes more than $ArenaBytesMax bytes of one partition. Nothing was written. " +
+            "Use more shuffle partitions or smaller batches.")
+      }
+      val bytes = math.min(ArenaBytesMax, math.max(wanted, arena.length * 2L)).toInt
+      arena = java.util.Arrays.copyOf(arena, bytes)
+      ints = ByteBuffer.wrap(arena)
+    }
+  }
+
+  private def int(at: Int): Int = ints.getInt(at)
+  private def setInt(at: Int, value: Int): Unit = {
+    ints.putInt(at, value)
+    ()
+  }
+}
+
+object Layer {
+  private final val HashAt = 4
+  private final val KeyLengthAt = 8
+  private final val ValueLengthAt = 12
+  private final val HeadBytes = 16
+  private final val Removed = -1
+  private val ArenaBytesMax = (1L << 31) - 64
+
+  /** A layer with the rows of `newest` first; removals stay, since older rows may lie below. */
+  def merge(newest: Seq[Layer]): Layer = {
+    val merged = new Layer(newest.map(_.rows).sum)
+    newest.reverseIterator.foreach { layer =>
+      layer.clearedFamilies.foreach { family =>
+        merged.entries().foreach { e =>
+          if (familyOf(merged.bytes, merged.keyOffset(e)) == family) merged.drop(e)
+        }
+        merged.clear(family)
+      }
+      layer.entries().foreach { e =>
+        merged.insert(
+          layer.hashOf(e),
+          layer.bytes,
+          layer.keyOffset(e),
+          layer.keyLength(e),
+          layer.bytes,
+          layer.valueOffset(e),
+          layer.valueLength(e))
+      }
+    }
+    merged
+  }
+
+  def familyOf(bytes: Array[Byte], keyOffset: Int): Int =
+    ((bytes(keyOffset) & 0xff) << 8) | (bytes(keyOffset + 1) & 0xff)
+}

@@ -1,0 +1,35 @@
+package org.redisstate.core.local
+
+/** A reused view of bytes. The array under it is immutable from here on: it stays valid after commit, abort and close. */
+final class Slice {
+  var array: Array[Byte] = Array.emptyByteArray
+  var offset: Int = 0
+  var length: Int = 0
+
+  def set(array: Array[Byte], offset: Int, length: Int): Unit = {
+    this.array = array
+    this.offset = offset
+    this.length = length
+  }
+}
+
+/** Rows one after the other; the slices are overwritten by each call. */
+trait RowIterator {
+  def next(key: Slice, value: Slice): Boolean
+}
+
+/** Checks rows that come from Redis: their bytes are untrusted. */
+trait RowValidator {
+
+  /** What is wrong with the row, or null; called once for each row of a block that is decoded. */
+  def check(
+      bytes: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      valueOffset: Int,
+      valueLength: Int): String
+}
+
+object RowValidator {
+  val None: RowValidator = (_, _, _, _, _) => null
+}

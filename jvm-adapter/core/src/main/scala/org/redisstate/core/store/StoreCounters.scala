@@ -1,0 +1,17 @@
+package org.redisstate.core.store
+
+import java.util.concurrent.atomic.AtomicLong
+
+/** Running totals of one partition; the edge turns differences into metrics of a batch. */
+final class StoreCounters {
+  val rowsWritten: AtomicLong = new AtomicLong
+  val rowsRemoved: AtomicLong = new AtomicLong
+  val openMs: AtomicLong = new AtomicLong
+  val loadMs: AtomicLong = new AtomicLong
+  val commitMs: AtomicLong = new AtomicLong
+  val maintenanceMs: AtomicLong = new AtomicLong
+  val cacheHits: AtomicLong = new AtomicLong
+  val cacheMisses: AtomicLong = new AtomicLong
+  val bucketsLoaded: AtomicLong = new AtomicLong
+  val snapshots: AtomicLong = new AtomicLong
+}
