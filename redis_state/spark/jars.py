@@ -67,7 +67,7 @@ def jar_path(spark_version: str) -> Path:
         ConfigError: The version is not supported, or this is a checkout that was not built.
     """
     name = _JAR_NAME.format(minor=minor_of(spark_version), version=package_version())
-    path = Path(str(resources.files("redis_state").joinpath("jars", name)))
+    path = Path(str(resources.files("redis_state").joinpath("jars").joinpath(name)))
     if not path.is_file():
         raise ConfigError(
             "choosing the jar for Spark",
