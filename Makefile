@@ -1,0 +1,136 @@
+# Every target is documented by the text after its `##`; `make` alone prints them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+VENV_42 := .venv-4.2
+PY := $(VENV)/bin/python
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/__init__.py)
+
+# Maven: the one on PATH when it is 3.8 or newer, else the wrapper.
+MVN = $(shell tools/find_maven.sh)
+MVN_RUN = $(MVN) -B -ntp -q -f jvm-adapter/pom.xml -Drevision=$(VERSION)
+
+JARS := $(foreach m,4.2 4.3,redis_state/jars/redis-state-spark-$(m)_2.13-$(VERSION).jar)
+JVM_POMS := jvm-adapter/pom.xml $(wildcard jvm-adapter/*/pom.xml)
+JVM_MAIN := $(JVM_POMS) LICENSE NOTICE redis_state/options.json \
+	$(wildcard redis_state/backend/scripts/*.lua) \
+	$(shell find jvm-adapter/*/src/main jvm-adapter/*/scala-shims -type f 2>/dev/null)
+JVM_TEST := $(shell find jvm-adapter/*/src/test* tests/vectors -type f 2>/dev/null)
+JARS_STAMP := jvm-adapter/target/jars.stamp
+TESTS_STAMP := jvm-adapter/target/test-classes.stamp
+
+.PHONY: help
+help: ## Print this help
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sort \
+		| awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+# ---- environment and build --------------------------------------------------------------------
+
+.PHONY: build
+build: $(VENV)/installed $(JARS_STAMP) ## Make the Python environment and both jars
+
+.PHONY: env
+env: $(VENV)/installed ## Make the Python environment only
+
+$(VENV)/installed: pyproject.toml tools/check_tools.sh
+	tools/check_tools.sh "$(PYTHON)"
+	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	ln -sfn "$$($(PY) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')/jars" \
+		$(VENV)/pyspark-jars
+	touch $@
+
+$(VENV_42)/installed: pyproject.toml tools/check_tools.sh
+	tools/check_tools.sh "$(PYTHON)"
+	test -x $(VENV_42)/bin/python || "$(PYTHON)" -m venv $(VENV_42)
+	$(VENV_42)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[demo,spark,test]' 'pyspark==4.2.*'
+	touch $@
+
+.PHONY: env-4.2
+env-4.2: $(VENV_42)/installed ## Make a second environment with pyspark 4.2 (optional)
+
+$(JARS_STAMP): $(JVM_MAIN) $(VENV)/installed
+	mkdir -p redis_state/jars $(@D)
+	rm -f redis_state/jars/*.jar
+	$(MVN_RUN) package -Dmaven.test.skip=true
+	ls $(JARS) >/dev/null
+	touch $@
+
+$(TESTS_STAMP): $(JARS_STAMP) $(JVM_TEST)
+	$(MVN_RUN) test-compile
+	touch $@
+
+.PHONY: jvm-test-build
+jvm-test-build: $(TESTS_STAMP)
+
+.PHONY: redis
+redis:
+	@tools/ensure_redis.sh $(PY)
+
+.PHONY: wheel
+wheel: build ## Build the wheel, both jars inside, into dist/
+	rm -rf build dist/*.whl
+	$(PY) -m build --wheel --outdir dist .
+	$(PY) tools/check_wheel.py dist/redis_state-$(VERSION)-py3-none-any.whl
+
+# ---- tests ------------------------------------------------------------------------------------
+
+.PHONY: test
+test: build jvm-test-build redis ## Run every suite; the last line sums them up
+	@$(PY) tools/run_tests.py
+
+.PHONY: check
+check: test ## Format, lint, types, tests and JVM build: what CI runs
+
+.PHONY: lint
+lint: $(VENV)/installed ## Format check, lint and types
+	@$(PY) tools/run_tests.py lint
+
+.PHONY: format
+format: $(VENV)/installed ## Rewrite the Python sources in the one format
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+.PHONY: unit
+unit: $(VENV)/installed ## Unit tests: no server, no JVM
+	@$(PY) tools/run_tests.py unit
+
+.PHONY: jvm-test
+jvm-test: build jvm-test-build redis ## Scala tests: core, and the contract on both Spark minors
+	@$(PY) tools/run_tests.py jvm-core jvm-contract-4.2 jvm-contract-4.3
+
+.PHONY: jvm-suite
+jvm-suite: build jvm-test-build redis ## Spark's own state store suite, on Spark 4.2
+	@$(PY) tools/run_tests.py jvm-suite
+
+.PHONY: spark-test
+spark-test: build redis ## Streaming operators on pyspark
+	@$(PY) tools/run_tests.py spark
+
+.PHONY: container-test
+container-test: build redis ## Tests against a Redis container
+	@$(PY) tools/run_tests.py containers
+
+# ---- demo and benchmark -----------------------------------------------------------------------
+
+.PHONY: demo
+demo: build redis ## A streaming job that is killed half way and still ends right (3 minutes)
+	@$(PY) -m demo
+
+.PHONY: bench
+bench: build redis ## Compare with Spark's own providers; the full tables
+	@$(PY) -m tests.bench
+
+.PHONY: bench-quick
+bench-quick: build redis ## The same in under 4 minutes
+	@$(PY) -m tests.bench --quick
+
+.PHONY: clean
+clean: ## Remove what was built, the environments included
+	rm -rf $(VENV) $(VENV_42) build dist redis_state/jars *.egg-info jvm-adapter/target \
+		jvm-adapter/*/target .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,60 @@
+"""Checks rules on tracked text that no linter knows: module size, machine paths, left-overs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES_MAX = 500
+SOURCES = {".py", ".scala", ".lua", ".sh"}
+TEXTS = SOURCES | {".md", ".toml", ".xml", ".json", ".yml", ".yaml", ".properties"}
+# Spelled in pieces, so that this file passes its own check.
+FORBIDDEN = {
+    "a path of one machine": re.compile(r"(?<![\w.$}])/(?:wor" r"k|roo" r"t|home/\w+)/"),
+    "an address of a package registry": re.compile(
+        r"repo\d?\.maven|maven\." r"org|pypi\." r"org/simple|files\.python" r"hosted"
+    ),
+    "work left over": re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b"),
+    "a merge marker": re.compile(r"^(?:<{7}|>{7}) "),
+}
+# Maven's own name space, which is no address to download from.
+ALLOWED = re.compile(r"maven\.apache\.org/(?:POM|xsd)")
+
+
+def problems_of(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    name = path.relative_to(ROOT)
+    found = []
+    if path.suffix in SOURCES and len(lines) > LINES_MAX:
+        found.append(f"{name}: {len(lines)} lines, more than {LINES_MAX}")
+    for number, line in enumerate(lines, 1):
+        if line != line.rstrip() and path.suffix != ".md":
+            found.append(f"{name}:{number}: blanks at the end of the line")
+        found += [
+            f"{name}:{number}: {what}"
+            for what, pattern in FORBIDDEN.items()
+            if pattern.search(ALLOWED.sub("", line))
+        ]
+    return found
+
+
+def main() -> int:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    found = [
+        problem
+        for path in paths
+        if path.suffix in TEXTS and path.is_file()
+        for problem in problems_of(path)
+    ]
+    print("\n".join(found) if found else f"{len(paths)} tracked files: no left-overs")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Checks that a wheel carries what a user needs: both jars, the scripts, the options."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+import zipfile
+
+REQUIRED = (
+    "redis_state/jars/redis-state-spark-4.2_2.13-*.jar",
+    "redis_state/jars/redis-state-spark-4.3_2.13-*.jar",
+    "redis_state/backend/scripts/publish.lua",
+    "redis_state/options.json",
+    "redis_state/py.typed",
+    "*.dist-info/licenses/LICENSE",
+    "*.dist-info/licenses/NOTICE",
+)
+
+
+def main(path: str) -> int:
+    names = zipfile.ZipFile(path).namelist()
+    missing = [pattern for pattern in REQUIRED if not fnmatch.filter(names, pattern)]
+    for pattern in missing:
+        print(f"error: {path} has no {pattern}")
+    if not missing:
+        print(f"{path}: {len(names)} files, both jars inside")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,221 @@
+"""Runs the suites one after the other and sums them up.
+
+    python tools/run_tests.py            every suite
+    python tools/run_tests.py NAME ...   the named ones
+
+Goes on after a failure. The last line is `N passed, M failed`, with `, K skipped` after it when
+tests were skipped. Exits with 1 when anything failed, and with CI=true when anything was skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+from run_limited import run_limited
+from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
+
+_SCALATEST_COUNTS = re.compile(
+    r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
+)
+_SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
+
+# Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
+_OPENED_PACKAGES = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many tests of a suite ended how."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+        )
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def run_commands(suite: Commands) -> Counts:
+    counts = Counts()
+    for command in suite.commands:
+        code, _ = run_limited(list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
+        counts += Counts(passed=1) if code == 0 else Counts(failed=1)
+    return counts
+
+
+def run_pytest(suite: Pytest) -> Counts:
+    if not list((ROOT / suite.folder).rglob("test_*.py")):
+        print(f"error: {suite.folder} has no tests")
+        return Counts(failed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
+        code, _ = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
+        counts = _junit_counts(report) if report.exists() else Counts()
+    # A crash, a hang or an error outside of any test leaves no failed test behind.
+    return counts + Counts(failed=1) if code != 0 and counts.failed == 0 else counts
+
+
+def _junit_counts(report: Path) -> Counts:
+    total = Counts()
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        total += Counts(int(suite.get("tests", 0)) - failed - skipped, failed, skipped)
+    return total
+
+
+def run_scalatest(suite: Scalatest) -> Counts:
+    sources = ROOT / "jvm-adapter" / suite.sources
+    classes = [
+        ".".join(path.relative_to(sources).with_suffix("").parts)
+        for path in sorted(sources.rglob("*Suite.scala"))
+    ]
+    if not classes:
+        print(f"error: {sources.relative_to(ROOT)} has no *Suite.scala")
+        return Counts(failed=1)
+    target = ROOT / "jvm-adapter" / suite.module / "target"
+    command = [_java(), *_java_options(target), "-cp", _class_path(suite, target)]
+    command += ["org.scalatest.tools.Runner", "-oWF", "-R", str(target / "test-classes")]
+    for name in classes:
+        command += ["-s", name]
+    code, output = run_limited(command, cwd=target, env=_environment(), limit_s=suite.limit_s)
+    counts = Counts()
+    if found := _SCALATEST_COUNTS.search(output):
+        passed, failed, *others = map(int, found.groups())
+        counts = Counts(passed, failed, sum(others))
+    if found := _SCALATEST_ABORTED.search(output):
+        counts += Counts(failed=int(found[1]))
+    return counts + Counts(failed=1) if code != 0 and counts.failed == 0 else counts
+
+
+def _class_path(suite: Scalatest, target: Path) -> str:
+    """Test classes, what they test, and what both need.
+
+    The Spark modules are tested through the jar that users get, so the core's own classes and the
+    Redis client that is shaded into that jar must not be found beside it.
+    """
+    entries = [str(target / "test-classes")]
+    dependencies = (target / "test-classpath.txt").read_text().split(os.pathsep)
+    if suite.module == "core":
+        return os.pathsep.join([*entries, str(target / "classes"), *dependencies])
+    minor = suite.module.removeprefix("spark-")
+    entries += map(str, (ROOT / "redis_state" / "jars").glob(f"redis-state-spark-{minor}_*.jar"))
+    core = str(ROOT / "jvm-adapter" / "core" / "target")
+    jars = str(ROOT / suite.spark_jars) if suite.spark_jars else ""
+    entries += [
+        entry
+        for entry in dependencies
+        if not os.path.realpath(entry).startswith(os.path.realpath(core))
+        and not (jars and _is_within(entry, jars))
+    ]
+    if jars:
+        entries.append(os.path.join(jars, "*"))
+    return os.pathsep.join(entries)
+
+
+def _is_within(entry: str, folder: str) -> bool:
+    return os.path.realpath(entry).startswith(os.path.realpath(folder) + os.sep)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else "java"
+
+
+def _java_options(target: Path) -> list[str]:
+    opens = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED_PACKAGES]
+    scratch = target / "test-tmp"
+    scratch.mkdir(exist_ok=True)
+    return [
+        *opens,
+        "-Xmx2g",
+        "-Xss4m",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Djdk.reflect.useDirectMethodHandle=false",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Djava.io.tmpdir={scratch}",
+        "-Dspark.testing=true",
+        "-Dspark.ui.enabled=false",
+        "-Dspark.driver.bindAddress=127.0.0.1",
+        "-Dspark.driver.host=127.0.0.1",
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """This environment, with the programs of the Python environment in front."""
+    programs = str(Path(sys.executable).parent)
+    path = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
+    return {
+        **os.environ,
+        "PATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_TESTING": "1",
+    }
+
+
+def run_suite(suite: Suite) -> Counts:
+    match suite:
+        case Commands():
+            return run_commands(suite)
+        case Pytest():
+            return run_pytest(suite)
+        case Scalatest():
+            return run_scalatest(suite)
+
+
+def main(names: list[str]) -> int:
+    known = {suite.name: suite for suite in SUITES}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"error: no suite {', '.join(unknown)}; there are {', '.join(known)}")
+        return 2
+    lines = []
+    total = Counts()
+    for suite in [known[name] for name in names] or SUITES:
+        print(f"== {suite.name}", flush=True)
+        started = time.monotonic()
+        counts = run_suite(suite)
+        total += counts
+        lines.append(f"{suite.name:<18} {time.monotonic() - started:7.1f} s  {counts}")
+        print(f"== {lines[-1]}", flush=True)
+    print("\n".join(("", *lines, "")))
+    print(total, flush=True)
+    refused = total.skipped and os.environ.get("CI") == "true"
+    return 1 if total.failed or refused or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
