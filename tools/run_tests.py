@@ -140,7 +140,7 @@ def _class_path(suite: Scalatest, target: Path) -> str:
         and not (jars and _is_within(entry, jars))
     ]
     if jars:
-        entries.append(os.path.join(jars, "*"))
+        entries.append(f"{jars}{os.sep}*")
     return os.pathsep.join(entries)
 
 
@@ -150,7 +150,7 @@ def _is_within(entry: str, folder: str) -> bool:
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    return os.path.join(home, "bin", "java") if home else "java"
+    return str(Path(home, "bin", "java")) if home else "java"
 
 
 def _java_options(target: Path) -> list[str]:
