@@ -1,0 +1,180 @@
+"""A Docker engine for the container tests: the machine's, else a private one.
+
+The private engine keeps everything in a temporary folder and takes no part of a running one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_PROBE_S = 20
+_PULL_S = 180
+_INSTALL_S = 300
+_READY_POLLS_MAX = 300
+_READY_POLL_S = 0.2
+_STOP_S = 30
+_BRIDGE = "docker0"
+_OFFICIAL_IMAGE = "redis:7.4-bookworm"
+_OWN_IMAGE = "redis-state/redis-from-debian:test"
+
+
+class NoDockerError(RuntimeError):
+    """There is no engine and none can be made here; the message names what is missing."""
+
+
+@contextmanager
+def docker_engine() -> Iterator[Mapping[str, str]]:
+    """Environment variables by which Docker's clients find a running engine.
+
+    Raises:
+        NoDockerError: None runs and none can be started.
+    """
+    if _answers({}):
+        yield {}
+        return
+    if os.geteuid() != 0:
+        raise NoDockerError("no Docker engine answers, and only root can start one")
+    if shutil.which("dockerd") is None:
+        _install()
+    with _private_engine() as settings:
+        yield settings
+
+
+def redis_image(settings: Mapping[str, str]) -> str:
+    """Name of a Redis image in the engine: the official one where a registry is reachable."""
+    if _docker(settings, "image", "inspect", _OFFICIAL_IMAGE, limit_s=_PROBE_S):
+        return _OFFICIAL_IMAGE
+    reachable = _docker(settings, "manifest", "inspect", _OFFICIAL_IMAGE, limit_s=_PROBE_S)
+    if reachable and _docker(settings, "pull", "-q", _OFFICIAL_IMAGE, limit_s=_PULL_S):
+        return _OFFICIAL_IMAGE
+    script = ROOT / "docker" / "redis-from-debian" / "build.sh"
+    built = subprocess.run(
+        [script, _OWN_IMAGE],
+        env={**os.environ, **settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_PULL_S,
+        text=True,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise NoDockerError(f"{script.name} built no image:\n{built.stdout}")
+    return _OWN_IMAGE
+
+
+def _docker(settings: Mapping[str, str], *arguments: str, limit_s: float) -> bool:
+    try:
+        done = subprocess.run(
+            ["docker", *arguments],
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _answers(settings: Mapping[str, str]) -> bool:
+    return _docker(settings, "info", limit_s=_PROBE_S)
+
+
+def _install() -> None:
+    if shutil.which("apt-get") is None:
+        raise NoDockerError("no Docker engine answers, no dockerd is installed, and no apt-get")
+    # The package would start the engine as a system service: a policy file forbids it meanwhile.
+    policy = Path("/usr/sbin/policy-rc.d")
+    made = not policy.exists()
+    if made:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        for arguments in (["update", "-qq"], ["install", "-y", "-qq", "docker.io"]):
+            subprocess.run(
+                ["apt-get", *arguments],
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                timeout=_INSTALL_S,
+                check=True,
+            )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise NoDockerError("apt-get could not install docker.io") from error
+    finally:
+        if made:
+            policy.unlink()
+
+
+@contextmanager
+def _private_engine() -> Iterator[Mapping[str, str]]:
+    folder = Path(tempfile.mkdtemp(prefix="rs-docker-"))
+    socket = folder / "docker.sock"
+    settings = {"DOCKER_HOST": f"unix://{socket}"}
+    had_bridge = _has_bridge()
+    log = folder / "dockerd.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                "dockerd",
+                f"--host=unix://{socket}",
+                "--storage-driver=vfs",
+                f"--data-root={folder / 'data'}",
+                f"--exec-root={folder / 'exec'}",
+                f"--pidfile={folder / 'docker.pid'}",
+                # Ports are published by docker-proxy; the machine's firewall stays as it is.
+                "--iptables=false",
+                "--ip6tables=false",
+                "--ip-masq=false",
+                "--ip=127.0.0.1",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        for _ in range(_READY_POLLS_MAX):
+            if process.poll() is not None:
+                break
+            if socket.exists() and _answers(settings):
+                yield settings
+                return
+            time.sleep(_READY_POLL_S)  # another program starts: there is no clock to inject
+        text = log.read_text(errors="replace")
+        raise NoDockerError(f"dockerd did not start:\n{text[-4000:]}")
+    finally:
+        _end(process)
+        _clean(folder, remove_bridge=not had_bridge)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_S)
+
+
+def _has_bridge() -> bool:
+    return Path("/sys/class/net", _BRIDGE).exists()
+
+
+def _clean(folder: Path, *, remove_bridge: bool) -> None:
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in sorted((name for name in mounts if name.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    if remove_bridge and _has_bridge() and shutil.which("ip"):
+        subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)

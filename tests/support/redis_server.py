@@ -1,0 +1,213 @@
+"""A private server for one test: started on a free loopback port, always stopped.
+
+It is not `redis_state.EmbeddedRedis`, because tests do not judge the code by itself, and because
+faults need more: kill, restart on the same port and folder, TLS, any option.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from tests.support.tls import Certificates, make_certificates
+
+_HOST = "127.0.0.1"
+_NAMES = ("valkey-server", "redis-server")
+_READY_POLLS_MAX = 600
+_READY_POLL_S = 0.05
+_STOP_S = 10
+_STARTS_MAX = 5
+
+
+def server_program() -> str | None:
+    """Path of the server on PATH, or `None`."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server process and what is needed to reach it.
+
+    Args:
+        folder: Where an append-only file is kept, so that a restart finds the data; `None` keeps
+            nothing beyond the process.
+        password: What clients must send; `None` asks for nothing.
+        maxmemory: As the server's option: bytes or `64mb`.
+        tls: Serve TLS only, with a certificate made for this server (`certificates`).
+        options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path | None = None,
+        password: str | None = None,
+        maxmemory: int | str | None = None,
+        tls: bool = False,
+        options: dict[str, str] | None = None,
+    ) -> None:
+        program = server_program()
+        if program is None:
+            raise RuntimeError(
+                "neither valkey-server nor redis-server is on PATH: run `make redis`"
+            )
+        self._program = program
+        self._scratch = Path(tempfile.mkdtemp(prefix="rs-redis-"))
+        self._folder = folder or self._scratch
+        self._keeps = folder is not None
+        self._maxmemory = maxmemory
+        self._options = dict(options or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self.password = password
+        self.certificates: Certificates | None = make_certificates(self._scratch) if tls else None
+        self.host = _HOST
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Address without user name and password, as redis-state takes it."""
+        scheme = "rediss" if self.certificates else "redis"
+        return f"{scheme}://{self.host}:{self.port}/0"
+
+    @property
+    def log(self) -> str:
+        """What the server wrote so far."""
+        path = self._scratch / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def client(self, **options: object) -> redis.Redis:
+        """A new client that answers bytes; the caller closes it."""
+        settings: dict[str, object] = {
+            "host": self.host,
+            "port": self.port,
+            "password": self.password,
+            "socket_timeout": 10,
+        }
+        if self.certificates:
+            settings |= {"ssl": True, "ssl_ca_certs": str(self.certificates.authority)}
+        return redis.Redis(**(settings | options))  # type: ignore[arg-type]  # kwargs differ in type
+
+    def start(self) -> RedisServer:
+        """Starts the process and waits until it has loaded its data and answers."""
+        for _ in range(_STARTS_MAX):
+            self._spawn()
+            if self._is_ready():
+                return self
+            if "Address already in use" not in self.log:
+                break
+            self.port = free_port()
+        text = self.log
+        self.stop()
+        raise RuntimeError(f"the server did not start:\n{text}")
+
+    def kill(self) -> None:
+        """Ends the process at once, as a crash would."""
+        self._end(force=True)
+
+    def shutdown(self) -> None:
+        """Ends the process in order; the folder stays."""
+        self._end(force=False)
+
+    def restart(self) -> None:
+        """Starts again on the same port and folder after `kill` or `shutdown`."""
+        self._spawn()
+        if not self._is_ready():
+            raise RuntimeError(f"the server did not start again:\n{self.log}")
+
+    def stop(self) -> None:
+        """Ends the process, whatever its state, and removes what it left behind."""
+        self._end(force=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _spawn(self) -> None:
+        with (self._scratch / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, *self._arguments()],
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _arguments(self) -> list[str]:
+        options = {
+            "bind": self.host,
+            "port": str(self.port),
+            "dir": str(self._folder),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes" if self._keeps else "no",
+        }
+        if self.password is not None:
+            options["requirepass"] = self.password
+        if self._maxmemory is not None:
+            options["maxmemory"] = str(self._maxmemory)
+        if self.certificates:
+            options |= {
+                "port": "0",
+                "tls-port": str(self.port),
+                "tls-cert-file": str(self.certificates.certificate),
+                "tls-key-file": str(self.certificates.key),
+                "tls-ca-cert-file": str(self.certificates.authority),
+                "tls-auth-clients": "no",
+            }
+        options |= self._options
+        return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        retry = Retry(ConstantBackoff(_READY_POLL_S), 0)
+        with self.client(retry=retry) as client:
+            for _ in range(_READY_POLLS_MAX):
+                with suppress(redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError):
+                    if client.ping():
+                        return self._process.poll() is None
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_READY_POLL_S)
+                    return False
+        return False
+
+    def _end(self, *, force: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if force:
+            process.kill()
+        else:
+            process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_S)

@@ -1,0 +1,57 @@
+"""A throw-away certificate authority and a server certificate for 127.0.0.1."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_DAYS = "2"
+_PASSPHRASE = "changeit"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Paths of PEM files, and of a PKCS#12 trust store with `trust_password` for the JVM."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    trust_store: Path
+    trust_password: str
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Makes the files with openssl and keytool, which come with the system and the JDK."""
+    authority, authority_key = folder / "ca.pem", folder / "ca.key"
+    certificate, key = folder / "server.pem", folder / "server.key"
+    request, extensions = folder / "server.csr", folder / "server.ext"
+    trust_store = folder / "trust.p12"
+    new_key = ["-newkey", "rsa:2048", "-nodes"]
+    _openssl(
+        *("req", "-x509", *new_key, "-days", _DAYS, "-subj", "/CN=redis-state test authority"),
+        *("-keyout", str(authority_key), "-out", str(authority)),
+    )
+    _openssl(
+        *("req", *new_key, "-subj", "/CN=127.0.0.1"),
+        *("-keyout", str(key), "-out", str(request)),
+    )
+    extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    _openssl(
+        *("x509", "-req", "-days", _DAYS, "-in", str(request), "-out", str(certificate)),
+        *("-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial"),
+        *("-extfile", str(extensions)),
+    )
+    _run(
+        *("keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", str(authority)),
+        *("-keystore", str(trust_store), "-storetype", "PKCS12", "-storepass", _PASSPHRASE),
+    )
+    return Certificates(authority, certificate, key, trust_store, _PASSPHRASE)
+
+
+def _openssl(*arguments: str) -> None:
+    _run("openssl", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
