@@ -25,12 +25,14 @@ object Clock {
  * reply is answered by sending the same bytes again, until the deadline.
  *
  * @param cancelled asked between two tries; true ends them (Spark: the task was killed)
+ * @param firstContact looks at the server before the first operation, through the exchange that it is given
  */
 final class RedisBackend(
     transport: Transport,
     deadlineMs: Long,
     clock: Clock,
-    cancelled: () => Boolean)
+    cancelled: () => Boolean,
+    firstContact: (Seq[Command] => Seq[AnyRef]) => Unit = _ => ())
     extends AutoCloseable {
   import RedisBackend._
 
@@ -72,7 +74,13 @@ final class RedisBackend(
 
   override def close(): Unit = transport.close()
 
+  @volatile private var contacted = false
+
   private def exchange(commands: Seq[Command]): Seq[AnyRef] = {
+    if (!contacted) {
+      firstContact(transport.exchange)
+      contacted = true
+    }
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
     val replies = transport.exchange(commands)

@@ -55,6 +55,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
+  /** A display field of the query. */
+  def field(name: String): Option[String] = Option(get(name))
+
   private def get(field: String): String =
     backend.call(s"read registry of checkpoint $gen", Seq(Command("HGET", query, field))).head match {
       case bytes: Array[Byte] => new String(bytes, UTF_8)

@@ -55,6 +55,9 @@ final class PartitionStore(
     new OpenVersion(this, local, opened.held)
   }
 
+  /** Whether a version was opened by this store. */
+  def owns(opened: OpenVersion): Boolean = opened.store eq this
+
   def localBytes: Long = {
     val versions = cached.map(_.content)
     versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(_.memoryBytes).sum

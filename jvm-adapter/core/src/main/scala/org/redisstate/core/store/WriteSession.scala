@@ -30,6 +30,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var layer = new Layer(InitialRows)
   private var shared = false
   private var families = base.families
+  private var highestId = families.map(_.id).max
   private var familiesChanged = local.families.isEmpty
   private val tombstones = mutable.ArrayBuffer.empty[Tombstone]
   private var live = local.live
@@ -47,6 +48,9 @@ final class WriteSession private[store] (base: OpenVersion) {
   def numKeys: Long = live
   def allFamilies: Seq[Family] = families
   def localBytes: Long = store.localBytes + layer.memoryBytes
+
+  /** Of all families that this lineage is known to have had. */
+  def highestFamilyId: Int = math.max(highestId, families.map(_.id).max)
   def hasCommitted: Boolean = phase == Committed
   def isUpdating: Boolean = phase == Updating
 
@@ -83,18 +87,19 @@ final class WriteSession private[store] (base: OpenVersion) {
   /** Rows as they are now; later changes do not show. */
   def iterator(family: Int): RowIterator = {
     shared = true
-    local.read(_.overallLayers.iterator(family, hashOf))
+    local.read(_.over(allLayers).iterator(family, hashOf))
   }
 
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
     val hash = hashOf(prefix, 0, length)
-    local.read(_.overallLayers.prefixScan(hash, prefix, length))
+    local.read(_.over(allLayers).prefixScan(hash, prefix, length))
   }
 
   /** Adds or replaces the description of a family; changes nothing for one that is known so. */
   def defineFamily(family: Family): Unit =
     if (!families.contains(family)) {
       families = families.filter(_.id != family.id) :+ family
+      highestId = math.max(highestId, family.id)
       familiesChanged = true
       hashOf = KeyHash.of(families)
     }
@@ -177,7 +182,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   private def stageIfLarge(): Unit =
     if (layer.usedBytes > StageBytes) {
       if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
-      val full = if (frozen.isEmpty) layer else Layer.mergeallLayers
+      val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
       stagedLayers = full :: stagedLayers
       frozen = Nil
       layer = new Layer(full.rows)
@@ -196,7 +201,7 @@ final class WriteSession private[store] (base: OpenVersion) {
       try staged.get()
       catch { case e: ExecutionException => throw rootOf(e) }
     }
-    val rest = if (frozen.isEmpty) layer else Layer.mergeallLayers
+    val rest = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
     if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(rest.rows.toLong, rest.usedBytes.toLong))
     rest.foreachBucket(writer.buckets)(writer.add)
     val table = if (familiesChanged) Some(families.sortBy(_.id)) else None

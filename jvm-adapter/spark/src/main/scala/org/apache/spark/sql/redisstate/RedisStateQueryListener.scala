@@ -1,0 +1,94 @@
+package org.apache.spark.sql.redisstate
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+
+import scala.util.Try
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.json4s.{DefaultFormats, JValue}
+import org.json4s.jackson.JsonMethods
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.streaming.StreamingQueryListener
+import org.apache.spark.sql.streaming.StreamingQueryListener._
+
+import org.redisstate.core.protocol.RunRegistry
+
+/**
+ * Registers each run of a query before its first task exists, so that the run may take its partitions back to an older version and a
+ * zombie may not. Set it in `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
+ */
+class RedisStateQueryListener extends StreamingQueryListener with Logging {
+
+  override def onQueryStarted(event: QueryStartedEvent): Unit =
+    try executionOf(event.id).foreach(started(_, event))
+    catch {
+      case NonFatal(e) =>
+        logError(s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
+          "an older batch until this is mended.", e)
+    }
+
+  override def onQueryProgress(event: QueryProgressEvent): Unit = ()
+  override def onQueryTerminated(event: QueryTerminatedEvent): Unit = ()
+
+  private def executionOf(queryId: UUID): Option[StreamExecution] =
+    SparkSession.getActiveSession
+      .orElse(SparkSession.getDefaultSession)
+      .flatMap(session => Option(session.sharedState.activeStreamingQueries.get(queryId)))
+
+  private def started(query: StreamExecution, event: QueryStartedEvent): Unit = {
+    val session = query.sparkSessionForStream
+    val sqlConf = session.sessionState.conf
+    if (sqlConf.stateStoreProviderClass == classOf[RedisStateStoreProvider].getName) {
+      val hadoopConf = session.sessionState.newHadoopConf()
+      val checkpoint = new Path(query.resolvedCheckpointRoot)
+      pinnedProvider(checkpoint, hadoopConf).filter(_ != sqlConf.stateStoreProviderClass) match {
+        case Some(other) =>
+          logWarning(s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
+            s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
+        case None => register(event, sqlConf, checkpoint, hadoopConf)
+      }
+    }
+  }
+
+  private def register(
+      event: QueryStartedEvent,
+      sqlConf: SQLConf,
+      checkpoint: Path,
+      hadoopConf: Configuration): Unit = {
+    val conf = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
+    val markerFile = new MarkerFile(new Path(checkpoint, "state").toString, hadoopConf)
+    val gen = markerFile.read().fold(event.runId.toString.replace("-", ""))(_.gen)
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try {
+      val fields = Map(
+        "path" -> markerFile.pathHash,
+        "id" -> event.id.toString,
+        "name" -> Option(event.name).getOrElse(""),
+        "created" -> System.currentTimeMillis().toString)
+      val run = new RunRegistry(backend, conf.keyPrefix, gen)
+        .register(event.runId.toString, byDriver = true, above = 0, fields)
+      logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
+    } finally ExecutorRegistry.release(conf.connection)
+  }
+
+  /** The provider that the newest offset log of a checkpoint names, if there is one. */
+  private def pinnedProvider(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    Try {
+      val fs = checkpoint.getFileSystem(hadoopConf)
+      val batches = fs.listStatus(new Path(checkpoint, "offsets")).map(_.getPath).filter(_.getName.forall(_.isDigit))
+      val in = fs.open(batches.maxBy(_.getName.toLong))
+      try {
+        val metadata = new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next()
+        ((JsonMethods.parse(metadata): JValue) \ "conf" \ SQLConf.STATE_STORE_PROVIDER_CLASS.key).extractOpt[String]
+      } finally in.close()
+    }.toOption.flatten
+  }
+}

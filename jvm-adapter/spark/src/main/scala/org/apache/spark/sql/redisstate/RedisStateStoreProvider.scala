@@ -1,0 +1,253 @@
+package org.apache.spark.sql.redisstate
+
+import scala.util.Try
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.json4s.DefaultFormats
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, parse, render}
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+
+import org.redisstate.core.backend.RedisBackend
+import org.redisstate.core.errors.{RedisStateException, UnavailableException}
+import org.redisstate.core.format.Family
+import org.redisstate.core.ids.{PartitionId, Run}
+import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.store.{OpenVersion, PartitionStore}
+
+/**
+ * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
+ * docs/configuration.md, the protocol in docs/format.md.
+ */
+class RedisStateStoreProvider extends MaintenanceShim with Logging {
+  import RedisStateStoreProvider._
+
+  @volatile private var id: StateStoreId = _
+  @volatile private var plan: Plan = _
+  @volatile private var link: Option[Link] = None
+
+  /** No network and no file here: Spark holds a lock of the whole executor. */
+  override def init(
+      stateStoreId: StateStoreId,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConfs: StateStoreConf,
+      hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    if (storeConfs.enableStateStoreCheckpointIds) {
+      throw StateStoreErrors.stateStoreCheckpointIdsNotSupported(
+        "this release of redis-state serves checkpoint format version 1 only: set " +
+          "spark.sql.streaming.stateStore.checkpointFormatVersion to 1")
+    }
+    if (useMultipleValuesPerKey) {
+      throw StateStoreErrors.unsupportedOperationException("multipleValuesPerKey", Name)
+    }
+    id = stateStoreId
+    plan = Plan(
+      keySchema,
+      valueSchema,
+      keyStateEncoderSpec,
+      useColumnFamilies,
+      storeConfs,
+      new Configuration(hadoopConf),
+      hadoopConf.get(StreamExecution.RUN_ID_KEY),
+      RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain),
+      RowCodec.family(0, StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, internal = false))
+  }
+
+  override def stateStoreId: StateStoreId = id
+
+  override def getStore(
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore = {
+    refuseIds(stateStoreCkptId)
+    if (loadEmpty) throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Name)
+    writeStore(open(version), forceSnapshotOnCommit)
+  }
+
+  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore = {
+    refuseIds(stateStoreCkptId)
+    new RedisReadStateStore(id, open(version), codecs)
+  }
+
+  override def upgradeReadStoreToWriteStore(
+      readStore: ReadStateStore,
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean): StateStore = {
+    refuseIds(stateStoreCkptId)
+    readStore match {
+      case ours: RedisReadStateStore if ours.version == version && link.exists(_.store.owns(ours.opened)) =>
+        writeStore(ours.opened, forceSnapshotOnCommit)
+      case ours: RedisReadStateStore =>
+        val opened = open(version)
+        if (opened.pin != ours.opened.pin) {
+          throw StoreErrors.cannotLoad(id.toString, new UnavailableException(
+            s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
+        }
+        writeStore(opened, forceSnapshotOnCommit)
+      case _ => getStore(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty = false)
+    }
+  }
+
+  override protected def addSnapshot(): Unit = link.foreach(_.store.snapshotIfDue())
+
+  override protected def removeExpired(): Unit = link.foreach { l =>
+    val report = l.store.retain()
+    if (report.dropped > 0) {
+      logInfo(s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
+    }
+  }
+
+  override def close(): Unit = synchronized {
+    link.foreach { l =>
+      l.store.close()
+      ExecutorRegistry.unregister(plan.conf.connection, l.partition, plan.runId)
+      ExecutorRegistry.release(plan.conf.connection)
+    }
+    link = None
+  }
+
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = Metrics.all
+
+  override def toString: String = s"$Name[$id]"
+
+  private def codecs: CodecSet =
+    new CodecSet(plan.keySchema, plan.valueSchema, plan.spec, plan.useColumnFamilies, plan.defaultFamily)
+
+  private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore =
+    new RedisStateStore(id, opened.write(), codecs, connected(opened.pin.version).metrics, forceSnapshot, afterCommit)
+
+  private def afterCommit(version: Long): Unit =
+    if (plan.storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, id, plan.hadoopConf)
+
+  private def open(version: Long): OpenVersion = {
+    if (version < 0) throw StoreErrors.negativeVersion(version)
+    try connected(version).store.open(version)
+    catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id.toString, e) }
+  }
+
+  private def refuseIds(stateStoreCkptId: Option[String]): Unit =
+    if (stateStoreCkptId.isDefined) {
+      throw StateStoreErrors.stateStoreCheckpointIdsNotSupported(
+        "this release of redis-state serves checkpoint format version 1 only, but a checkpoint id was given")
+    }
+
+  private def connected(version: Long): Link = link.getOrElse(synchronized {
+    link.getOrElse {
+      val made = connect(version)
+      link = Some(made)
+      made
+    }
+  })
+
+  private def connect(version: Long): Link = {
+    val conf = plan.conf
+    val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf)
+    val marker = markerFile.resolve(plan.runId, version, conf.adoptMovedCheckpoint)
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    val partition = PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
+    val keepMs = if (conf.ephemeral) ExecutorRegistry.InstanceTtlMs * EphemeralHeartbeats else 0L
+    val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
+    val client = new PartitionClient(backend, partition, ProtocolSettings(conf.versionsToRetain, keepMs), registry)
+    lazy val run = enter(registry, backend, markerFile, marker)
+    val store = new PartitionStore(
+      client,
+      plan.runId,
+      () => run,
+      plan.defaultFamily,
+      new StateRowValidator(
+        plan.keySchema,
+        plan.valueSchema,
+        plan.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
+        plan.storeConf),
+      ExecutorRegistry.memoryBudget(conf.localMemoryBytes))
+    ExecutorRegistry.register(
+      conf.connection,
+      partition,
+      ExecutorRegistry.Instance(client, plan.runId, conf.ephemeral))
+    Link(partition, store, new Metrics(store))
+  }
+
+  /** Before the first write of this run: the marker, the run's epoch, and what others need to find the query. */
+  private def enter(registry: RunRegistry, backend: RedisBackend, markerFile: MarkerFile, marker: Marker): Run = {
+    if (markerFile.read().isEmpty) markerFile.write(marker)
+    val context = Option(TaskContext.get())
+    def local(name: String) = context.flatMap(c => Option(c.getLocalProperty(name))).getOrElse("")
+    val now = System.currentTimeMillis()
+    val run = registry.lookup(plan.runId).getOrElse(
+      registry.register(
+        plan.runId,
+        byDriver = false,
+        above = 0,
+        Map("path" -> marker.pathHash, "id" -> local(StreamExecution.QUERY_ID_KEY), "created" -> now.toString)))
+    if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
+      val listing = ("path" -> marker.pathHash) ~ ("id" -> local(StreamExecution.QUERY_ID_KEY)) ~
+        ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
+      registry.confirm(compact(render(listing)))
+      registry.putOperator(id.operatorId, id.storeName, operatorJson(context.fold(0)(_.numPartitions())))
+    }
+    logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id through ${backend.getClass.getSimpleName}")
+    run
+  }
+
+  private def operatorJson(partitions: Int): String = {
+    val family = plan.defaultFamily
+    val row = List(
+      render(family.id),
+      render(family.name),
+      render(family.kind.name),
+      render(family.params.toList),
+      parse(family.keySchema),
+      parse(family.valueSchema),
+      render(family.multiValue),
+      render(family.internal))
+    compact(render(("operator" -> operatorName) ~ ("partitions" -> partitions) ~ ("families" -> List(row))))
+  }
+
+  /** As Spark wrote it into the operator's metadata; for display. */
+  private def operatorName: String = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    val file = new org.apache.hadoop.fs.Path(id.checkpointRootLocation, s"${id.operatorId}/_metadata/metadata")
+    Try {
+      val in = file.getFileSystem(plan.hadoopConf).open(file)
+      try {
+        val text = new String(in.readAllBytes(), java.nio.charset.StandardCharsets.UTF_8)
+        (parse(text.substring(text.indexOf('\n') + 1)) \ "operatorInfo" \ "operatorName").extract[String]
+      } finally in.close()
+    }.recover { case NonFatal(_) => "" }.get
+  }
+}
+
+private[redisstate] object RedisStateStoreProvider {
+  private val Name = "RedisStateStoreProvider"
+
+  /** An ephemeral checkpoint outlives its last heartbeat by an hour. */
+  private val EphemeralHeartbeats = 60L
+
+  /** What `init` was given. */
+  private final case class Plan(
+      keySchema: StructType,
+      valueSchema: StructType,
+      spec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConf: StateStoreConf,
+      hadoopConf: Configuration,
+      runId: String,
+      conf: RedisStateConf,
+      defaultFamily: Family)
+
+  /** What the first open made. */
+  private final case class Link(partition: PartitionId, store: PartitionStore, metrics: Metrics)
+}
