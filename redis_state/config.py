@@ -1,8 +1,7 @@
-"""The one table of options (`options.json`) as Python sees it: names, types, checks, a typed `Config`."""
+"""The one table of options (`options.json`) as Python sees it: names, types and checks."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
@@ -325,8 +324,3 @@ def _check_together(given: Iterable[str], endpoint: Endpoint) -> None:
     if tls and not endpoint.tls:
         advice = "Use a rediss:// URL, or leave the tls options out."
         raise _bad(table[tls[0]], "the URL is redis://, which has no TLS", advice)
-
-
-def field_names() -> tuple[str, ...]:
-    """Names of the fields of `Config`, for the check that they are the table's."""
-    return tuple(f.name for f in dataclasses.fields(Config))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import queue
 import shutil
 import socket
 import subprocess
@@ -21,6 +23,7 @@ from redis.retry import Retry
 
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError, UnavailableError
+from redis_state.url import parse_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
@@ -32,9 +35,9 @@ _POLL_S = 0.02
 _STOP_S = 10.0
 _FSYNC = ("everysec", "always")
 
-# Runs in a fresh interpreter that becomes the server: asks Linux for a SIGTERM when the parent dies,
-# checks that it did not die before that, then replaces itself. (A function run between fork and exec
-# would do the same, but may deadlock in a process with threads.)
+# Runs in a fresh interpreter that becomes the server: asks Linux for a SIGTERM when the parent
+# dies, checks that it did not die before that, then replaces itself. (A function run between fork
+# and exec would do the same, but may deadlock in a process with threads.)
 _LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)
@@ -193,17 +196,13 @@ class EmbeddedRedis:
         if self.pid is not None:
             return self
         program = find_server() if self._server is None else _checked_program(self._server)
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="redis-state-"))
-            self._owner_pid = os.getpid()
-            atexit.register(self.close)
         chosen = self._port is not None or self._unix_socket
         for _attempt in range(_PORT_ATTEMPTS_MAX):
             if not chosen:
                 self._port = _free_port()
-            self._spawn(program)
+            process = self._spawn(program)
             try:
-                if self._wait_ready():
+                if self._wait_ready(process):
                     return self
             except (UnavailableError, redis.RedisError):
                 self.kill()
@@ -221,7 +220,7 @@ class EmbeddedRedis:
         )
 
     def stop(self) -> None:
-        """Let it end by itself, data saved where they are kept; does nothing when it does not run."""
+        """Let it end by itself, data saved where they are kept; no effect when it does not run."""
         process = self._process
         if process is None or os.getpid() != self._owner_pid:
             return
@@ -261,8 +260,15 @@ class EmbeddedRedis:
         self._scratch = None
         atexit.unregister(self.close)
 
-    def _configuration(self, scratch: Path) -> str:
-        folder = self._folder if self._folder is not None else scratch
+    def _scratch_dir(self) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="redis-state-"))
+            self._owner_pid = os.getpid()
+            atexit.register(self.close)
+        return self._scratch
+
+    def _configuration(self) -> str:
+        folder = self._scratch_dir() if self._folder is None else self._folder
         folder.mkdir(parents=True, exist_ok=True)
         lines = [
             f"bind {_HOST}",
@@ -284,22 +290,20 @@ class EmbeddedRedis:
             lines.append(f"maxmemory {self._memory_bytes_max}")
         return "\n".join(lines) + "\n"
 
-    def _spawn(self, program: str) -> None:
+    def _spawn(self, program: str) -> subprocess.Popen[bytes]:
         """Start the process; its configuration goes through a pipe, where `ps` does not show it."""
-        scratch = self._scratch
-        assert scratch is not None
-        configuration = self._configuration(scratch).encode()
+        log_path = self._scratch_dir() / "server.log"
+        configuration = self._configuration().encode()
         command = [program, "-"]
         if sys.platform == "linux":
             launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
             command = [*launcher, *command]
-        started = threading.Event()
-        failures: list[OSError] = []
+        made: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
 
         def run() -> None:
             try:
-                with (scratch / "server.log").open("wb") as log:
-                    self._process = subprocess.Popen(
+                with log_path.open("wb") as log:
+                    child = subprocess.Popen(
                         command,
                         stdin=subprocess.PIPE,
                         stdout=log,
@@ -307,30 +311,29 @@ class EmbeddedRedis:
                         start_new_session=True,  # Ctrl-C is for the job, not for its server
                     )
             except OSError as error:
-                failures.append(error)
-                return
-            finally:
-                started.set()
-            process = self._process
-            assert process.stdin is not None
-            process.wait()
+                made.put(error)
+            else:
+                made.put(child)
+                child.wait()
 
         # Linux sends the parent-death signal when the *thread* that made the child ends, so that
         # thread waits for the child.
         threading.Thread(target=run, name="redis-state-embedded", daemon=True).start()
-        started.wait()
-        process = self._process
-        if failures or process is None or process.stdin is None:
+        process = made.get()
+        if isinstance(process, OSError):
             raise ConfigError(
                 "starting a private Redis",
-                found="the program cannot be run",
+                found=f"the program cannot be run ({process.strerror})",
                 advice="Check the path of the program.",
-            ) from (failures[0] if failures else None)
-        try:
-            process.stdin.write(configuration)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # It ended before it read its configuration; the log says why.
+            ) from process
+        self._process = process
+        if process.stdin is not None:
+            # If it ended before it read its configuration, the log says why.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(configuration)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        return process
 
     def client(self, timeout_s: float = 5.0) -> redis.Redis:
         """A new client of this server without retries, which the caller closes."""
@@ -342,20 +345,17 @@ class EmbeddedRedis:
                 socket_timeout=timeout_s,
                 retry=retry,
             )
-        assert self._port is not None
         return redis.Redis(
             host=_HOST,
-            port=self._port,
+            port=parse_url(self.url).port,
             password=self._password,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=retry,
         )
 
-    def _wait_ready(self) -> bool:
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for an answer of our own process; false if it ended instead."""
-        process = self._process
-        assert process is not None
         end_s = self._clock.monotonic_s() + self._ready_s
         while process.poll() is None:
             with self.client(timeout_s=1.0) as client:
@@ -381,8 +381,7 @@ class EmbeddedRedis:
         return "already in use" in self._last_words().lower()
 
     def _last_words(self) -> str:
-        assert self._scratch is not None
-        text = (self._scratch / "server.log").read_text("utf-8", "replace")
+        text = (self._scratch_dir() / "server.log").read_text("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " / ".join(lines[-3:])[-400:].rstrip(".") or "(nothing)"
 

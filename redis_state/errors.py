@@ -1,8 +1,8 @@
 """The error tree: one class for each thing that a caller would do differently.
 
-Every error carries a stable ``kind``; the JVM adapter uses the same strings. The message says what was
-attempted on what, what was found and what to do next. It never holds a state value, a key's bytes or a
-password.
+Every error carries a stable ``kind``; the JVM adapter uses the same strings. The message says what
+was attempted on what, what was found and what to do next. It never holds a state value, a key's
+bytes or a password.
 """
 
 from __future__ import annotations
@@ -76,24 +76,25 @@ class RedisStateError(Exception):
         self.store = store
         self.version = version
         self.operation = operation
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        place = self.where or self.store or ""
-        clause = "; ".join(part for part in (self.attempted, self.found) if part)
-        text = f"[REDIS_{self.kind}] {place + ': ' if place else ''}{clause}."
-        return f"{text} {self.advice}" if self.advice else text
+        super().__init__(_message(self))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments: the inherited pickling would call the class with the message alone.
+        # The inherited pickling would call the class with the message alone.
         state = dict(self.__dict__)
         return (_rebuild, (type(self), state))
+
+
+def _message(error: RedisStateError) -> str:
+    place = error.where or error.store
+    clause = "; ".join(part for part in (error.attempted, error.found) if part)
+    text = f"[REDIS_{error.kind}] {place + ': ' if place else ''}{clause}."
+    return f"{text} {error.advice}" if error.advice else text
 
 
 def _rebuild(cls: type[RedisStateError], state: dict[str, object]) -> RedisStateError:
     error = cls.__new__(cls)
     error.__dict__.update(state)
-    Exception.__init__(error, error._message())
+    Exception.__init__(error, _message(error))
     return error
 
 

@@ -60,6 +60,10 @@ def parse_url(text: str) -> Endpoint:
         )
     if re.search(r"[\s\x00-\x1f\x7f\\]", text):
         raise _refuse("it holds a blank, a control character or a backslash")
+    return _read(text, tls=_SUPPORTED[scheme.lower()])
+
+
+def _read(text: str, *, tls: bool) -> Endpoint:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -77,5 +81,4 @@ def parse_url(text: str) -> Endpoint:
     if not _DATABASE.fullmatch(parts.path):
         raise _refuse("the part behind the address is not a database number such as /0")
     database = int(parts.path[1:] or "0")
-    tls = _SUPPORTED[scheme.lower()]
     return Endpoint(host=host, port=port or DEFAULT_PORT, database=database, tls=tls)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis_state import config
 from redis_state.errors import ConfigError
-from redis_state.spark.configure import conf_settings
+from redis_state.spark.conf import conf_settings
 from redis_state.spark.jars import running_pyspark_version
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 _HEAD = """\
 # Configuration
 
-Written by `redis-state options-doc` from `redis_state/options.json`; change that table, not this page.
+Written by `redis-state options-doc` from `redis_state/options.json`: change that table, not this
+page.
 
 Every name stands behind `{prefix}` in Spark's configuration. In Python the options are keyword
 arguments of `redis_state.configure` and `redis_state.connect` in snake case:
@@ -62,7 +63,7 @@ def _row(option: config.Option) -> str:
     elif option.auto:
         kind += " or `auto`"
     flags = [word for word, on in (("required", option.required), ("secret", option.secret)) if on]
-    shown = default or ("required" if "required" in flags else "–")
+    shown = default or ("required" if "required" in flags else "none")
     meaning = option.meaning + (" Never logged." if option.secret else "")
     if option.type in ("int", "duration") and option.minimum is not None:
         unit = " ms" if option.type == "duration" else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from redis_state.cli import conf, options_doc
 
 if TYPE_CHECKING:
-    # argparse names this class only with a leading underscore.
+    # argparse has no public name for this class.
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 Run = Callable[[argparse.Namespace], int]

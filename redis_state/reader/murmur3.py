@@ -47,7 +47,7 @@ def hash_long(value: int, seed: int) -> int:
 
 
 def hash_bytes(data: bytes, seed: int) -> int:
-    """Hash of bytes: whole words, then each byte left over as a signed word (Spark's own variant)."""
+    """Hash of bytes: whole words, then each byte left over as a signed word, as Spark does."""
     aligned = len(data) // 4 * 4
     state = seed
     for (word,) in struct.iter_unpack("<I", data[:aligned]):
@@ -61,6 +61,7 @@ def hash_key(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> int:
     """Spark's `hash(columns…)`, a signed 32-bit number.
 
     Args:
+        schema: The grouping columns.
         values: By name or in the order of the schema; ``None`` is null.
 
     Raises:

@@ -1,7 +1,7 @@
 """Spark's types, read from schema JSON without pyspark, and their values as Python objects.
 
-An *internal* value is what Spark stores: an int for numbers, dates, times and the unscaled decimal, a
-float, bytes for strings and binary, `CalendarInterval`.
+An *internal* value is what Spark stores: an int for whole numbers, dates, times and the unscaled
+decimal, a float, bytes for strings and binary, `CalendarInterval`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NESTING_MAX = 64
 _COLLATIONS = "__COLLATIONS"
 _BINARY_COLLATION = "UTF8_BINARY"
 
-# Bytes of a value in an array; 0 means a variable length. In a row each value has a slot of 8 bytes.
+# Bytes of a value in an array; 0 means a variable length. In a row each value has 8 bytes.
 _WIDTHS = {
     "boolean": 1,
     "byte": 1,

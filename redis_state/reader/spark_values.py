@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.reader.spark_types import Atomic
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_NAIVE = datetime(1970, 1, 1)
+_EPOCH_NAIVE = _EPOCH_UTC.replace(tzinfo=None)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _NANOS_OF_DAY = 86_400_000_000_000

@@ -1,8 +1,8 @@
 """Spark's UnsafeRow: bytes → values, every offset and size checked; and key values → bytes.
 
-A row is a bit set of nulls in whole 8-byte words, one 8-byte slot for each field, then the values of
-variable length, to which slots point by (offset << 32 | size), counted from the row's beginning. All
-numbers are little-endian except the digits of a large decimal.
+A row is a bit set of nulls in whole 8-byte words, one 8-byte slot for each field, then the values
+of variable length, to which slots point by (offset << 32 | size), counted from the row's beginning.
+All numbers are little-endian except the digits of a large decimal.
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ def encode(
     """Write the row that Spark writes for these key values, byte for byte.
 
     Args:
+        schema: The key columns.
         values: By name or in the order of the schema; ``None`` is null.
         normalize_zero: Write -0.0 as 0.0, as Spark does for keys of an aggregation.
 
@@ -220,9 +221,8 @@ def encode(
             tail += part
         else:
             atomic = lookup_type(field.name, type_)
-            raw = _encode_atomic(
-                atomic, to_internal(atomic, value, name=field.name), normalize_zero
-            )
+            internal = to_internal(atomic, value, name=field.name)
+            raw = _encode_atomic(atomic, internal, normalize_zero=normalize_zero)
             if atomic.width:
                 slots[position : position + len(raw)] = raw
             else:
@@ -232,7 +232,7 @@ def encode(
     return bytes(slots + tail)
 
 
-def _encode_atomic(type_: Atomic, raw: Any, normalize_zero: bool) -> bytes:
+def _encode_atomic(type_: Atomic, raw: Any, *, normalize_zero: bool) -> bytes:
     if isinstance(raw, bytes):
         return raw
     if type_.name in _REALS:

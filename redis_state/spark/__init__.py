@@ -1,5 +1,5 @@
 """The Spark edge: the one place that imports pyspark, and only when a function needs it."""
 
-from redis_state.spark.configure import configure
+from redis_state.spark.conf import configure
 
 __all__ = ["configure"]

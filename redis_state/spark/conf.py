@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from redis_state import config
@@ -58,6 +59,7 @@ def conf_settings(
 
     Args:
         options: Options under any of their names; must hold ``url``.
+        spark_version: Decides the jar.
         existing: Configuration whose jars and listeners are kept.
 
     Raises:
@@ -153,6 +155,7 @@ def _gateway_jvm() -> Any | None:
         return None
     from pyspark import SparkContext
 
+    # pyspark has no public name for the JVM behind it.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
     return SparkContext._jvm
@@ -178,7 +181,8 @@ def _reach_running_spark(jars: str) -> None:
         return
     from pyspark import SparkContext
 
-    if SparkContext._active_spark_context is not None:
+    active = SparkContext._active_spark_context
+    if active is not None:
         warnings.warn(
             "redis_state.configure was called while a Spark session runs: its executors do not "
             "get the jar, and settings of the session stay as they are. Call configure first, or "
@@ -191,5 +195,5 @@ def _reach_running_spark(jars: str) -> None:
     if not hasattr(loader, "addURL"):
         return
     for path in jars.split(","):
-        if os.path.isfile(path):
+        if Path(path).is_file():
             loader.addURL(jvm.java.io.File(path).toURI().toURL())

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_state import config
+from redis_state.cli import options_doc
+from redis_state.config import Config, normalize, parse
+from redis_state.errors import ConfigError
+from redis_state.url import Endpoint, parse_url
+
+URL = "redis://localhost:6379/0"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+
+
+def test_fields_and_defaults_are_those_of_the_table() -> None:
+    assert [f.name for f in fields(Config)] == [o.python_name for o in config.options().values()]
+    assert parse({"url": URL}) == Config(url=Endpoint("localhost", 6379, 0, tls=False))
+
+
+def test_the_docs_are_current() -> None:
+    """To renew: `redis-state options-doc > docs/configuration.md`."""
+    assert DOCS.read_text("utf-8") == options_doc.page()
+
+
+def test_names_in_three_spellings() -> None:
+    for name in ("tls.caFile", "tls_ca_file", config.conf_prefix() + "tls.caFile"):
+        assert config.option_named(name).name == "tls.caFile"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("versionToRetain", "versionsToRetain"),
+        ("passwordfile", "passwordFile"),
+        ("socket_time_out", "socketTimeout"),
+        ("tls.ca", "tls.caFile"),
+        ("keyprefix", "keyPrefix"),
+    ],
+)
+def test_unknown_names_get_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"no option '{name}'. Did you mean '{nearest}'"):
+        parse({"url": URL, name: "x"})
+
+
+def test_a_name_like_none_gets_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"no option 'zzz'\. Options: url, "):
+        parse({"url": URL, "zzz": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "text", "value"),
+    [
+        ("deadline", "90s", "90s", 90_000),
+        ("deadline", timedelta(minutes=2), "120000ms", 120_000),
+        ("socket_timeout", "500ms", "500ms", 500),
+        ("local_memory", "2g", "2g", 2 << 30),
+        ("local_memory", "512MB", "512MB", 512 << 20),
+        ("local_memory", "AUTO", "AUTO", "auto"),
+        ("versions_to_retain", 20, "20", 20),
+        ("versions_to_retain", " 20 ", "20", 20),
+        ("ephemeral", True, "true", True),
+        ("ephemeral", "FALSE", "FALSE", False),
+        ("on_path_change", "adopt", "adopt", "adopt"),
+        ("key_prefix", "team-1", "team-1", "team-1"),
+        ("password_file", Path("/run/secret"), "/run/secret", "/run/secret"),
+    ],
+)
+def test_values(name: str, given: object, text: str, value: object) -> None:
+    options = {"url": URL, name: given}
+    assert normalize(options)[config.option_named(name).name] == text
+    assert getattr(parse(options), name) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deadline": "60"}, "'60' is not a duration"),
+        ({"deadline": "1 day"}, "not a duration"),
+        ({"deadline": "2h"}, "out of range"),
+        ({"socketTimeout": "6s"}, "out of range"),
+        ({"deadline": 60}, "a Python int"),
+        ({"localMemory": "lots"}, "not a size"),
+        ({"localMemory": "1k"}, "out of range"),
+        ({"versionsToRetain": "1"}, "out of range"),
+        ({"versionsToRetain": "ten"}, "not a whole number"),
+        ({"versionsToRetain": True}, "a Python bool"),
+        ({"ephemeral": "yes"}, "not a truth value"),
+        ({"durability": "replicas:1"}, "This release accepts: none"),
+        ({"onPathChange": "fork"}, "fail, adopt"),
+        ({"keyPrefix": "a{b"}, "not a key prefix"),
+        ({"keyPrefix": ""}, "not a key prefix"),
+        ({"username": "joe"}, "there is no password"),
+        ({"password": "a", "passwordFile": "f"}, "Give one of the two"),
+        ({"tls.caFile": "f"}, "Use a rediss:// URL"),
+        ({"url": "rediss://h", "tls.certFile": "f"}, "'tls.keyFile' is missing"),
+        ({"url": "rediss://h", "tls.keyFile": "f"}, "'tls.certFile' is missing"),
+        ({"deadline": "9s", config.conf_prefix() + "deadline": "8s"}, "given twice"),
+        ({"url": None}, "'url'; it is missing"),
+    ],
+)
+def test_wrong_values(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse({"url": URL, **options})
+
+
+@pytest.mark.parametrize("password", ["", "geheim\n", " geheim", b"geheim", 7])
+def test_a_password_is_never_shown(password: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"url": URL, "password": password})
+    assert "geheim" not in str(caught.value)
+    assert "geheim" not in repr(parse({"url": URL, "password": "geheim"}))
+
+
+def test_password_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    made = parse({"url": URL, "username": "joe", "password_file": path})
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        made.read_password()
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match="empty"):
+        made.read_password()
+    path.write_text("two words \n")
+    assert made.read_password() == "two words "
+    assert parse({"url": URL, "password": "x"}).read_password() == "x"
+    assert parse({"url": URL}).read_password() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("redis://localhost", Endpoint("localhost", 6379, 0, tls=False)),
+        ("redis://10.0.0.1:7000/", Endpoint("10.0.0.1", 7000, 0, tls=False)),
+        ("rediss://redis.example.com:1/15", Endpoint("redis.example.com", 1, 15, tls=True)),
+        ("redis://[::1]:6380/2", Endpoint("::1", 6380, 2, tls=False)),
+    ],
+)
+def test_urls(text: str, expected: Endpoint) -> None:
+    assert parse_url(text) == expected
+    assert parse_url(expected.url) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("redis://joe:geheim@h", "Take the part before '@' out"),
+        ("redis://:geheim@h", "passwordFile"),
+        ("redis+sentinel://h/geheim", "redis\\+sentinel:// is not supported by the JVM adapter"),
+        ("redis+cluster://h", "address of one server"),
+        ("unix:///tmp/geheim", "unix:// is not supported"),
+        ("http://geheim", "begin with redis://"),
+        ("localhost:6379", "begin with redis://"),
+        ("", "begin with redis://"),
+        ("redis://", "no host"),
+        ("redis://h:geheim", "not a number up to 65535"),
+        ("redis://h:70000", "not a number up to 65535"),
+        ("redis://h:0", "is 0"),
+        ("redis://h:", "missing behind"),
+        ("redis://[::1", "malformed"),
+        ("redis://h/geheim", "database number"),
+        ("redis://h/01", "database number"),
+        ("redis://h/-1", "database number"),
+        ("redis://h/0/1", "database number"),
+        ("redis://h?password=geheim", "behind '\\?'"),
+        ("redis://h/0#geheim", "behind '\\?'"),
+        ("redis://a,b", "no host name has"),
+        ("redis://a b", "a blank"),
+    ],
+)
+def test_wrong_urls_are_explained_and_not_repeated(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse({"url": text})
+    assert "geheim" not in str(caught.value)
+    assert caught.value.__cause__ is None

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redis_state
+from redis_state import config
+from redis_state.cli.main import main
+from redis_state.errors import ConfigError
+from redis_state.spark import conf as module
+from redis_state.spark import jars
+
+URL = "redis://localhost:6379/0"
+JARS = "spark.jars"
+PREFIX = config.conf_prefix()
+
+
+@pytest.fixture(autouse=True)
+def built_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Jars for both versions in a folder of the test, and no pyspark but 4.3.1."""
+    folder = tmp_path / "jars"
+    folder.mkdir()
+    for minor in jars.SUPPORTED_MINORS:
+        name = f"redis-state-spark-{minor}_2.13-{redis_state.__version__}.jar"
+        (folder / name).touch()
+    monkeypatch.setattr(jars.resources, "files", lambda _package: tmp_path)
+    monkeypatch.setattr(module, "running_pyspark_version", lambda: "4.3.1")
+    monkeypatch.setattr("redis_state.cli.conf.running_pyspark_version", lambda: "4.3.1")
+    return folder
+
+
+class Builder:
+    """What `configure` needs of a `SparkSession.Builder`."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, Any] = {}
+
+    def config(self, name: str, value: str) -> Builder:
+        self._options[name] = value
+        return self
+
+    def getOrCreate(self) -> None:  # noqa: N802 - Spark's name
+        raise AssertionError("configure starts no session")
+
+
+class Conf:
+    """What `configure` needs of a `SparkConf`."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, name: str, value: str) -> Conf:
+        self.values[name] = value
+        return self
+
+    def getAll(self) -> list[tuple[str, str]]:  # noqa: N802 - Spark's name
+        return list(self.values.items())
+
+
+def expected(folder: Path, minor: str = "4.3") -> dict[str, str]:
+    name = f"redis-state-spark-{minor}_2.13-{redis_state.__version__}.jar"
+    package = "org.apache.spark.sql.redisstate"
+    return {
+        "spark.jars": str(folder / name),
+        "spark.sql.streaming.stateStore.providerClass": f"{package}.RedisStateStoreProvider",
+        "spark.sql.streaming.streamingQueryListeners": f"{package}.RedisStateQueryListener",
+        PREFIX + "url": URL,
+        PREFIX + "versionsToRetain": "20",
+    }
+
+
+def test_all_three_targets_get_the_same(built_jars: Path) -> None:
+    a_dict: dict[str, str] = {}
+    builder, conf = Builder(), Conf()
+    for target in (a_dict, builder, conf):
+        assert redis_state.configure(target, url=URL, versions_to_retain=20) is target
+    assert a_dict == builder._options == conf.values == expected(built_jars)
+
+
+def test_what_is_there_is_kept_and_nothing_comes_twice(built_jars: Path) -> None:
+    conf = {JARS: "a.jar, b.jar", module.LISTENERS_CONF: "x.Listener", PREFIX + "deadline": "9s"}
+    for _ in range(2):
+        redis_state.configure(conf, url=URL)
+    assert conf[JARS] == f"a.jar,b.jar,{expected(built_jars)[JARS]}"
+    assert conf[module.LISTENERS_CONF] == f"x.Listener,{module.LISTENER_CLASS}"
+    assert conf[PREFIX + "deadline"] == "9s"
+
+
+def test_an_argument_wins_over_what_is_there() -> None:
+    conf = {PREFIX + "deadline": "9s"}
+    redis_state.configure(conf, url=URL, deadline="8s")
+    assert conf[PREFIX + "deadline"] == "8s"
+
+
+def test_a_wrong_option_changes_nothing() -> None:
+    conf: dict[str, str] = {}
+    with pytest.raises(ConfigError, match="Did you mean 'deadline'"):
+        redis_state.configure(conf, url=URL, dead_line="8s")
+    assert conf == {}
+    with pytest.raises(ConfigError, match="no option 'nope'"):
+        redis_state.configure({PREFIX + "nope": "1"}, url=URL)
+
+
+def test_a_foreign_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a list was given"):
+        redis_state.configure([], url=URL)
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "4.20.0", "5.0", "nonsense"])
+def test_other_versions_of_spark_are_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "running_pyspark_version", lambda: version)
+    with pytest.raises(ConfigError, match=r"is not supported.*4\.2 or 4\.3"):
+        redis_state.configure({}, url=URL)
+
+
+def test_a_missing_jar_names_the_remedy(built_jars: Path) -> None:
+    for path in built_jars.iterdir():
+        path.unlink()
+    with pytest.raises(ConfigError, match="make build"):
+        redis_state.configure({}, url=URL)
+
+
+def test_the_command_prints_the_same(built_jars: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["conf", "--url", URL, "--spark", "4.2", "--option", "versionsToRetain=20"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert dict(line.split("=", 1) for line in lines) == expected(built_jars, "4.2")
+
+
+def test_the_command_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conf", "--url", URL, "--option", "password=a\\b=c:d #é"]) == 0
+    assert f"{PREFIX}password=a\\\\b=c:d #é" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--option", "password"],
+        ["--option", "geheim=1"],
+        ["--option", "deadline=1s", "--option", "deadline=2s"],
+        ["--option", "url=redis://h"],
+        ["--spark", "3.5"],
+    ],
+)
+def test_the_command_explains_errors(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["conf", "--url", URL, *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("[REDIS_CONFIG] ")
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for argument in ("--version", "--help"):
+        with pytest.raises(SystemExit) as ended:
+            main([argument])
+        assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert f"redis-state {redis_state.__version__}" in out
+    assert "conf" in out
