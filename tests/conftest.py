@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -21,9 +21,9 @@ faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI a skipped test is a failed one: what it needs has to be there."""
-    report: Any = yield
+    report = yield
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

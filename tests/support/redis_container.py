@@ -54,8 +54,8 @@ def running_redis_container() -> Iterator[RedisContainer]:
             .with_command('--bind 0.0.0.0 --protected-mode no --save ""')
             .waiting_for(LogMessageWaitStrategy("Ready to accept connections"))
         )
-        # An address and no port: Docker takes a free one. The builder method takes ports only.
-        container.ports[_PORT] = (_HOST,)
+        # An address without a port lets Docker choose one; testcontainers' types know ports only.
+        container.ports[_PORT] = (_HOST,)  # type: ignore[assignment]  # docker-py takes it
         stack.enter_context(container)
         container.get_wrapped_container().reload()
         published = container.get_wrapped_container().ports[_PORT]
