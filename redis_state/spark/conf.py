@@ -113,7 +113,7 @@ class _ConfTarget:
         self._target = target
 
     def items(self) -> dict[str, str]:
-        return dict(self._target.getAll())
+        return {**_launched_conf(), **dict(self._target.getAll())}
 
     def update(self, settings: Mapping[str, str]) -> None:
         for name, value in settings.items():
@@ -162,7 +162,7 @@ def _gateway_jvm() -> Any | None:
 
 
 def _launched_conf() -> dict[str, str]:
-    """What `spark-submit` was given: a builder's own `spark.jars` would replace its `--jars`."""
+    """What `spark-submit` was given: `spark.jars` set by the program replaces its `--jars`."""
     if _gateway_jvm() is None:
         return {}
     from pyspark import SparkConf

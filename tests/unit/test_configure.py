@@ -88,6 +88,18 @@ def test_what_is_there_is_kept_and_nothing_comes_twice(built_jars: Path) -> None
     assert conf[PREFIX + "deadline"] == "9s"
 
 
+@pytest.mark.parametrize("target", [Builder, Conf])
+def test_jars_of_spark_submit_are_kept(
+    target: type[Builder | Conf], built_jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = {JARS: "a.jar", PREFIX + "deadline": "9s"}
+    monkeypatch.setattr(module, "_launched_conf", lambda: launched)
+    made = redis_state.configure(target(), url=URL)
+    values = made._options if isinstance(made, Builder) else made.values
+    assert values[JARS] == f"a.jar,{expected(built_jars)[JARS]}"
+    assert values[PREFIX + "deadline"] == "9s"
+
+
 def test_an_argument_wins_over_what_is_there() -> None:
     conf = {PREFIX + "deadline": "9s"}
     redis_state.configure(conf, url=URL, deadline="8s")
