@@ -140,10 +140,12 @@ if sys.argv[1] == "wait":
 
 
 @pytest.mark.parametrize("ending", ["exit", "wait"])
-def test_it_does_not_outlive_its_process(ending: str) -> None:
+def test_it_does_not_outlive_its_process(ending: str, tmp_path: Path) -> None:
     """Started on a thread that has ended, left running at exit, or its parent killed."""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, ending], stdout=subprocess.PIPE, cwd=Path.cwd()
+        [sys.executable, "-c", CHILD, ending],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())},
     )
     assert child.stdout is not None
     with child.stdout:
