@@ -117,7 +117,7 @@ def _parse_int(option: Option, text: str) -> int:
 def _parse_units(
     option: Option, text: str, units: Mapping[str, int], *, name: str, example: str
 ) -> int:
-    match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]{1,3})", text.lower())
+    match = re.fullmatch(r"([0-9]{1,15})([a-z]{1,3})", text.lower())
     factor = units.get(match[2]) if match else None
     if match is None or factor is None:
         advice = f"Give a whole number and a unit ({', '.join(units)}), such as {example}."
@@ -128,7 +128,7 @@ def _parse_units(
 
 
 def _parse_bytes(option: Option, text: str) -> int | str:
-    if option.auto and text.lower() == "auto":
+    if option.auto and text == "auto":
         return "auto"
     short = re.sub(r"(?<=[kmgtKMGT])[bB]$", "", text)
     return _parse_units(option, short, _BYTE_UNITS, name="size", example="2g")

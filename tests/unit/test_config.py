@@ -60,7 +60,7 @@ def test_a_name_like_none_gets_the_list() -> None:
         ("socket_timeout", "500ms", "500ms", 500),
         ("local_memory", "2g", "2g", 2 << 30),
         ("local_memory", "512MB", "512MB", 512 << 20),
-        ("local_memory", "AUTO", "AUTO", "auto"),
+        ("local_memory", "auto", "auto", "auto"),
         ("versions_to_retain", 20, "20", 20),
         ("versions_to_retain", " 20 ", "20", 20),
         ("ephemeral", True, "true", True),
@@ -81,6 +81,7 @@ def test_values(name: str, given: object, text: str, value: object) -> None:
     [
         ({"deadline": "60"}, "'60' is not a duration"),
         ({"deadline": "1 day"}, "not a duration"),
+        ({"deadline": "60 s"}, "not a duration"),
         ({"deadline": "2h"}, "out of range"),
         ({"socketTimeout": "6s"}, "out of range"),
         ({"deadline": 60}, "a Python int"),
