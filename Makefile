@@ -15,13 +15,14 @@ MVN = $(shell tools/find_maven.sh)
 MVN_RUN = $(MVN) -B -ntp -q -f jvm-adapter/pom.xml -Drevision=$(VERSION)
 
 JARS := $(foreach m,4.2 4.3,redis_state/jars/redis-state-spark-$(m)_2.13-$(VERSION).jar)
-JVM_POMS := jvm-adapter/pom.xml $(wildcard jvm-adapter/*/pom.xml)
+JVM_POMS := jvm-adapter/pom.xml $(filter-out jvm-adapter/scalafmt/%,$(wildcard jvm-adapter/*/pom.xml))
 JVM_MAIN := $(JVM_POMS) LICENSE NOTICE redis_state/options.json \
 	$(wildcard redis_state/backend/scripts/*.lua) \
 	$(shell find jvm-adapter/*/src/main jvm-adapter/*/scala-shims -type f 2>/dev/null)
-JVM_TEST := $(shell find jvm-adapter/*/src/test* tests/vectors -type f 2>/dev/null)
+JVM_TEST := $(shell find jvm-adapter/*/src/test* -type f 2>/dev/null)
 JARS_STAMP := jvm-adapter/target/jars.stamp
 TESTS_STAMP := jvm-adapter/target/test-classes.stamp
+SCALAFMT := jvm-adapter/target/scalafmt-classpath.txt
 
 .PHONY: help
 help: ## Print this help
@@ -65,6 +66,10 @@ $(TESTS_STAMP): $(JARS_STAMP) $(JVM_TEST)
 	$(MVN_RUN) test-compile
 	touch $@
 
+$(SCALAFMT): jvm-adapter/scalafmt/pom.xml
+	mkdir -p $(@D)
+	$(MVN) -B -ntp -q -f jvm-adapter/scalafmt/pom.xml initialize
+
 .PHONY: jvm-test-build
 jvm-test-build: $(TESTS_STAMP)
 
@@ -81,27 +86,28 @@ wheel: build ## Build the wheel, both jars inside, into dist/
 # ---- tests ------------------------------------------------------------------------------------
 
 .PHONY: test
-test: build jvm-test-build redis ## Run every suite; the last line sums them up
+test: build jvm-test-build redis $(SCALAFMT) ## Run every suite; the last line sums them up
 	@$(PY) tools/run_tests.py
 
 .PHONY: check
 check: test ## Format, lint, types, tests and JVM build: what CI runs
 
 .PHONY: lint
-lint: $(VENV)/installed ## Format check, lint and types
+lint: $(VENV)/installed $(SCALAFMT) ## Format check, lint and types
 	@$(PY) tools/run_tests.py lint
 
 .PHONY: format
-format: $(VENV)/installed ## Rewrite the Python sources in the one format
+format: $(VENV)/installed $(SCALAFMT) ## Rewrite the sources in the one format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	tools/scalafmt.sh
 
 .PHONY: unit
 unit: $(VENV)/installed ## Unit tests: no server, no JVM
 	@$(PY) tools/run_tests.py unit
 
 .PHONY: jvm-test
-jvm-test: build jvm-test-build redis ## Scala tests: core, and the contract on both Spark minors
+jvm-test: build jvm-test-build redis $(SCALAFMT) ## Scala tests: core, and the contract on both Spark minors
 	@$(PY) tools/run_tests.py jvm-core jvm-contract-4.2 jvm-contract-4.3
 
 .PHONY: jvm-suite

@@ -166,6 +166,7 @@ def _java_options(target: Path) -> list[str]:
         "-Dio.netty.tryReflectionSetAccessible=true",
         "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={scratch}",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dspark.testing=true",
         "-Dspark.ui.enabled=false",
         "-Dspark.driver.bindAddress=127.0.0.1",

@@ -52,6 +52,7 @@ SUITES: tuple[Suite, ...] = (
             (_PYTHON, "-m", "ruff", "format", "--check", "."),
             (_PYTHON, "-m", "ruff", "check", "."),
             (_PYTHON, "-m", "mypy"),
+            ("tools/scalafmt.sh", "--test"),
             (_PYTHON, "tools/check_text.py"),
         ),
         limit_s=300,

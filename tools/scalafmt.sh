@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Runs scalafmt over the Scala sources: rewrites them, or with --test only says which differ.
+# `make` writes its class path first. Usage: tools/scalafmt.sh [--test]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+class_path="$(<jvm-adapter/target/scalafmt-classpath.txt)"
+git ls-files -z -co --exclude-standard -- 'jvm-adapter/*.scala' |
+    xargs -0 "${JAVA_HOME:+$JAVA_HOME/bin/}java" -cp "$class_path" org.scalafmt.cli.Cli \
+        --config .scalafmt.conf --non-interactive --quiet "$@"
