@@ -34,6 +34,7 @@ final class PartitionStore(
   /** Newest first: the version committed or opened last, and the one before it. */
   @volatile private var cached: List[LocalVersion] = Nil
   @volatile private var confirmed: Pin = Pin.Empty
+  @volatile private var snapshotWanted = false
   budget.register(this)
 
   /** @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced, unavailable … */
@@ -69,12 +70,12 @@ final class PartitionStore(
       val deltaBytes = version.deltas.map(_.bytes).sum
       val due = version.deltas.size >= DeltasMin &&
         (deltaBytes * 2 > version.snapshotBytes || version.deltas.size >= DeltasMax)
-      due && writeSnapshot(version)
+      (due || snapshotWanted) && writeSnapshot(version)
     }
   }
 
-  def writeSnapshot(): Boolean =
-    timed(counters.maintenanceMs)(cached.find(v => v.pin == confirmed && v.pin.version > 0).exists(writeSnapshot))
+  /** The next maintenance adds a snapshot even if none is due. */
+  def requestSnapshot(): Unit = snapshotWanted = true
 
   def retain(): RetainReport = timed(counters.maintenanceMs)(client.retain())
 
@@ -151,6 +152,7 @@ final class PartitionStore(
     val added = client.addSnapshot(version.pin, writer, segment.allFields, entry)
     if (added) {
       counters.snapshots.incrementAndGet()
+      snapshotWanted = false
       log.info(s"added a snapshot of ${client.id} version ${version.pin.version}: ${entry.rows} rows, ${entry.bytes} bytes")
       forgetDeltas(version.pin.version, entry.bytes)
     }

@@ -126,11 +126,16 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
   private def codecs: CodecSet =
     new CodecSet(plan.keySchema, plan.valueSchema, plan.spec, plan.useColumnFamilies, plan.defaultFamily)
 
-  private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore =
-    new RedisStateStore(id, opened.write(), codecs, connected(opened.pin.version).metrics, forceSnapshot, afterCommit)
+  private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
+    val linked = connected(opened.pin.version)
+    new RedisStateStore(id, opened.write(), codecs, linked.metrics, forceSnapshot, afterCommit(linked, forceSnapshot, _))
+  }
 
-  private def afterCommit(version: Long): Unit =
+  /** A snapshot that Spark wants is added by the next maintenance: only opened versions get one. */
+  private def afterCommit(linked: Link, forceSnapshot: Boolean, version: Long): Unit = {
+    if (forceSnapshot) linked.store.requestSnapshot()
     if (plan.storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, id, plan.hadoopConf)
+  }
 
   private def open(version: Long): OpenVersion = {
     if (version < 0) throw StoreErrors.negativeVersion(version)

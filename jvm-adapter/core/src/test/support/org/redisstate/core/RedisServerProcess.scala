@@ -1,0 +1,52 @@
+package org.redisstate.core
+
+import java.net.{InetAddress, ServerSocket, Socket}
+import java.util.concurrent.TimeUnit
+
+import scala.util.{Try, Using}
+
+/** A private server on a free loopback port, from PATH; always stopped. */
+final class RedisServerProcess(options: String*) extends AutoCloseable {
+  val port: Int = Using.resource(new ServerSocket(0, 1, InetAddress.getLoopbackAddress))(_.getLocalPort)
+  val url: String = s"redis://127.0.0.1:$port/0"
+  private val process = start()
+
+  private def start(): Process = {
+    val program = Seq("valkey-server", "redis-server").find(onPath).getOrElse(
+      throw new IllegalStateException("no valkey-server or redis-server on PATH: run `make test`, which installs one"))
+    val command = Seq(
+      program, "--port", port.toString, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+      "--loglevel", "warning", "--databases", "2") ++ options
+    val started = new ProcessBuilder(command: _*)
+      .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+      .redirectErrorStream(true)
+      .start()
+    Runtime.getRuntime.addShutdownHook(new Thread(() => started.destroyForcibly()))
+    val up = Iterator
+      .continually(Try(new Socket(InetAddress.getLoopbackAddress, port).close()).isSuccess)
+      .take(RedisServerProcess.PollsMax)
+      .exists { ready =>
+        if (!ready) Thread.sleep(RedisServerProcess.PollMs)
+        ready
+      }
+    if (!up) {
+      started.destroyForcibly()
+      throw new IllegalStateException(s"$program did not answer on port $port")
+    }
+    started
+  }
+
+  private def onPath(name: String): Boolean =
+    sys.env.getOrElse("PATH", "").split(':').exists(dir => new java.io.File(dir, name).canExecute)
+
+  override def close(): Unit = {
+    process.destroyForcibly()
+    process.waitFor(10, TimeUnit.SECONDS)
+    ()
+  }
+}
+
+private object RedisServerProcess {
+  val PollsMax = 600
+  val PollMs = 50L
+}

@@ -1,0 +1,142 @@
+package org.apache.spark.sql.redisstate
+
+import java.util.UUID
+
+import scala.util.Random
+
+import org.apache.hadoop.conf.Configuration
+import org.scalactic.source.Position
+import org.scalatest.{BeforeAndAfter, BeforeAndAfterAll, Tag}
+
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.execution.streaming.state.StateStoreTestsHelper._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+
+import org.redisstate.core.RedisServerProcess
+
+/** Spark's own suite for state store providers, from its published test jar, on our provider. */
+class SparkStateStoreSuite
+    extends StateStoreSuiteBase[RedisStateStoreProvider]
+    with BeforeAndAfter
+    with BeforeAndAfterAll {
+
+  /** Tests of Spark's that are about another provider, each with its reason; everything else runs. */
+  private lazy val ofOtherProviders: Map[String, String] = Map(
+    "SPARK-18342: commit fails when rename fails" ->
+      "injects a file system whose rename fails; this provider writes no state files",
+    "SPARK-38320 - state store iterator behavior differences" ->
+      ("asks every class not named RocksDBStateStore for HDFSBacked's iterator, which shows later updates; ours shows " +
+        "none, as RocksDB's: ProviderContractSuite tests that"))
+
+  private lazy val server = new RedisServerProcess
+
+  override protected def test(name: String, tags: Tag*)(body: => Any)(implicit pos: Position): Unit =
+    if (!ofOtherProviders.keys.exists(name.startsWith)) super.test(name, tags: _*)(body)
+
+  override def beforeAll(): Unit = {
+    super.beforeAll()
+    SQLConf.get.setConfString(RedisStateConf.Prefix + "url", server.url)
+    SQLConf.get.setConfString("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
+  }
+
+  override def afterAll(): Unit =
+    try super.afterAll()
+    finally server.close()
+
+  before(stopStores())
+  after(stopStores())
+
+  private def stopStores(): Unit = {
+    StateStore.stop()
+    require(!StateStore.isMaintenanceRunning)
+  }
+
+  override def newStoreProvider(): RedisStateStoreProvider = newStoreProvider(randomId())
+
+  override def newStoreProvider(storeId: StateStoreId): RedisStateStoreProvider =
+    newStoreProvider(storeId, useColumnFamilies = false)
+
+  override def newStoreProvider(storeId: StateStoreId, useColumnFamilies: Boolean): RedisStateStoreProvider =
+    made(storeId, useColumnFamilies = useColumnFamilies)
+
+  override def newStoreProvider(storeId: StateStoreId, conf: Configuration): RedisStateStoreProvider =
+    made(storeId, hadoopConf = conf)
+
+  override def newStoreProvider(
+      minDeltasForSnapshot: Int,
+      numOfVersToRetainInMemory: Int): RedisStateStoreProvider =
+    made(randomId(), sqlConf = getDefaultSQLConf(minDeltasForSnapshot, numOfVersToRetainInMemory))
+
+  override def newStoreProvider(
+      keySchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean): RedisStateStoreProvider =
+    made(randomId(), Some(keyStateEncoderSpec), keySchema, useColumnFamilies = useColumnFamilies)
+
+  override def newStoreProvider(useColumnFamilies: Boolean): RedisStateStoreProvider =
+    made(randomId(), useColumnFamilies = useColumnFamilies)
+
+  override def newStoreProviderWithClonedConf(storeId: StateStoreId): RedisStateStoreProvider =
+    made(storeId, sqlConf = cloneSQLConf())
+
+  override def newStoreProviderNoInit(): RedisStateStoreProvider = new RedisStateStoreProvider
+
+  override def getDefaultSQLConf(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): SQLConf = {
+    val conf = SQLConf.get.clone()
+    conf.setConf(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT, minDeltasForSnapshot)
+    conf.setConf(SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY, numOfVersToRetainInMemory)
+    conf
+  }
+
+  override def getDefaultStoreConf(): StateStoreConf = new StateStoreConf(SQLConf.get)
+
+  override def getLatestData(
+      storeProvider: RedisStateStoreProvider,
+      useColumnFamilies: Boolean): Set[((String, Int), Int)] =
+    Iterator.from(0).takeWhile(exists(storeProvider.stateStoreId, _)).toSeq.lastOption match {
+      case Some(version) => getData(storeProvider, version, useColumnFamilies)
+      case None => Set.empty
+    }
+
+  override def getData(
+      storeProvider: RedisStateStoreProvider,
+      version: Int,
+      useColumnFamilies: Boolean): Set[((String, Int), Int)] =
+    tryWithProviderResource(newStoreProvider(storeProvider.stateStoreId, useColumnFamilies)) { fresh =>
+      rowPairsToDataSet(fresh.getReadStore(version, None).iterator())
+    }
+
+  private def exists(id: StateStoreId, version: Int): Boolean =
+    tryWithProviderResource(newStoreProvider(id)) { fresh =>
+      try {
+        fresh.getReadStore(version, None)
+        true
+      } catch { case e: Exception if e.getMessage.contains("does not exist") => false }
+    }
+
+  private def randomId(): StateStoreId = StateStoreId(newDir(), Random.nextInt(Int.MaxValue).toLong, 0)
+
+  private def made(
+      id: StateStoreId,
+      spec: Option[KeyStateEncoderSpec] = None,
+      keySchema: StructType = keySchema,
+      sqlConf: SQLConf = SQLConf.get,
+      hadoopConf: Configuration = new Configuration,
+      useColumnFamilies: Boolean = false): RedisStateStoreProvider = {
+    val provider = new RedisStateStoreProvider
+    hadoopConf.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
+    provider.init(
+      id,
+      keySchema,
+      valueSchema,
+      spec.getOrElse(NoPrefixKeyStateEncoderSpec(keySchema)),
+      useColumnFamilies,
+      new StateStoreConf(sqlConf),
+      hadoopConf,
+      useMultipleValuesPerKey = false,
+      stateSchemaProvider = None)
+    provider
+  }
+}
