@@ -1,0 +1,59 @@
+"""Which bucket a row belongs to (docs/format.md, section 4.3)."""
+
+from __future__ import annotations
+
+import zlib
+
+from redis_state.errors import FormatError
+from redis_state.format.entry import BUCKETS_MAX
+from redis_state.format.rows import FAMILY_BYTES
+
+ROWS_A_BUCKET = 128
+BYTES_A_BUCKET = 16 << 10
+_LENGTH_BYTES = 4
+_TIMESTAMP_BYTES = 8
+
+
+def bucketing_hash(key: bytes, *, kind: str) -> int:
+    """CRC-32 of the family id and the bucketing bytes of a stored key.
+
+    Raises:
+        FormatError: The key is too short for its encoder kind.
+    """
+    return zlib.crc32(key[: _used(key, kind)])
+
+
+def bucket_of(key: bytes, *, kind: str, buckets: int) -> int:
+    """The bucket of a stored key; `buckets` is a power of two.
+
+    Raises:
+        FormatError: As `bucketing_hash`.
+    """
+    return bucketing_hash(key, kind=kind) & (buckets - 1)
+
+
+def buckets_for(rows: int, raw_bytes: int) -> int:
+    """The smallest power of two with at most 128 rows and 16 KiB a bucket on average."""
+    wanted = max(-(-rows // ROWS_A_BUCKET), -(-raw_bytes // BYTES_A_BUCKET), 1)
+    return min(1 << (wanted - 1).bit_length(), BUCKETS_MAX)
+
+
+def _used(key: bytes, kind: str) -> int:
+    encoded = len(key) - FAMILY_BYTES
+    used = encoded
+    if kind == "prefix":
+        used = -1
+        if encoded >= _LENGTH_BYTES:
+            start, end = FAMILY_BYTES, FAMILY_BYTES + _LENGTH_BYTES
+            prefix = int.from_bytes(key[start:end], "little", signed=True)
+            if 0 <= prefix <= encoded - _LENGTH_BYTES:
+                used = _LENGTH_BYTES + prefix
+    elif kind == "ts-postfix":
+        used = encoded - _TIMESTAMP_BYTES
+    elif kind != "none":
+        raise FormatError("finding a bucket", found=f"families of kind {kind[:20]} have none")
+    if used < 0:
+        raise FormatError(
+            "finding a bucket", found=f"a key of {encoded} bytes is too short for the kind {kind}"
+        )
+    return FAMILY_BYTES + used

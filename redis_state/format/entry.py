@@ -1,0 +1,119 @@
+"""Manifest entries and the segments that they name (docs/format.md, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis_state.errors import FormatError
+from redis_state.ids import EMPTY_UID, is_uid, text_number
+
+BUCKETS_MAX = 1 << 20
+CHECKSUM_MAX = (1 << 32) - 1
+_FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
+_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the manifest says of a segment.
+
+    Attributes:
+        ref: Uid of the parent of a delta; writer of a snapshot.
+        rows: Rows in the segment.
+        live: Live keys of the version, all families.
+        blocks: Fields of the segment's hash; 0 means that there is no key.
+        bytes: Sum of the lengths of all blocks.
+        buckets: A power of two.
+        checksum: Over all blocks.
+        complete: The delta holds every row of its version.
+        header: The segment has a header.
+    """
+
+    ref: str
+    rows: int
+    live: int
+    blocks: int
+    bytes: int
+    buckets: int
+    checksum: int
+    complete: bool = False
+    header: bool = False
+
+    @property
+    def text(self) -> str:
+        """The entry as it stands in the manifest."""
+        flags = ("c" if self.complete else "") + ("h" if self.header else "")
+        numbers = (self.rows, self.live, self.blocks, self.bytes, self.buckets, self.checksum)
+        return f"{self.ref} {' '.join(map(str, numbers))} {flags or '-'}"
+
+
+def parse_entry(text: str) -> Entry:
+    """Read an entry.
+
+    Raises:
+        FormatError: It is malformed or has a flag that this release does not know.
+    """
+    words = text.split(" ")
+    if len(words) != _WORDS:
+        raise _bad(f"it has {len(words)} words, not {_WORDS}")
+    ref, flags = words[0], words[-1]
+    numbers = [number for word in words[1:-1] if (number := text_number(word)) is not None]
+    if len(numbers) != _WORDS - 2:
+        raise _bad("a number is malformed")
+    if ref != EMPTY_UID and not is_uid(ref):
+        raise _bad("its first word is no uid")
+    if flags not in _FLAGS:
+        raise _bad("it has a flag that this release does not know")
+    rows, live, blocks, size, buckets, checksum = numbers
+    if not 1 <= buckets <= BUCKETS_MAX or buckets & (buckets - 1):
+        raise _bad("its bucket count is not a power of two up to 1,048,576")
+    if checksum > CHECKSUM_MAX:
+        raise _bad("its checksum has more than 32 bits")
+    complete, header = _FLAGS[flags]
+    return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A delta or snapshot that a manifest names."""
+
+    snapshot: bool
+    version: int
+    uid: str
+    entry: Entry
+
+    @property
+    def field(self) -> str:
+        """Field of the manifest."""
+        return f"{'s' if self.snapshot else 'd'}:{self.version}:{self.uid}"
+
+    @property
+    def ident(self) -> str:
+        """What stands behind ``P:`` in the segment's key, part of every block's check."""
+        return f"s:{self.version}:{self.entry.ref}" if self.snapshot else self.field
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing older applies."""
+        return self.snapshot or self.entry.complete or self.entry.ref == EMPTY_UID
+
+
+def parse_segment(field: str, entry: str) -> Segment:
+    """Read a manifest field and its entry.
+
+    Raises:
+        FormatError: One of the two is malformed.
+    """
+    kind, _, rest = field.partition(":")
+    version_text, _, uid = rest.partition(":")
+    version = text_number(version_text)
+    if kind not in ("d", "s") or not version or not is_uid(uid):
+        raise _bad("its field is malformed")
+    parsed = parse_entry(entry)
+    if kind == "s" and (parsed.ref == EMPTY_UID or parsed.complete):
+        raise _bad("a snapshot has no writer, or the flag of a delta")
+    return Segment(kind == "s", version, uid, parsed)
+
+
+def _bad(found: str) -> FormatError:
+    return FormatError("reading a manifest entry", found=found)

@@ -1,0 +1,245 @@
+"""Field `h` of a segment: families, index, parts, tombstones (docs/format.md, section 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
+
+from redis_state.errors import FormatError
+from redis_state.format.entry import BUCKETS_MAX
+from redis_state.format.packing import Reader, Writer
+
+FIELD = "h"
+FAMILY_ID_MAX = (1 << 16) - 1
+_ORDINAL_MAX = (1 << 31) - 1
+_PARTS_MAX = 1 << 20
+_FAMILY_PARTS = 8
+_MEMBERS = "fopt"
+
+KINDS = ("none", "prefix", "range", "ts-prefix", "ts-postfix")
+ORDERED_KINDS = ("range", "ts-prefix")
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A column family.
+
+    Attributes:
+        id: 0 is the family ``default``; never reused in a lineage.
+        kind: How Spark encodes its keys, one of `KINDS`.
+        params: ``prefix``: the number of prefix columns; ``range``: ordinals; else empty.
+        key_schema: Spark's JSON text.
+        value_schema: Spark's JSON text.
+    """
+
+    id: int
+    name: str
+    kind: str
+    params: tuple[int, ...]
+    key_schema: str
+    value_schema: str
+    multi_value: bool = False
+    internal: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows lie in blocks in key order."""
+        return self.kind in ORDERED_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Removes the keys of a family from `start` up to, not including, `end`; ``None`` is open."""
+
+    family: int
+    start: bytes | None = None
+    end: bytes | None = None
+
+    def covers(self, encoded: bytes) -> bool:
+        """Whether the tombstone removes this encoded key of its family."""
+        above = self.start is None or encoded >= self.start
+        return above and (self.end is None or encoded < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a segment; an empty one is not stored.
+
+    Attributes:
+        families: The family table of the version, or ``None`` if the segment does not change it.
+        ordered: First stored keys of the blocks of each ordered family.
+        parts: Number of parts of the buckets that have more than one.
+    """
+
+    families: tuple[Family, ...] | None = None
+    ordered: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    parts: Mapping[int, int] = field(default_factory=dict)
+    tombstones: tuple[Tombstone, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to store."""
+        return self.families is None and not (self.ordered or self.parts or self.tombstones)
+
+
+def encode(header: Header) -> bytes:
+    """The payload of field `h`."""
+    out = Writer()
+    members = (header.families is not None, header.ordered, header.parts, header.tombstones)
+    out.map(sum(map(bool, members)))
+    if header.families is not None:
+        out.piece("f")
+        out.array(len(header.families))
+        for family in header.families:
+            _write_family(out, family)
+    if header.ordered:
+        out.piece("o")
+        out.array(len(header.ordered))
+        for id_, keys in sorted(header.ordered.items()):
+            out.array(2)
+            out.piece(id_)
+            out.array(len(keys))
+            for key in keys:
+                out.piece(key)
+    if header.parts:
+        out.piece("p")
+        out.array(2 * len(header.parts))
+        for bucket, count in sorted(header.parts.items()):
+            out.piece(bucket)
+            out.piece(count)
+    if header.tombstones:
+        out.piece("t")
+        out.array(len(header.tombstones))
+        for tombstone in header.tombstones:
+            out.array(3)
+            out.piece(tombstone.family)
+            out.piece(tombstone.start)
+            out.piece(tombstone.end)
+    return out.result()
+
+
+def _write_family(out: Writer, family: Family) -> None:
+    out.array(_FAMILY_PARTS)
+    out.piece(family.id)
+    out.piece(family.name)
+    out.piece(family.kind)
+    out.array(len(family.params))
+    for number in family.params:
+        out.piece(number)
+    out.piece(family.key_schema)
+    out.piece(family.value_schema)
+    out.piece(family.multi_value)
+    out.piece(family.internal)
+
+
+def decode(payload: bytes) -> Header:
+    """Read a header.
+
+    Raises:
+        FormatError: The bytes are not what the format says.
+    """
+    reader = Reader(payload, "a header")
+    families: tuple[Family, ...] | None = None
+    ordered: dict[int, tuple[bytes, ...]] = {}
+    parts: dict[int, int] = {}
+    tombstones: tuple[Tombstone, ...] = ()
+    last = -1
+    for _ in range(reader.map_size()):
+        name = reader.text()
+        place = _MEMBERS.find(name) if len(name) == 1 else -1
+        if place <= last:
+            raise reader.bad("a member is unknown or out of order")
+        last = place
+        if name == "f":
+            families = _many(reader, _read_family)
+        elif name == "o":
+            ordered = _unique(reader, _many(reader, _read_index), "an index")
+        elif name == "p":
+            parts = _read_parts(reader)
+        else:
+            tombstones = _many(reader, _read_tombstone)
+    reader.end()
+    if families is not None:
+        _unique(reader, [(family.id, family) for family in families], "a family")
+        _unique(reader, [(family.name, family) for family in families], "a family")
+    return Header(families, ordered, parts, tombstones)
+
+
+def _many(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
+    return tuple(read(reader) for _ in range(reader.array_size()))
+
+
+def _unique(
+    reader: Reader, pairs: tuple[tuple[K, T], ...] | list[tuple[K, T]], what: str
+) -> dict[K, T]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise reader.bad(f"{what} is there twice")
+    return found
+
+
+def _expect(reader: Reader, size: int) -> None:
+    if reader.array_size() != size:
+        raise reader.bad(f"an array of {size} was expected")
+
+
+def _read_family(reader: Reader) -> Family:
+    _expect(reader, _FAMILY_PARTS)
+    id_ = reader.number(maximum=FAMILY_ID_MAX)
+    name, kind = reader.text(), reader.text()
+    if kind not in KINDS:
+        raise reader.bad("an encoder kind is unknown to this release")
+    params = _many(reader, lambda r: r.number(maximum=_ORDINAL_MAX))
+    if kind == "prefix" and len(params) != 1:
+        raise reader.bad("a prefix family does not state the number of its prefix columns")
+    return Family(
+        id_, name, kind, params, reader.text(), reader.text(), reader.truth(), reader.truth()
+    )
+
+
+def _read_index(reader: Reader) -> tuple[int, tuple[bytes, ...]]:
+    _expect(reader, 2)
+    id_ = reader.number(maximum=FAMILY_ID_MAX)
+    keys = _many(reader, Reader.binary)
+    if any(one >= other for one, other in pairwise(keys)):
+        raise reader.bad("the first keys of the blocks are not in ascending order")
+    return id_, keys
+
+
+def _read_parts(reader: Reader) -> dict[int, int]:
+    size = reader.array_size()
+    if size % 2:
+        raise reader.bad("a bucket has no number of parts")
+    parts: dict[int, int] = {}
+    last = -1
+    for _ in range(size // 2):
+        bucket = reader.number(maximum=BUCKETS_MAX - 1)
+        count = reader.number(maximum=_PARTS_MAX)
+        if bucket <= last or count < 2:
+            raise reader.bad("the buckets with parts are not in order, or one has no second part")
+        parts[bucket] = count
+        last = bucket
+    return parts
+
+
+def _read_tombstone(reader: Reader) -> Tombstone:
+    _expect(reader, 3)
+    id_ = reader.number(maximum=FAMILY_ID_MAX)
+    return Tombstone(id_, reader.binary_or_nil(), reader.binary_or_nil())
+
+
+def family_table(families: tuple[Family, ...]) -> dict[int, Family]:
+    """Families by id.
+
+    Raises:
+        FormatError: An id is there twice.
+    """
+    table = {family.id: family for family in families}
+    if len(table) != len(families):
+        raise FormatError("reading a family table", found="a family is there twice")
+    return table

@@ -1,0 +1,87 @@
+"""Segments to the rows of a version (docs/format.md, sections 3 and 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment
+from redis_state.format.header import Family, family_table
+from redis_state.format.rows import Appended, Value, family_of
+from redis_state.format.segment import Content
+
+
+class VersionRows:
+    """Rows and family table of a version, built from its segments, oldest first.
+
+    Attributes:
+        rows: Values by stored key.
+        families: The family table, by id.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.families: dict[int, Family] = {}
+
+    def apply(self, segment: Segment, content: Content) -> None:
+        """Applies the next segment.
+
+        Raises:
+            FormatError: The result would not be what the format allows.
+        """
+        if segment.alone:
+            self.rows.clear()
+            self.families.clear()
+        if content.families is not None:
+            self.families = family_table(content.families)
+        for tombstone in content.tombstones:
+            gone = [
+                key
+                for key in self.rows
+                if family_of(key) == tombstone.family and tombstone.covers(key[2:])
+            ]
+            for key in gone:
+                del self.rows[key]
+        for key, value in content.rows.items():
+            if family_of(key) not in self.families:
+                raise FormatError(f"applying {segment.ident}", found="a row is of no family")
+            apply_row(self.rows, key, value)
+        if len(self.rows) != segment.entry.live:
+            raise FormatError(
+                f"applying {segment.ident}",
+                found=f"{len(self.rows)} keys are live, not {segment.entry.live}",
+            )
+
+
+def apply_row(rows: MutableMapping[bytes, bytes], key: bytes, value: Value) -> None:
+    """Applies one row to a version's rows."""
+    if value is None:
+        rows.pop(key, None)
+    elif isinstance(value, Appended):
+        rows[key] = rows.get(key, b"") + value.data
+    else:
+        rows[key] = value
+
+
+def merge(segments: Iterable[tuple[Segment, Content]]) -> VersionRows:
+    """The version that these segments, oldest first, make up.
+
+    Raises:
+        FormatError: The oldest does not stand alone, or as `VersionRows.apply`.
+    """
+    version = VersionRows()
+    last: Segment | None = None
+    for segment, content in segments:
+        _check_next(last, segment)
+        version.apply(segment, content)
+        last = segment
+    return version
+
+
+def _check_next(last: Segment | None, segment: Segment) -> None:
+    if segment.alone:
+        return
+    if last is None:
+        raise FormatError(f"applying {segment.ident}", found="it does not stand alone")
+    if (last.version + 1, last.uid) != (segment.version, segment.entry.ref):
+        raise FormatError(f"applying {segment.ident}", found="its parent is another version")

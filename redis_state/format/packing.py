@@ -1,0 +1,143 @@
+"""MessagePack, read piece by piece: no length is believed before the bytes for it are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
+from redis_state.errors import FormatError
+
+EXT_APPENDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A piece of an extension type."""
+
+    code: int
+    data: bytes
+
+
+class Reader:
+    """Reads the pieces of one payload in order.
+
+    Containers are opened by their headers only, so nothing is allocated for what they claim.
+    """
+
+    def __init__(self, payload: bytes, what: str) -> None:
+        self._what = what
+        self._length = len(payload)
+        self._unpacker = msgpack.Unpacker(
+            raw=False,
+            strict_map_key=True,
+            ext_hook=Extension,
+            max_buffer_size=len(payload) or 1,
+            max_str_len=len(payload),
+            max_bin_len=len(payload),
+            max_ext_len=len(payload),
+            max_array_len=0,
+            max_map_len=0,
+        )
+        self._unpacker.feed(payload)
+
+    def array_size(self) -> int:
+        """Opens an array; its size is at most what the payload can hold."""
+        return self._size(self._unpacker.read_array_header, "an array", bytes_each=1)
+
+    def map_size(self) -> int:
+        """Opens a map."""
+        return self._size(self._unpacker.read_map_header, "a map", bytes_each=2)
+
+    def piece(self) -> Any:
+        """The next scalar, whatever it is."""
+        try:
+            return self._unpacker.unpack()
+        except (msgpack.UnpackException, ValueError) as error:
+            raise self.bad("the bytes are no MessagePack of this format") from error
+
+    def text(self) -> str:
+        """The next piece, a text."""
+        value = self.piece()
+        if not isinstance(value, str):
+            raise self.bad("a text was expected")
+        return value
+
+    def binary(self) -> bytes:
+        """The next piece, bytes."""
+        value = self.piece()
+        if not isinstance(value, bytes):
+            raise self.bad("bytes were expected")
+        return value
+
+    def binary_or_nil(self) -> bytes | None:
+        """The next piece, bytes or nil."""
+        value = self.piece()
+        if value is not None and not isinstance(value, bytes):
+            raise self.bad("bytes or nil were expected")
+        return value
+
+    def number(self, *, maximum: int) -> int:
+        """The next piece, a whole number from 0 to `maximum`."""
+        value = self.piece()
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+            raise self.bad(f"a whole number up to {maximum} was expected")
+        return value
+
+    def truth(self) -> bool:
+        """The next piece, a boolean."""
+        value = self.piece()
+        if not isinstance(value, bool):
+            raise self.bad("a truth value was expected")
+        return value
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left."""
+        return bool(self._unpacker.tell() == self._length)
+
+    def end(self) -> None:
+        """Makes sure that nothing is left."""
+        if not self.ended:
+            raise self.bad("bytes follow behind the end")
+
+    def bad(self, found: str) -> FormatError:
+        """An error about this payload."""
+        return FormatError(f"reading {self._what}", found=found)
+
+    def _size(self, header: Any, name: str, *, bytes_each: int) -> int:
+        try:
+            size = int(header())
+        except (msgpack.UnpackException, ValueError) as error:
+            raise self.bad(f"{name} was expected") from error
+        if size * bytes_each > self._length - self._unpacker.tell():
+            raise self.bad(f"{name} claims more elements than there are bytes")
+        return size
+
+
+class Writer:
+    """Writes pieces in the shortest form."""
+
+    def __init__(self) -> None:
+        self._packer = msgpack.Packer(autoreset=False, use_bin_type=True)
+
+    def array(self, size: int) -> None:
+        """Opens an array."""
+        self._packer.pack_array_header(size)
+
+    def map(self, size: int) -> None:
+        """Opens a map."""
+        self._packer.pack_map_header(size)
+
+    def piece(self, value: str | bytes | int | bool | None) -> None:
+        """Writes a scalar."""
+        self._packer.pack(value)
+
+    def appended(self, data: bytes) -> None:
+        """Writes values that are appended to a list."""
+        self._packer.pack_ext_type(EXT_APPENDED, data)
+
+    def result(self) -> bytes:
+        """All that was written."""
+        return bytes(self._packer.bytes())

@@ -1,0 +1,142 @@
+"""Rows of a bucket part or an ordered block (docs/format.md, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state.errors import FormatError, LimitError
+from redis_state.format.packing import EXT_APPENDED, Extension, Reader, Writer
+
+FAMILY_BYTES = 2
+KEY_BYTES_MAX = 1 << 20
+VALUE_BYTES_MAX = 64 << 20
+_WHAT = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Elements that a delta appends to the list of a multi-value family."""
+
+    data: bytes
+
+
+Value = bytes | Appended | None
+"""What a row says of its key: put, appended, or ``None`` for removed."""
+
+Row = tuple[bytes, Value]
+
+
+def stored_key(family: int, encoded: bytes) -> bytes:
+    """A key as rows hold it."""
+    return family.to_bytes(FAMILY_BYTES, "big") + encoded
+
+
+def family_of(key: bytes) -> int:
+    """The family id at the head of a stored key."""
+    return int.from_bytes(key[:FAMILY_BYTES], "big")
+
+
+def encode(rows: Sequence[Row]) -> bytes:
+    """Write rows, which are in ascending order of their keys.
+
+    Raises:
+        FormatError: They are not in order, or a key has no family.
+        LimitError: A key or value is larger than the format allows.
+    """
+    out = Writer()
+    out.array(2 * len(rows))
+    last: bytes | None = None
+    for key, value in rows:
+        check_limits(key, value)
+        _check_order(last, key)
+        last = key
+        out.piece(key)
+        if isinstance(value, Appended):
+            out.appended(value.data)
+        else:
+            out.piece(value)
+    return out.result()
+
+
+def decode(payload: bytes) -> list[Row]:
+    """Read rows.
+
+    Raises:
+        FormatError: The bytes are not what the format says.
+    """
+    reader = Reader(payload, _WHAT)
+    size = reader.array_size()
+    if size % 2:
+        raise reader.bad("a key has no value")
+    rows: list[Row] = []
+    last: bytes | None = None
+    for _ in range(size // 2):
+        key = reader.binary()
+        _check_order(last, key)
+        last = key
+        rows.append((key, _value(reader)))
+    reader.end()
+    return rows
+
+
+def _value(reader: Reader) -> Value:
+    value = reader.piece()
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, Extension) and value.code == EXT_APPENDED:
+        return Appended(value.data)
+    raise reader.bad("a value is neither bytes, nil nor appended elements")
+
+
+def _check_order(last: bytes | None, key: bytes) -> None:
+    if len(key) < FAMILY_BYTES:
+        raise FormatError(f"reading {_WHAT}", found="a key has no family")
+    if last is not None and key <= last:
+        raise FormatError(f"reading {_WHAT}", found="the keys are not in ascending order")
+
+
+def check_limits(key: bytes, value: Value) -> None:
+    """Refuse what is too large.
+
+    Raises:
+        LimitError: A key or value is larger than the format allows.
+    """
+    if len(key) - FAMILY_BYTES > KEY_BYTES_MAX:
+        raise LimitError("writing a row", found=f"its key has {len(key) - FAMILY_BYTES} bytes")
+    size = len(value.data) if isinstance(value, Appended) else len(value or b"")
+    if size > VALUE_BYTES_MAX:
+        raise LimitError("writing a row", found=f"its value has {size} bytes")
+
+
+def raw_bytes(row: Row) -> int:
+    """About how many bytes a row takes in a payload."""
+    key, value = row
+    size = len(value.data) if isinstance(value, Appended) else len(value or b"")
+    return len(key) + size + 10
+
+
+def sorted_rows(rows: Mapping[bytes, Value]) -> list[Row]:
+    """Rows in the order of a payload."""
+    return sorted(rows.items(), key=lambda row: row[0])
+
+
+def join_elements(elements: Iterable[bytes]) -> bytes:
+    """The value of a multi-value family with these elements."""
+    out = Writer()
+    for element in elements:
+        out.piece(element)
+    return out.result()
+
+
+def split_elements(value: bytes) -> list[bytes]:
+    """The elements of a value of a multi-value family.
+
+    Raises:
+        FormatError: The bytes are no such value.
+    """
+    reader = Reader(value, "a list of values")
+    elements: list[bytes] = []
+    while not reader.ended:
+        elements.append(reader.binary())
+    return elements

@@ -1,0 +1,262 @@
+"""Whole segments: rows to the fields of a hash and back (docs/format.md, section 4)."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redis_state.errors import FormatError
+from redis_state.format import block, header, rows
+from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET, bucket_of, buckets_for
+from redis_state.format.entry import Entry, Segment
+from redis_state.format.header import Family, Header, Tombstone
+from redis_state.format.rows import Row, Value
+
+PART_BYTES_MAX = 64 << 10
+OWN_PART_BYTES = 1 << 20
+_NUMBER = r"(0|[1-9][0-9]{0,9})"
+_BUCKET_FIELD = re.compile(rf"{_NUMBER}(?:\.([1-9][0-9]{{0,9}}))?")
+_ORDERED_FIELD = re.compile(rf"{_NUMBER}/{_NUMBER}")
+
+
+def checksum(fields: Mapping[str, bytes]) -> int:
+    """The checksum of a segment (section 4.6).
+
+    Raises:
+        FormatError: A block is shorter than its header.
+    """
+    crc = 0
+    for name in sorted(fields):
+        crc = zlib.crc32(name.encode("ascii") + b"\0" + block.check_bytes(fields[name]), crc)
+    return crc
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a segment says.
+
+    Attributes:
+        rows: Put, appended or removed values by stored key.
+    """
+
+    rows: Mapping[bytes, Value]
+    families: tuple[Family, ...] | None = None
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(slots=True)
+class SegmentWriter:
+    """Turns rows into the fields of a segment's hash.
+
+    Args:
+        ident: What stands behind ``P:`` in the segment's key.
+        families: The family table of the version; it decides where rows go.
+        buckets: A power of two; ``None`` takes the fitting one.
+        compress: As `block.encode`.
+    """
+
+    ident: str
+    families: Sequence[Family]
+    buckets: int | None = None
+    compress: bool = True
+    fields: dict[str, bytes] = field(default_factory=dict)
+    _parts: dict[int, int] = field(default_factory=dict)
+    _ordered: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    _rows: int = 0
+
+    def add(self, content: Mapping[bytes, Value]) -> None:
+        """Adds rows; a bucket that was there before gets further parts.
+
+        Raises:
+            FormatError: A row is of no family of the table, or ordered rows come a second time.
+            LimitError: A key or value is too large.
+        """
+        table = header.family_table(tuple(self.families))
+        hashed: list[Row] = []
+        ordered: dict[int, list[Row]] = {}
+        for row in rows.sorted_rows(content):
+            family = table.get(rows.family_of(row[0]))
+            if family is None:
+                raise FormatError(f"writing {self.ident}", found="a row is of no family")
+            (ordered.setdefault(family.id, []) if family.ordered else hashed).append(row)
+        if self.buckets is None:
+            self.buckets = buckets_for(len(hashed), sum(map(rows.raw_bytes, hashed)))
+        grouped: dict[int, list[Row]] = {}
+        for row in hashed:
+            kind = table[rows.family_of(row[0])].kind
+            grouped.setdefault(bucket_of(row[0], kind=kind, buckets=self.buckets), []).append(row)
+        for bucket, of_bucket in sorted(grouped.items()):
+            for part in _cut(of_bucket, rows_max=None, bytes_max=PART_BYTES_MAX):
+                index = self._parts.get(bucket, 0)
+                self._parts[bucket] = index + 1
+                self._emit(f"{bucket}.{index}" if index else str(bucket), rows.encode(part))
+        for id_, of_family in ordered.items():
+            if id_ in self._ordered:
+                raise FormatError(f"writing {self.ident}", found="a family is written twice")
+            blocks = list(_cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET))
+            self._ordered[id_] = tuple(part[0][0] for part in blocks)
+            for index, part in enumerate(blocks):
+                self._emit(f"{id_}/{index}", rows.encode(part))
+        self._rows += len(hashed) + sum(map(len, ordered.values()))
+
+    def finish(
+        self,
+        *,
+        ref: str,
+        live: int,
+        complete: bool = False,
+        with_families: bool = False,
+        tombstones: Sequence[Tombstone] = (),
+    ) -> Entry:
+        """Ends the segment: adds its header, where one is needed, and gives its entry."""
+        head = Header(
+            families=tuple(self.families) if with_families else None,
+            ordered=self._ordered,
+            parts={bucket: count for bucket, count in self._parts.items() if count > 1},
+            tombstones=tuple(tombstones),
+        )
+        if not head.empty:
+            self._emit(header.FIELD, header.encode(head))
+        return Entry(
+            ref,
+            rows=self._rows,
+            live=live,
+            blocks=len(self.fields),
+            bytes=sum(map(len, self.fields.values())),
+            buckets=self.buckets or 1,
+            checksum=checksum(self.fields),
+            complete=complete,
+            header=not head.empty,
+        )
+
+    def _emit(self, name: str, payload: bytes) -> None:
+        self.fields[name] = block.encode(self.ident, name, payload, compress=self.compress)
+
+
+def _cut(all_rows: Sequence[Row], *, rows_max: int | None, bytes_max: int) -> Iterator[list[Row]]:
+    part: list[Row] = []
+    size = 0
+    for row in all_rows:
+        own = rows.raw_bytes(row)
+        full = size + own > bytes_max or len(part) == rows_max
+        if part and (full or own > OWN_PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += own
+    if part:
+        yield part
+
+
+def part_fields(bucket: int, parts: int) -> list[str]:
+    """Names of the fields of a bucket, in the order in which they apply."""
+    return [str(bucket), *(f"{bucket}.{part}" for part in range(1, parts))]
+
+
+def read_header(segment: Segment, raw: bytes | None) -> Header:
+    """The header of a segment from its field `h`, which is there if the entry says so.
+
+    Raises:
+        FormatError: It is missing, or damaged.
+    """
+    if not segment.entry.header:
+        return Header()
+    if raw is None:
+        raise FormatError(f"reading {segment.ident}", found="its header is missing")
+    head = header.decode(block.decode(segment.ident, header.FIELD, raw))
+    if head.empty:
+        raise FormatError(f"reading {segment.ident}", found="its header holds nothing")
+    if segment.snapshot and (head.families is None or head.tombstones):
+        raise FormatError(
+            f"reading {segment.ident}", found="a snapshot has no family table, or has tombstones"
+        )
+    return head
+
+
+def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
+    """The rows of one field.
+
+    Raises:
+        FormatError: They are damaged, or a snapshot holds what only a delta can.
+    """
+    found = rows.decode(block.decode(segment.ident, name, raw))
+    if segment.snapshot and not all(isinstance(value, bytes) for _, value in found):
+        raise FormatError(
+            f"reading field {name} of {segment.ident}", found="a snapshot removes or appends"
+        )
+    return found
+
+
+def field_names(segment: Segment, head: Header) -> Iterator[str]:
+    """Names that the fields of a segment can have, without `h`, in the order of applying."""
+    for bucket in range(segment.entry.buckets):
+        yield from part_fields(bucket, head.parts.get(bucket, 1))
+    for id_, keys in head.ordered.items():
+        yield from (f"{id_}/{index}" for index in range(len(keys)))
+
+
+def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> Content:
+    """Read all fields of a segment and compare them with its entry.
+
+    Raises:
+        FormatError: Anything differs from what the format or the entry says.
+    """
+    entry = segment.entry
+    what = f"reading {segment.ident}"
+    if len(fields) != entry.blocks:
+        raise FormatError(what, found=f"{len(fields)} of {entry.blocks} fields are there")
+    size = sum(map(len, fields.values()))
+    if size != entry.bytes:
+        raise FormatError(what, found=f"its blocks have {size} bytes, not {entry.bytes}")
+    _check_names(what, fields)
+    if checksum(fields) != entry.checksum:
+        raise FormatError(what, found="the checksum does not match")
+    if not entry.header and header.FIELD in fields:
+        raise FormatError(what, found="it has a header that its entry does not name")
+    head = read_header(segment, fields.get(header.FIELD))
+    found: dict[bytes, Value] = {}
+    count = 0
+    for name in sorted(fields, key=_order):
+        if name == header.FIELD:
+            continue
+        part = read_rows(segment, name, fields[name])
+        _check_place(segment, head, name, part)
+        count += len(part)
+        found.update(part)
+    if count != entry.rows:
+        raise FormatError(what, found=f"it has {count} rows, not {entry.rows}")
+    return Content(found, head.families, head.tombstones)
+
+
+def _check_names(what: str, fields: Mapping[str, bytes]) -> None:
+    for name in fields:
+        known = name == header.FIELD or _BUCKET_FIELD.fullmatch(name)
+        if not known and not _ORDERED_FIELD.fullmatch(name):
+            raise FormatError(what, found="a field has a name that the format does not know")
+
+
+def _order(name: str) -> tuple[int, int, int]:
+    """Ascending parts within a bucket."""
+    if name == header.FIELD:
+        return (2, 0, 0)
+    first, separator, second = name.partition("/" if "/" in name else ".")
+    return (1 if separator == "/" else 0, int(first), int(second or 0))
+
+
+def _check_place(segment: Segment, head: Header, name: str, part: Sequence[Row]) -> None:
+    """A row that lies where point reads do not look would be absent for them."""
+    kind, number, index = _order(name)
+    what = f"reading field {name} of {segment.ident}"
+    if kind == 0:
+        if number >= segment.entry.buckets or index >= head.parts.get(number, 1):
+            raise FormatError(what, found="the entry and the header know no such field")
+        return
+    keys = head.ordered.get(number, ())
+    if index >= len(keys):
+        raise FormatError(what, found="the header knows no such field")
+    end = keys[index + 1] if index + 1 < len(keys) else None
+    for key, _ in part:
+        if rows.family_of(key) != number or key < keys[index] or (end is not None and key >= end):
+            raise FormatError(what, found="a key lies outside the block's range")
