@@ -57,9 +57,9 @@ env-4.2: $(VENV_42)/installed ## Make a second environment with pyspark 4.2 (opt
 
 $(JARS_STAMP): $(JVM_MAIN) $(VENV)/installed
 	mkdir -p redis_state/jars $(@D)
-	rm -f redis_state/jars/*.jar
 	$(MVN_RUN) package -Dmaven.test.skip=true
 	ls $(JARS) >/dev/null
+	find redis_state/jars -name '*.jar' $(foreach jar,$(JARS),! -path $(jar)) -delete
 	touch $@
 
 $(TESTS_STAMP): $(JARS_STAMP) $(JVM_TEST)
