@@ -1,0 +1,46 @@
+"""One Spark session for all tests of this folder: its start is the dearest part."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import redis_state
+from tests.spark.streams import Streams
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def spark(
+    shared_redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("redis-state tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
+        .config("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
+        .config("spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout", "10")
+    )
+    session = redis_state.configure(
+        builder, url=shared_redis_server.url, deadline="3s", versions_to_retain=20
+    ).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def streams(spark: SparkSession, tmp_path: Path) -> Streams:
+    return Streams(spark, tmp_path)

@@ -1,0 +1,111 @@
+"""Runs a streaming query over prepared batches and keeps what it gives out, batch by batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+REDIS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+Row = Mapping[str, Any]
+Output = dict[int, list[str]]
+_FIRST_MTIME_S = 1_000_000_000
+
+
+class Input:
+    """A folder that a stream reads, one file a batch, in order."""
+
+    def __init__(self, folder: Path, schema: str) -> None:
+        self.folder = folder
+        self.schema = schema
+        self._files = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        path = self.folder / f"{self._files:05d}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (_FIRST_MTIME_S + self._files, _FIRST_MTIME_S + self._files))
+        self._files += 1
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder))
+
+
+class Streams:
+    """Starts queries of one test under its own folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+
+    def input(self, name: str, schema: str) -> Input:
+        return Input(self.folder / "input" / name, schema)
+
+    def run(
+        self,
+        frame: DataFrame,
+        name: str,
+        *,
+        mode: str = "update",
+        provider: str = REDIS,
+        output: Output | None = None,
+    ) -> StreamingQuery:
+        """Processes what there is and stops; `output` gets the rows of each batch, as sorted text."""
+        kept: Output = {} if output is None else output
+
+        def keep(batch: DataFrame, batch_id: int) -> None:
+            kept[batch_id] = sorted(str(row) for row in batch.collect())
+
+        self.spark.conf.set(PROVIDER, provider)
+        query = (
+            frame.writeStream.outputMode(mode)
+            .option("checkpointLocation", str(self.checkpoint(name)))
+            .foreachBatch(keep)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    def checkpoint(self, name: str) -> Path:
+        return self.folder / "checkpoints" / name
+
+    def same_on_both(
+        self,
+        build: Callable[[Sequence[DataFrame]], DataFrame],
+        schemas: Sequence[str],
+        batches: Sequence[Sequence[Sequence[Row]]],
+        *,
+        mode: str = "update",
+    ) -> Output:
+        """Runs one query on HDFSBacked and on Redis, restarted half way; the outputs must be equal.
+
+        Args:
+            batches: For each batch the rows of each input.
+        """
+        outputs: dict[str, Output] = {}
+        for provider in (HDFS, REDIS):
+            label = provider.rsplit(".", 1)[-1]
+            inputs = [self.input(f"{label}{i}", schema) for i, schema in enumerate(schemas)]
+            output: Output = {}
+            half = len(batches) // 2
+            for part in (batches[:half], batches[half:]):
+                for batch in part:
+                    for source, rows in zip(inputs, batch, strict=True):
+                        source.add(rows)
+                frame = build([source.stream(self.spark) for source in inputs])
+                self.run(frame, label, mode=mode, provider=provider, output=output)
+            outputs[label] = output
+        first, second = outputs.values()
+        assert second == first
+        assert any(first.values()), "the query gave nothing out: the test would prove nothing"
+        return second

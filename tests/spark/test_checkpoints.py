@@ -1,0 +1,213 @@
+"""What happens to a checkpoint: restarts, rewinds, copies, lost and returning servers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.streams import Input, Output, Streams
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.spark
+
+URL = "spark.sql.streaming.stateStore.redis.url"
+NAME = "counts"
+
+
+def batch(number: int) -> list[dict[str, object]]:
+    return [{"k": f"k{i % 5}", "v": number * 10 + i} for i in range(12)]
+
+
+def counted(source: Input, spark: SparkSession) -> DataFrame:
+    return source.stream(spark).groupBy("k").agg(F.sum("v"), F.count("*"))
+
+
+def expected(spark: SparkSession, batches: int) -> list[str]:
+    rows = [row for number in range(batches) for row in batch(number)]
+    frame = spark.createDataFrame(rows, "k string, v long")
+    return sorted(str(row) for row in frame.groupBy("k").agg(F.sum("v"), F.count("*")).collect())
+
+
+class Job:
+    """One query whose state can be compared with a plain batch computation at any time."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.source = streams.input("events", "k string, v long")
+        self.output: Output = {}
+        self.batches = 0
+
+    def feed(self, batches: int) -> None:
+        for _ in range(batches):
+            self.source.add(batch(self.batches))
+            self.batches += 1
+
+    def run(self, name: str = NAME) -> None:
+        frame = counted(self.source, self.streams.spark)
+        self.streams.run(frame, name, mode="complete", output=self.output)
+
+    def check(self) -> None:
+        assert self.output[max(self.output)] == expected(self.streams.spark, self.batches)
+
+    def rewind_to(self, batch_id: int) -> None:
+        """Takes newer batches out of Spark's logs, as its documentation describes."""
+        checkpoint = self.streams.checkpoint(NAME)
+        for log, newest in (("offsets", batch_id), ("commits", batch_id)):
+            for path in (checkpoint / log).iterdir():
+                number = path.name.strip(".").removesuffix(".crc")
+                if number.isdigit() and int(number) > newest:
+                    path.unlink()
+
+
+@pytest.fixture
+def job(streams: Streams) -> Job:
+    return Job(streams)
+
+
+@pytest.fixture
+def use_server(
+    spark: SparkSession, start_redis: Callable[..., RedisServer]
+) -> Iterator[Callable[..., RedisServer]]:
+    """Points queries that start from here on at a server of this test."""
+    before = spark.conf.get(URL)
+
+    def use(**options: object) -> RedisServer:
+        server = start_redis(**options)
+        spark.conf.set(URL, server.url)
+        return server
+
+    yield use
+    spark.conf.set(URL, before)
+
+
+def failure(run: Callable[[], None]) -> str:
+    with pytest.raises(StreamingQueryException) as caught:
+        run()
+    return str(caught.value)
+
+
+def test_restart_goes_on(job: Job) -> None:
+    for _ in range(3):
+        job.feed(2)
+        job.run()
+        job.check()
+
+
+def test_restart_from_an_older_batch(job: Job) -> None:
+    job.feed(6)
+    job.run()
+    job.rewind_to(2)
+    job.output.clear()
+    job.run()
+    assert sorted(job.output) == [3, 4, 5]
+    job.check()
+
+
+def test_restart_from_the_first_batch(job: Job) -> None:
+    job.feed(3)
+    job.run()
+    job.rewind_to(-1)
+    job.run()
+    job.check()
+
+
+def test_deleted_checkpoint_starts_anew(job: Job) -> None:
+    job.feed(3)
+    job.run()
+    shutil.rmtree(job.streams.checkpoint(NAME))
+    job.output.clear()
+    job.run()
+    assert sorted(job.output) == [0, 1, 2]
+    job.check()
+
+
+def test_copied_checkpoint_is_refused(job: Job) -> None:
+    job.feed(2)
+    job.run()
+    shutil.copytree(job.streams.checkpoint(NAME), job.streams.checkpoint("copy"))
+    job.feed(1)
+    message = failure(lambda: job.run("copy"))
+    assert "[REDIS_CHECKPOINT_MOVED_OR_COPIED]" in message
+    assert "onPathChange=adopt" in message
+
+
+def test_moved_checkpoint_can_be_adopted(job: Job) -> None:
+    job.feed(2)
+    job.run()
+    job.streams.checkpoint(NAME).rename(job.streams.checkpoint("moved"))
+    job.feed(1)
+    conf = job.streams.spark.conf
+    conf.set("spark.sql.streaming.stateStore.redis.onPathChange", "adopt")
+    try:
+        job.run("moved")
+    finally:
+        conf.unset("spark.sql.streaming.stateStore.redis.onPathChange")
+    job.check()
+
+
+def test_missing_marker_is_named(job: Job) -> None:
+    job.feed(2)
+    job.run()
+    (job.streams.checkpoint(NAME) / "state" / "_redis_state").unlink()
+    job.feed(1)
+    assert "[REDIS_MARKER_MISSING]" in failure(job.run)
+
+
+def test_emptied_server_is_an_error_and_never_an_empty_start(
+    job: Job, use_server: Callable[..., RedisServer]
+) -> None:
+    server = use_server()
+    job.feed(3)
+    job.run()
+    server.kill()
+    server.restart()
+    job.feed(1)
+    message = failure(job.run)
+    assert "[REDIS_STATE_LOST]" in message
+    assert "Ways on" in message
+
+
+def test_server_restarted_with_its_file_goes_on(
+    job: Job, use_server: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    folder = tmp_path / "aof"
+    folder.mkdir()
+    server = use_server(folder=folder, options={"appendonly": "yes", "appendfsync": "always"})
+    job.feed(3)
+    job.run()
+    server.kill()
+    server.restart()
+    job.feed(2)
+    job.run()
+    job.check()
+
+
+def test_state_reader_disturbs_nothing(job: Job) -> None:
+    job.feed(4)
+    job.run()
+    path = str(job.streams.checkpoint(NAME))
+    for _ in range(2):
+        for batch_id in range(4):
+            reader = job.streams.spark.read.format("statestore").option("batchId", batch_id)
+            rows = reader.load(path).select("key.k", "value.*").collect()
+            assert sorted(r[0] for r in rows) == [f"k{i}" for i in range(5)]
+            assert sum(r[2] for r in rows) == 12 * (batch_id + 1)
+        job.feed(1)
+        job.run()
+        job.check()
+
+
+def test_schema_change_stays_an_error_of_spark(job: Job) -> None:
+    job.feed(2)
+    job.run()
+    job.feed(1)
+    frame = job.source.stream(job.streams.spark).groupBy("k").agg(F.max("k").alias("m"))
+    message = failure(lambda: job.streams.run(frame, NAME, mode="complete") and None)
+    assert "STATE_STORE" in message
+    assert "SCHEMA" in message

@@ -1,0 +1,159 @@
+"""Every operator that Spark's HDFSBacked provider serves: the same output, batch for batch, restart included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from tests.spark.streams import Streams
+
+pytestmark = pytest.mark.spark
+
+StatefulFunction = Callable[
+    [tuple[str], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]
+]
+EVENTS = "k string, v long, ts timestamp"
+_BATCHES = 4
+
+
+def events(seed: int, *, rows: int = 40, keys: int = 9) -> list[list[list[dict[str, Any]]]]:
+    """Batches of events whose times rise by ten minutes a batch, with some late ones."""
+    rng = random.Random(seed)
+    batches = []
+    for batch in range(_BATCHES):
+        batches.append(
+            [
+                [
+                    {
+                        "k": None if rng.random() < 0.05 else f"k{rng.randrange(keys)}",
+                        "v": rng.randrange(-50, 50),
+                        "ts": f"2024-01-01T10:{batch * 10 + rng.randrange(10):02d}:00.000Z",
+                    }
+                    for _ in range(rows)
+                ]
+            ]
+        )
+    return batches
+
+
+def two_inputs(seed: int) -> list[list[list[dict[str, Any]]]]:
+    left, right = events(seed, rows=15, keys=6), events(seed + 1, rows=15, keys=6)
+    return [[a[0], b[0]] for a, b in zip(left, right, strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_aggregation(streams: Streams, mode: str) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        return inputs[0].groupBy("k").agg(F.sum("v"), F.count("*"), F.max("ts"))
+
+    streams.same_on_both(build, [EVENTS], events(1), mode=mode)
+
+
+def test_windowed_aggregation_in_append_mode(streams: Streams) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        late = inputs[0].withWatermark("ts", "5 minutes")
+        return late.groupBy(F.window("ts", "10 minutes"), "k").agg(F.sum("v"))
+
+    streams.same_on_both(build, [EVENTS], events(2), mode="append")
+
+
+def test_global_aggregation(streams: Streams) -> None:
+    streams.same_on_both(
+        lambda inputs: inputs[0].agg(F.sum("v"), F.count("k")),
+        [EVENTS],
+        events(3),
+    )
+
+
+def test_deduplication(streams: Streams) -> None:
+    streams.same_on_both(
+        lambda inputs: inputs[0].dropDuplicates(["k", "v"]), [EVENTS], events(4), mode="append"
+    )
+
+
+def test_deduplication_within_watermark(streams: Streams) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k"])
+
+    streams.same_on_both(build, [EVENTS], events(5), mode="append")
+
+
+@pytest.mark.parametrize("how", ["inner", "left_outer", "full_outer", "left_semi"])
+def test_stream_stream_join(streams: Streams, how: str) -> None:
+    """State format 2: since 4.2 Spark itself refuses to start a new query with format 1."""
+
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        left = inputs[0].withWatermark("ts", "5 minutes").alias("l")
+        right = inputs[1].withWatermark("ts", "5 minutes").alias("r")
+        near = F.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
+        return left.join(right, near, how)
+
+    streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append")
+
+
+def test_session_windows(streams: Streams) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        late = inputs[0].withWatermark("ts", "10 minutes")
+        return late.groupBy(F.session_window("ts", "3 minutes"), "k").agg(F.sum("v"))
+
+    streams.same_on_both(build, [EVENTS], events(7), mode="append")
+
+
+def test_limit(streams: Streams) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        return inputs[0].limit(90).select(F.lit(1).alias("one"))
+
+    streams.same_on_both(build, [EVENTS], events(8), mode="append")
+
+
+def running_sum() -> StatefulFunction:
+    """A closure, so that it travels to the Python workers by value: they cannot import this module."""
+    event_time = GroupStateTimeout.EventTimeTimeout
+
+    def step(
+        key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            (total,) = state.get
+            state.remove()
+            yield pd.DataFrame({"k": [key[0]], "total": [total], "timed_out": [True]})
+            return
+        total = (state.get[0] if state.exists else 0) + sum(int(f["v"].sum()) for f in frames)
+        if total % 7 == 0 and state.exists:
+            state.remove()
+        else:
+            state.update((total,))
+            if state._timeout_conf == event_time:
+                state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 60_000)
+        yield pd.DataFrame({"k": [key[0]], "total": [total], "timed_out": [False]})
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "timeout", [GroupStateTimeout.NoTimeout, GroupStateTimeout.EventTimeTimeout]
+)
+def test_apply_in_pandas_with_state(streams: Streams, timeout: str) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
+        return late.groupBy("k").applyInPandasWithState(
+            running_sum(), "k string, total long, timed_out boolean", "total long", "update", timeout
+        )
+
+    streams.same_on_both(build, [EVENTS], events(9))
+
+
+def test_several_operators_in_one_query(streams: Streams) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        late = inputs[0].withWatermark("ts", "5 minutes").dropDuplicates(["k", "v", "ts"])
+        small = late.groupBy(F.window("ts", "5 minutes"), "k").agg(F.sum("v").alias("v"))
+        return small.groupBy(F.window(F.window_time("window"), "10 minutes")).agg(F.sum("v"))
+
+    streams.same_on_both(build, [EVENTS], events(10), mode="append")

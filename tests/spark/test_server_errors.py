@@ -1,0 +1,158 @@
+"""Bad servers and bad options: a named error that says what to do, and nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.streams import Streams
+from tests.spark.test_checkpoints import Job
+from tests.support.redis_server import RedisServer, free_port
+
+pytestmark = pytest.mark.spark
+
+PREFIX = "spark.sql.streaming.stateStore.redis."
+CANARY = "canary-7f3a-password"
+
+
+@pytest.fixture
+def redis_conf(spark: SparkSession) -> Iterator[Callable[..., None]]:
+    """Sets options for the queries of one test."""
+    before = {name: value for name, value in spark.conf.getAll.items() if name.startswith(PREFIX)}
+    changed: set[str] = set()
+
+    def use(options: dict[str, str]) -> None:
+        for name, value in options.items():
+            changed.add(PREFIX + name)
+            spark.conf.set(PREFIX + name, value)
+
+    yield use
+    for name in changed:
+        if name in before:
+            spark.conf.set(name, before[name])
+        else:
+            spark.conf.unset(name)
+
+
+@pytest.fixture
+def job(streams: Streams) -> Job:
+    job = Job(streams)
+    job.feed(1)
+    return job
+
+
+def failure(job: Job) -> str:
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run()
+    return str(caught.value)
+
+
+def test_unreachable_server(job: Job, redis_conf: Callable[..., None]) -> None:
+    redis_conf({"url": f"redis://127.0.0.1:{free_port()}/0", "deadline": "1s"})
+    message = failure(job)
+    assert "[REDIS_UNAVAILABLE]" in message
+    assert "reachable" in message
+
+
+def test_wrong_password(
+    job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis(password="right")
+    redis_conf({"url": server.url, "password": CANARY})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert "password" in message
+    assert CANARY not in message
+
+
+def test_missing_password(
+    job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
+) -> None:
+    redis_conf({"url": start_redis(password="right").url})
+    assert "passwordFile" in failure(job)
+
+
+def test_wrong_database(
+    job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
+) -> None:
+    redis_conf({"url": redis_server.url[:-1] + "9999"})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert "9999" in message
+
+
+def test_tls_to_a_plain_port(
+    job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
+) -> None:
+    redis_conf({"url": redis_server.url.replace("redis://", "rediss://"), "deadline": "1s"})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert "TLS" in message
+
+
+def test_tls_with_a_password(
+    job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis(tls=True, password=CANARY)
+    assert server.certificates is not None
+    redis_conf(
+        {
+            "url": server.url,
+            "password": CANARY,
+            "tls.caFile": str(server.certificates.authority),
+        }
+    )
+    job.run()
+    job.check()
+
+
+def test_evicting_server_is_refused(
+    job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
+) -> None:
+    redis_conf({"url": start_redis(options={"maxmemory-policy": "allkeys-lru"}).url})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert "noeviction" in message
+
+
+def test_unknown_option_names_the_nearest(job: Job, redis_conf: Callable[..., None]) -> None:
+    redis_conf({"versionToRetain": "5"})
+    assert "versionsToRetain" in failure(job)
+
+
+def test_user_information_in_the_url_is_refused(
+    job: Job, redis_conf: Callable[..., None]
+) -> None:
+    redis_conf({"url": f"redis://user:{CANARY}@127.0.0.1:6379/0"})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert CANARY not in message
+
+
+def test_out_of_memory_fails_the_batch_and_loses_nothing(
+    job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
+) -> None:
+    redis_conf({"url": redis_server.url})
+    job.feed(1)
+    job.run()
+    with redis_server.client() as client:
+        client.config_set("maxmemory", "1mb")
+        job.feed(1)
+        message = failure(job)
+        assert "[REDIS_FULL]" in message
+        client.config_set("maxmemory", "0")
+    job.run()
+    job.check()
+
+
+def test_value_above_the_limit_is_named(job: Job) -> None:
+    frame = job.source.stream(job.streams.spark).groupBy(
+        F.repeat(F.col("k"), 1024 * 1024).alias("k")
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        job.streams.run(frame.count(), "large")
+    assert "[REDIS_LIMIT]" in str(caught.value)
