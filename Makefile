@@ -12,7 +12,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/__init__.
 
 # Maven: the one on PATH when it is 3.8 or newer, else the wrapper.
 MVN = $(shell tools/find_maven.sh)
-MVN_RUN = $(MVN) -B -ntp -q -f jvm-adapter/pom.xml -Drevision=$(VERSION)
+MVN_RUN = $(MVN) -B -ntp -q -Dstyle.color=never
 
 JARS := $(foreach m,4.2 4.3,redis_state/jars/redis-state-spark-$(m)_2.13-$(VERSION).jar)
 JVM_POMS := jvm-adapter/pom.xml $(filter-out jvm-adapter/scalafmt/%,$(wildcard jvm-adapter/*/pom.xml))
@@ -57,18 +57,18 @@ env-4.2: $(VENV_42)/installed ## Make a second environment with pyspark 4.2 (opt
 
 $(JARS_STAMP): $(JVM_MAIN) $(VENV)/installed
 	mkdir -p redis_state/jars $(@D)
-	$(MVN_RUN) package -Dmaven.test.skip=true
+	$(MVN_RUN) -f jvm-adapter/pom.xml -Drevision=$(VERSION) package -Dmaven.test.skip=true
 	ls $(JARS) >/dev/null
 	find redis_state/jars -name '*.jar' $(foreach jar,$(JARS),! -path $(jar)) -delete
 	touch $@
 
 $(TESTS_STAMP): $(JARS_STAMP) $(JVM_TEST)
-	$(MVN_RUN) test-compile
+	$(MVN_RUN) -f jvm-adapter/pom.xml -Drevision=$(VERSION) test-compile
 	touch $@
 
 $(SCALAFMT): jvm-adapter/scalafmt/pom.xml
 	mkdir -p $(@D)
-	$(MVN) -B -ntp -q -f jvm-adapter/scalafmt/pom.xml initialize
+	$(MVN_RUN) -f jvm-adapter/scalafmt/pom.xml initialize
 
 .PHONY: jvm-test-build
 jvm-test-build: $(TESTS_STAMP)

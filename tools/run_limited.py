@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _STACKS_S = 10
 _TERMINATE_S = 10
+_POLL_S = 0.1
 
 
 def run_limited(
@@ -56,13 +58,20 @@ def _end_session(process: subprocess.Popen[str], limit_s: int) -> None:
             os.kill(pid, signal.SIGQUIT)
         elif program.startswith(("python", "pytest")) and _handles(pid, signal.SIGUSR1):
             os.kill(pid, signal.SIGUSR1)
+    # What the command left behind may hold its output open, so all members count, not it alone.
     for number, patience_s in ((signal.SIGTERM, _STACKS_S), (signal.SIGKILL, _TERMINATE_S)):
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            _signal_all(process.pid, number)
-        else:
+        if _are_gone(process.pid, patience_s):
             break
+        _signal_all(process.pid, number)
+
+
+def _are_gone(session: int, patience_s: float) -> bool:
+    end = time.monotonic() + patience_s
+    while any(True for _ in _members(session)):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _signal_all(session: int, number: signal.Signals) -> None:

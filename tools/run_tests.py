@@ -183,7 +183,6 @@ def _environment() -> dict[str, str]:
         "PATH": path,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_TESTING": "1",
     }
 
 
