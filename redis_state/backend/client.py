@@ -1,0 +1,158 @@
+"""Sends pipelines until they are answered, or until the deadline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redis_state.backend.replies import failure, is_transient
+from redis_state.backend.script import Command
+from redis_state.clock import SYSTEM, Clock
+from redis_state.config import Config
+from redis_state.errors import ConfigError, Kind, RedisStateError, UnavailableError
+
+_BACKOFF_MIN_S = 0.05
+_BACKOFF_MAX_S = 2.0
+_DOUBLINGS_MAX = 10
+
+
+class Client:
+    """A server of which only idempotent commands are asked, so that each may be sent again.
+
+    Safe to share between threads: each pipeline has a connection of its own while it runs.
+
+    Attributes:
+        round_trips: Pipelines that were sent.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock = SYSTEM,
+        connect: Callable[[Config], redis.Redis] | None = None,
+    ) -> None:
+        self._url = config.url.url
+        self._deadline_s = config.deadline / 1000
+        self._clock = clock
+        self._redis = (connect or connection_pool)(config)
+        self.round_trips = 0
+
+    def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+        """The replies of one pipeline; none of them is an error.
+
+        Raises:
+            UnavailableError: The deadline passed.
+            RedisStateError: The server refuses a command for good.
+        """
+        end = self._clock.monotonic_s() + self._deadline_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return self._exchange(attempted, commands)
+            except _TryAgainError as error:
+                left = end - self._clock.monotonic_s()
+                if left <= 0:
+                    raise UnavailableError(
+                        attempted,
+                        found=f"{self._url} gave no answer in {tries} tries: {error}",
+                    ) from error.__cause__
+                ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
+                wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
+                self._clock.sleep_s(min(left, wait))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def _exchange(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+        self.round_trips += 1
+        pipeline = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        try:
+            replies = pipeline.execute(raise_on_error=False)
+        except redis.AuthenticationError as error:
+            raise _refused(attempted, str(error)) from error
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise _TryAgainError(type(error).__name__) from error
+        except redis.ResponseError as error:
+            # From the greeting of a new connection: no database of that number, for example.
+            raise _judged(attempted, str(error)) from error
+        for reply in replies:
+            if isinstance(reply, redis.AuthenticationError):
+                raise _refused(attempted, str(reply))
+            if isinstance(reply, redis.RedisError):
+                raise _judged(attempted, _message(reply)) from reply
+        return replies
+
+
+class _TryAgainError(Exception):
+    """Sending the same again may help."""
+
+
+def _judged(attempted: str, message: str) -> Exception:
+    return _TryAgainError(message) if is_transient(message) else failure(attempted, message)
+
+
+def _refused(attempted: str, message: str) -> RedisStateError:
+    return ConfigError(
+        attempted,
+        found=f"the server does not let this user in ('{message[:200]}')",
+        kind=Kind.PERMISSION,
+        advice="Give 'username' and 'password' or 'passwordFile' as the server wants them.",
+    )
+
+
+def _message(error: redis.RedisError) -> str:
+    """The reply as the server sent it: redis-py cuts the first word off for those it knows."""
+    words = {
+        redis.exceptions.BusyLoadingError: "LOADING",
+        redis.exceptions.NoScriptError: "NOSCRIPT",
+        redis.exceptions.ReadOnlyError: "READONLY",
+        redis.exceptions.NoPermissionError: "NOPERM",
+        redis.exceptions.OutOfMemoryError: "OOM",
+        redis.exceptions.TryAgainError: "TRYAGAIN",
+        redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+        redis.exceptions.MasterDownError: "MASTERDOWN",
+        redis.exceptions.AskError: "ASK",
+        redis.exceptions.MovedError: "MOVED",
+    }
+    word = next((word for kind, word in words.items() if type(error) is kind), "")
+    text = str(error)
+    return text if not word or text.startswith(word) else f"{word} {text}"
+
+
+def connection_pool(config: Config) -> redis.Redis:
+    """Connections that answer with bytes and never send anything again by themselves."""
+    endpoint = config.url
+    options: dict[str, Any] = {}
+    if endpoint.tls:
+        options = {
+            "ssl": True,
+            "ssl_ca_certs": config.tls_ca_file,
+            "ssl_certfile": config.tls_cert_file,
+            "ssl_keyfile": config.tls_key_file,
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": config.tls_verify_hostname,
+        }
+    return redis.Redis(
+        host=endpoint.host,
+        port=endpoint.port,
+        db=endpoint.database,
+        username=config.username,
+        password=config.read_password(),
+        socket_timeout=config.socket_timeout / 1000,
+        socket_connect_timeout=config.socket_timeout / 1000,
+        max_connections=config.connections_max,
+        decode_responses=False,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        **options,
+    )

@@ -1,0 +1,65 @@
+"""The Lua scripts, which the JVM adapter shares: text, hash, and the commands that run them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from redis_state.errors import InternalError
+
+Command = tuple[str | bytes, ...]
+"""A command and its arguments."""
+
+_INCLUDE = "--#include "
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One atomic step.
+
+    Attributes:
+        sha: What the server knows it by; the same as in the JVM adapter.
+    """
+
+    text: str
+    sha: str
+
+    def by_hash(self, keys: Sequence[str], *args: str | bytes) -> Command:
+        """Runs it where the server knows it."""
+        return ("EVALSHA", self.sha, str(len(keys)), *keys, *args)
+
+    def by_text(self, keys: Sequence[str], *args: str | bytes) -> Command:
+        """Runs it on any server, which knows it from then on."""
+        return ("EVAL", self.text, str(len(keys)), *keys, *args)
+
+    def many(self, calls: Sequence[tuple[str, Sequence[str | bytes]]]) -> list[Command]:
+        """Runs it once for each key of one pipeline: the first makes it known to the server."""
+        return [
+            (self.by_hash if index else self.by_text)([key], *args)
+            for index, (key, args) in enumerate(calls)
+        ]
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of this name.
+
+    Raises:
+        InternalError: The installation holds none.
+    """
+    text = _read(name)
+    first = text.split("\n", 1)[0]
+    if first.startswith(_INCLUDE):
+        text = _read(first.removeprefix(_INCLUDE).strip()) + text
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _read(name: str) -> str:
+    file = resources.files("redis_state.backend").joinpath("scripts") / f"{name}.lua"
+    try:
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise InternalError("reading a script", found=f"there is no {name}.lua") from error

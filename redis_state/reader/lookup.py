@@ -1,0 +1,176 @@
+"""Reading one key from many partitions at once (docs/format.md, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command
+from redis_state.errors import FormatError, UnavailableError
+from redis_state.format.bucketing import bucket_of
+from redis_state.format.entry import Segment
+from redis_state.format.header import FIELD, Family, Header
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.segment import part_fields, read_header, read_rows
+from redis_state.reader.partition import Opened, reopen
+
+_REOPENS_MAX = 5
+_WHAT = "reading a key"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one partition says of a key.
+
+    Attributes:
+        value: ``None`` if the key is absent.
+        families: The family table of the version.
+    """
+
+    opened: Opened
+    value: bytes | None
+    families: tuple[Family, ...]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What was fetched of one segment: its header, and the bucket's parts as far as known."""
+
+    head: Header
+    fields: dict[str, bytes]
+    missing: list[str]
+
+
+def look_up(client: Client, partitions: Sequence[Opened], key: bytes, *, kind: str) -> list[Found]:
+    """The value of a stored key in each of the partitions.
+
+    One round trip, one more where a bucket has parts, more where maintenance interferes.
+
+    Raises:
+        StateError: A published segment was destroyed.
+        FormatError: Blocks are damaged.
+    """
+    found: list[Found] = []
+    wanted = list(partitions)
+    for _ in range(_REOPENS_MAX):
+        pieces = _fetch(client, wanted, key, kind)
+        _fetch_parts(client, pieces, wanted)
+        gone: list[Opened] = []
+        for opened, of_partition in zip(wanted, pieces, strict=True):
+            if of_partition is None:
+                gone.append(opened)
+            else:
+                found.append(_evaluate(opened, of_partition, key))
+        if not gone:
+            return found
+        wanted = reopen(client, gone)
+    raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+
+
+def _fetch(
+    client: Client, wanted: Sequence[Opened], key: bytes, kind: str
+) -> list[list[_Piece] | None]:
+    commands: list[Command] = []
+    for opened in wanted:
+        for segment in opened.segments:
+            if segment.entry.blocks:
+                names = [FIELD] if segment.entry.header else []
+                bucket = str(bucket_of(key, kind=kind, buckets=segment.entry.buckets))
+                redis_key = opened.key(segment)
+                commands.append(("HMGET", redis_key, bucket, *names))
+                commands.append(("HLEN", redis_key))
+    replies = iter(client.call(_WHAT, commands) if commands else ())
+    result: list[list[_Piece] | None] = []
+    for opened in wanted:
+        # Every reply is taken, so that those of the next partition stay in step.
+        taken = [
+            (segment, next(replies), next(replies))
+            for segment in opened.segments
+            if segment.entry.blocks
+        ]
+        if any(count != segment.entry.blocks for segment, _, count in taken):
+            result.append(None)
+            continue
+        by_segment = {segment.ident: values for segment, values, _ in taken}
+        result.append(
+            [
+                _piece(segment, by_segment.get(segment.ident), key, kind)
+                for segment in opened.segments
+            ]
+        )
+    return result
+
+
+def _piece(segment: Segment, values: list[bytes | None] | None, key: bytes, kind: str) -> _Piece:
+    if values is None:
+        return _Piece(Header(), {}, [])
+    head = read_header(segment, values[1] if segment.entry.header else None)
+    bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
+    names = part_fields(bucket, head.parts.get(bucket, 1))
+    if values[0] is None:
+        if len(names) > 1:
+            raise FormatError(f"reading {segment.ident}", found="a bucket has no part 0")
+        return _Piece(head, {}, [])
+    return _Piece(head, {names[0]: values[0]}, names[1:])
+
+
+def _fetch_parts(
+    client: Client, pieces: list[list[_Piece] | None], wanted: Sequence[Opened]
+) -> None:
+    places = [
+        (index, opened, segment, piece)
+        for index, (opened, of_partition) in enumerate(zip(wanted, pieces, strict=True))
+        if of_partition is not None
+        for segment, piece in zip(opened.segments, of_partition, strict=True)
+        if piece.missing
+    ]
+    if not places:
+        return
+    commands: list[Command] = []
+    for _, opened, segment, piece in places:
+        commands.append(("HMGET", opened.key(segment), *piece.missing))
+        commands.append(("HLEN", opened.key(segment)))
+    replies = client.call(_WHAT, commands)
+    for place, values, count in zip(places, replies[::2], replies[1::2], strict=True):
+        index, _, segment, piece = place
+        if count != segment.entry.blocks:
+            pieces[index] = None
+        elif any(value is None for value in values):
+            raise FormatError(f"reading {segment.ident}", found="a part of a bucket is missing")
+        else:
+            piece.fields.update(zip(piece.missing, values, strict=True))
+
+
+def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:
+    families: tuple[Family, ...] | None = None
+    value: Value = None
+    tail = b""
+    decided = False
+    for segment, piece in zip(opened.segments, pieces, strict=True):
+        if families is None:
+            families = piece.head.families
+        if decided:
+            continue
+        rows = _rows(segment, piece.fields)
+        said = key in rows
+        value = rows.get(key)
+        if isinstance(value, Appended):
+            tail, said = value.data + tail, False
+        decided = said or any(
+            tombstone.family == family_of(key) and tombstone.covers(key[FAMILY_BYTES:])
+            for tombstone in piece.head.tombstones
+        )
+    if families is None and opened.segments:
+        raise FormatError(_WHAT, found="no segment has a family table", where=str(opened.id))
+    whole = value if isinstance(value, bytes) else None
+    if tail:
+        whole = (whole or b"") + tail
+    return Found(opened, whole, families or ())
+
+
+def _rows(segment: Segment, fields: Mapping[str, bytes]) -> dict[bytes, Value]:
+    rows: dict[bytes, Value] = {}
+    for name, raw in fields.items():
+        rows.update(read_rows(segment, name, raw))
+    return rows

@@ -1,0 +1,86 @@
+"""Live reads of the state of streaming queries, from any process."""
+
+from __future__ import annotations
+
+import difflib
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
+from redis_state.config import Config
+from redis_state.errors import NotFoundError
+from redis_state.reader.query import Query
+from redis_state.reader.registry import QueryInfo, parse_listing
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
+
+
+class Reader:
+    """Reads what queries keep in one Redis; `connect` makes it. It never changes anything there.
+
+    Attributes:
+        client: The connections, which count their round trips.
+    """
+
+    def __init__(self, config: Config, *, clock: Clock = SYSTEM) -> None:
+        self.client = Client(config, clock=clock)
+        self._tenant = keys.tenant_of(config.key_prefix)
+
+    def queries(self) -> list[QueryInfo]:
+        """The queries that keep state in this Redis, database and key prefix."""
+        command = ("HGETALL", keys.checkpoints(tenant=self._tenant))
+        (raw,) = self.client.call("listing the queries", [command])
+        return parse_listing(raw)
+
+    def query(self, which: str) -> Query:
+        """Find a query by its name, its id, or the id of its checkpoint.
+
+        Of several checkpoints of one name or id, the one that was started last is taken.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        queries = self.queries()
+        found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
+        if not found:
+            names = [info.name or info.id for info in queries]
+            near = difflib.get_close_matches(which, names, n=1)
+            hint = f"Did you mean '{near[0]}'? " if near else ""
+            raise NotFoundError(
+                f"looking for query '{which}'",
+                found="there is none in this Redis, database and key prefix",
+                advice=f"{hint}Queries: {', '.join(names) or 'none'}.",
+            )
+        newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
+        return Query(self.client, newest, tenant=self._tenant)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(url: str, **options: object) -> Reader:
+    """Prepare to read state; the first call connects.
+
+    Args:
+        url: ``redis://host[:port][/database]`` or ``rediss://…``.
+        options: As `redis_state.configure`, by their names in Python.
+
+    Raises:
+        ConfigError: The URL or an option is wrong.
+    """
+    return Reader(config.parse({"url": url, **options}))

@@ -1,0 +1,184 @@
+"""What Redis lists of queries and operators (docs/format.md, section 9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.errors import FormatError
+from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
+from redis_state.ids import is_gen, text_number
+
+FORMAT = "1"
+PARTITIONS_MAX = 1 << 20
+_FAMILY_PARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInfo:
+    """A streaming query as the list of checkpoints names it.
+
+    Attributes:
+        gen: Id of the checkpoint, which all its keys carry.
+        id: Spark's id of the query.
+        name: Empty if the query has none.
+        created_ms: When the query was listed first; milliseconds since 1970.
+        seen_ms: When it was listed last.
+        partitions: Number of partitions by operator and store, as far as the list says.
+    """
+
+    gen: str
+    id: str
+    name: str
+    created_ms: int
+    seen_ms: int
+    partitions: Mapping[tuple[int, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInfo:
+    """A store of a stateful operator.
+
+    Attributes:
+        operator: Spark's id of the operator.
+        store: Spark's name of the store.
+        name: Spark's name of the operator, such as ``stateStoreSave``; may be empty.
+        families: Column families, for finding keys by column names.
+    """
+
+    operator: int
+    store: str
+    name: str
+    partitions: int
+    families: tuple[Family, ...]
+
+
+def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
+    """Read the list of checkpoints.
+
+    Raises:
+        FormatError: An entry is damaged.
+    """
+    partitions: dict[str, dict[tuple[int, str], int]] = {}
+    listed: dict[str, dict[str, Any]] = {}
+    for raw_name, raw_value in raw.items():
+        name, value = _text(raw_name), _text(raw_value)
+        gen, separator, rest = name.partition(":")
+        if not is_gen(gen):
+            raise _bad("an entry is of no checkpoint")
+        if separator:
+            partitions.setdefault(gen, {})[_store(rest)] = _partitions(text_number(value))
+        else:
+            listed[gen] = _object(value)
+    return [
+        QueryInfo(
+            gen,
+            _string(entry, "id"),
+            _string(entry, "name"),
+            _whole(entry, "created"),
+            _whole(entry, "seen"),
+            partitions.get(gen, {}),
+        )
+        for gen, entry in sorted(listed.items())
+    ]
+
+
+def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], OperatorInfo]:
+    """Read the operators from the hash of a query.
+
+    Raises:
+        FormatError: It is of another format, or damaged.
+    """
+    fields = {_text(name): value for name, value in raw.items()}
+    if fields and fields.get("f") != FORMAT.encode():
+        raise FormatError(
+            "reading a query",
+            found="it is of a format that this release does not know",
+            advice="Use the release that wrote it.",
+        )
+    found: dict[tuple[int, str], OperatorInfo] = {}
+    for name, value in fields.items():
+        if name.startswith("op:"):
+            operator, store = _store(name.removeprefix("op:"))
+            entry = _object(_text(value))
+            families = entry.get("families")
+            if not isinstance(families, list):
+                raise _bad("an operator has no list of families")
+            found[operator, store] = OperatorInfo(
+                operator,
+                store,
+                _string(entry, "operator"),
+                _partitions(entry.get("partitions")),
+                tuple(map(_family, families)),
+            )
+    return dict(sorted(found.items()))
+
+
+def _store(text: str) -> tuple[int, str]:
+    digits, separator, store = text.partition(":")
+    operator = text_number(digits)
+    if operator is None or not separator or not store:
+        raise _bad("an entry is of no operator and store")
+    return operator, store
+
+
+def _partitions(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= PARTITIONS_MAX:
+        raise _bad("a number of partitions is malformed")
+    return value
+
+
+def _family(row: object) -> Family:
+    if not isinstance(row, list) or len(row) != _FAMILY_PARTS:
+        raise _bad("a column family is malformed")
+    id_, name, kind, params, key, value, multi_value, internal = row
+    numbers = [*params, id_] if isinstance(params, list) else [None]
+    if (
+        any(type(number) is not int or number < 0 for number in numbers)
+        or id_ > FAMILY_ID_MAX
+        or not isinstance(name, str)
+        or kind not in KINDS
+        or (kind == "prefix" and len(params) != 1)
+        or not isinstance(multi_value, bool)
+        or not isinstance(internal, bool)
+    ):
+        raise _bad("a column family is malformed")
+    schemas = json.dumps(key), json.dumps(value)
+    return Family(id_, name, kind, tuple(params), *schemas, multi_value, internal)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad("an entry is not JSON") from error
+    if not isinstance(value, dict):
+        raise _bad("an entry is no JSON object")
+    return value
+
+
+def _string(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name, "")
+    if not isinstance(value, str):
+        raise _bad(f"'{name}' is no text")
+    return value
+
+
+def _whole(entry: Mapping[str, Any], name: str) -> int:
+    value = entry.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _bad(f"'{name}' is no whole number")
+    return value
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise _bad("an entry is no UTF-8") from error
+
+
+def _bad(found: str) -> FormatError:
+    return FormatError("reading the list of queries or operators", found=found)

@@ -1,0 +1,171 @@
+"""Plants a query into a server as docs/format.md says, without the writer's code or any script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from redis_state import keys
+from redis_state.format.entry import Entry
+from redis_state.format.header import Family, Tombstone
+from redis_state.format.rows import Value
+from redis_state.format.segment import SegmentWriter
+from redis_state.ids import PartitionId, StoreId
+from redis_state.reader.codec import codec_of
+from redis_state.reader.murmur3 import partition_of
+from redis_state.reader.unsafe_row import encode
+
+GEN = "0123456789abcdef0123456789abcdef"
+QUERY_ID = "6d2bd1e5-0c7c-4c3e-9d77-111111111111"
+
+
+def schema(**types: str) -> str:
+    fields = [
+        {"name": name, "type": type_, "nullable": True, "metadata": {}}
+        for name, type_ in types.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def family(key: str, value: str, *, kind: str = "none", params: Sequence[int] = ()) -> Family:
+    return Family(0, "default", kind, tuple(params), key, value)
+
+
+PLAIN = family(schema(carrier="string"), schema(count="long", total="double"))
+
+
+def uid(version: int) -> str:
+    return f"{version:032x}"
+
+
+@dataclass
+class Planted:
+    """One operator of a planted query."""
+
+    client: redis.Redis
+    family: Family = PLAIN
+    partitions: int = 4
+    gen: str = GEN
+    name: str = "flights"
+    operator: int = 0
+    store: str = "default"
+    tenant: str = ""
+    buckets: int | None = None
+    live: dict[int, set[bytes]] = field(default_factory=dict)
+
+    def register(self, *, listed: bool = True, name: str | None = None) -> None:
+        table = [
+            self.family.id,
+            self.family.name,
+            self.family.kind,
+            list(self.family.params),
+            json.loads(self.family.key_schema),
+            json.loads(self.family.value_schema),
+            False,
+            False,
+        ]
+        described = {"operator": "agg", "partitions": self.partitions, "families": [table]}
+        query = keys.query(self.gen, tenant=self.tenant)
+        self.client.hset(
+            query,
+            mapping={
+                "f": "1",
+                "name": self.name,
+                "epoch": "1",
+                f"op:{self.operator}:{self.store}": json.dumps(described),
+            },
+        )
+        listing = {
+            "path": "00",
+            "id": QUERY_ID,
+            "name": self.name if name is None else name,
+            "created": 1,
+            "seen": 2,
+        }
+        checkpoints = keys.checkpoints(tenant=self.tenant)
+        self.client.hset(checkpoints, self.gen, json.dumps(listing))
+        if listed:
+            place = f"{self.gen}:{self.operator}:{self.store}"
+            self.client.hset(checkpoints, place, str(self.partitions))
+
+    def id(self, partition: int) -> PartitionId:
+        return PartitionId(StoreId(self.gen, self.operator, self.store, self.tenant), partition)
+
+    def key(self, values: Mapping[str, Any]) -> bytes:
+        return codec_of(self.family).encode_key(values)
+
+    def value(self, values: Mapping[str, Any]) -> bytes:
+        return b"\0" + encode(codec_of(self.family).value, values)
+
+    def partition(self, values: Mapping[str, Any]) -> int:
+        return partition_of(codec_of(self.family).key, values, partitions=self.partitions)
+
+    def commit(
+        self,
+        version: int,
+        changes: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+        *,
+        confirmed: bool = True,
+    ) -> None:
+        """A version of every partition; a value of `None` removes its key."""
+        by_partition: dict[int, dict[bytes, Value]] = {n: {} for n in range(self.partitions)}
+        for key, value in changes:
+            stored = None if value is None else self.value(value)
+            by_partition[self.partition(key)][self.key(key)] = stored
+        for number, rows in by_partition.items():
+            self.delta(number, version, rows, confirmed=confirmed)
+
+    def delta(
+        self,
+        partition: int,
+        version: int,
+        rows: Mapping[bytes, Value],
+        *,
+        confirmed: bool = True,
+        tombstones: Sequence[Tombstone] = (),
+    ) -> Entry:
+        live = self.live.setdefault(partition, set())
+        live -= {key for key in live if any(tombstone.covers(key[2:]) for tombstone in tombstones)}
+        live |= {key for key, value in rows.items() if value is not None}
+        live -= {key for key, value in rows.items() if value is None}
+        ident = f"d:{version}:{uid(version)}"
+        writer = SegmentWriter(ident, [self.family], self.buckets)
+        writer.add(rows)
+        entry = writer.finish(
+            ref=uid(version - 1) if version > 1 else "-",
+            live=len(live),
+            with_families=version == 1,
+            tombstones=tombstones,
+        )
+        self._enter(partition, ident, ident, writer.fields, entry)
+        fields = {"f": "1", "e": "1", "r": "run", "n": "2", "w": "0"}
+        fields |= {"l": str(version), "lu": uid(version)}
+        if confirmed:
+            fields |= {"o": str(version), "ou": uid(version)}
+        self.client.hset(keys.meta(self.id(partition)), mapping=fields)
+        return entry
+
+    def snapshot(self, partition: int, version: int, rows: Mapping[bytes, Value]) -> None:
+        """A snapshot beside the deltas, and the deltas up to it dropped."""
+        ident = f"s:{version}:writer"
+        writer = SegmentWriter(ident, [self.family], self.buckets)
+        writer.add(rows)
+        entry = writer.finish(ref="writer", live=len(rows), with_families=True)
+        self._enter(partition, ident, f"s:{version}:{uid(version)}", writer.fields, entry)
+        for old in range(1, version + 1):
+            self.drop(partition, f"d:{old}:{uid(old)}")
+
+    def drop(self, partition: int, ident: str) -> None:
+        self.client.hdel(keys.meta(self.id(partition)), ident)
+        self.client.delete(keys.segment(self.id(partition), ident))
+
+    def _enter(
+        self, partition: int, ident: str, name: str, fields: Mapping[str, bytes], entry: Entry
+    ) -> None:
+        if fields:
+            self.client.hset(keys.segment(self.id(partition), ident), mapping=dict(fields))
+        self.client.hset(keys.meta(self.id(partition)), name, entry.text)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import redis_state
+from redis_state import keys
+from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError
+from redis_state.format.header import Tombstone
+from redis_state.reader import Reader
+from tests.contract.planting import GEN, PLAIN, QUERY_ID, Planted, family, schema, uid
+from tests.support.redis_server import RedisServer
+
+UA = {"carrier": "UA"}
+AA = {"carrier": "AA"}
+ONE = {"count": 1, "total": 0.5}
+TWO = {"count": 2, "total": 1.5}
+
+
+@pytest.fixture
+def planted(redis_server: RedisServer) -> Planted:
+    return Planted(redis_server.client())
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer) -> Iterator[Reader]:
+    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+        yield reader
+
+
+def test_get_reads_the_confirmed_version(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, ONE)])
+    planted.commit(2, [(UA, TWO)])
+    planted.commit(3, [(UA, None)], confirmed=False)
+    state = reader.query("flights").operator(0)
+    assert state.get(UA) == TWO
+    assert state.get(AA) == ONE
+    assert state.get({"carrier": "ZZ"}) is None
+    assert state.get(UA, version=1) == ONE
+    assert state.get(UA, version=3) is None
+    assert state.get(["UA"]) == TWO
+
+
+def test_items_gives_every_live_row_once(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [({"carrier": f"c{i}"}, {"count": i, "total": 0.0}) for i in range(500)])
+    planted.commit(2, [({"carrier": "c7"}, None), ({"carrier": "new"}, TWO)])
+    rows = [(key["carrier"], value["count"]) for key, value in reader.query(GEN).operator().items()]
+    expected = {f"c{i}": i for i in range(500) if i != 7} | {"new": 2}
+    assert len(rows) == len(expected)
+    assert dict(rows) == expected
+
+
+@pytest.mark.parametrize("partitions", [1, 200])
+def test_three_round_trips_from_connecting_to_a_value(
+    planted: Planted, redis_server: RedisServer, partitions: int
+) -> None:
+    planted.partitions = partitions
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    with redis_state.connect(redis_server.url) as reader:
+        assert reader.query("flights").operator(0).get(UA) == ONE
+        assert reader.client.round_trips == 3
+        assert reader.queries()
+        assert reader.client.round_trips == 4
+
+
+def test_an_unlisted_number_of_partitions_costs_one_more_trip(
+    planted: Planted, reader: Reader
+) -> None:
+    planted.register(listed=False)
+    planted.commit(1, [(UA, ONE)])
+    assert reader.query("flights").operator(0).get(UA) == ONE
+    assert reader.client.round_trips == 4
+
+
+def test_reading_changes_nothing(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    before = {key: planted.client.dump(key) for key in planted.client.keys("*")}
+    state = reader.query("flights").operator(0)
+    assert state.get(UA) == ONE
+    assert len(list(state.items())) == 1
+    assert {key: planted.client.dump(key) for key in planted.client.keys("*")} == before
+
+
+@pytest.mark.parametrize("which", ["flights", QUERY_ID, GEN])
+def test_a_query_is_found_by_name_id_and_checkpoint(
+    planted: Planted, reader: Reader, which: str
+) -> None:
+    planted.register()
+    assert reader.query(which).info.gen == GEN
+    (info,) = reader.queries()
+    assert (info.name, info.id, dict(info.partitions)) == ("flights", QUERY_ID, {(0, "default"): 4})
+    (operator,) = reader.query(which).operators()
+    assert (operator.operator, operator.store, operator.partitions) == (0, "default", 4)
+
+
+def test_what_is_not_there_is_named(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    with pytest.raises(NotFoundError, match=r"Did you mean 'flights'"):
+        reader.query("flight")
+    with pytest.raises(NotFoundError, match=r"0 \(default\)"):
+        reader.query("flights").operator(3).get(UA)
+    with pytest.raises(ConfigError, match=r"'career' is unknown"):
+        reader.query("flights").operator().get({"career": "UA"})
+
+
+def test_a_version_that_is_not_there_is_an_error(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    with pytest.raises(StateError) as error:
+        reader.query("flights").operator().get(UA, version=9)
+    assert error.value.kind == Kind.STATE_LOST
+
+
+def test_a_key_prefix_is_another_list(planted: Planted, redis_server: RedisServer) -> None:
+    planted.tenant = "team:"
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    with redis_state.connect(redis_server.url, key_prefix="team") as reader:
+        assert reader.query("flights").operator().get(UA) == ONE
+    with redis_state.connect(redis_server.url) as reader:
+        assert reader.queries() == []
+
+
+def test_prefix_keys_are_found(redis_server: RedisServer, reader: Reader) -> None:
+    layout = family(
+        schema(user="string", session="long"), schema(n="integer"), kind="prefix", params=[1]
+    )
+    planted = Planted(redis_server.client(), family=layout)
+    planted.register()
+    key = {"user": "ann", "session": 4}
+    planted.commit(1, [(key, {"n": 3}), ({"user": "ann", "session": 5}, {"n": 4})])
+    state = reader.query("flights").operator()
+    assert state.get(key) == {"n": 3}
+    assert sorted(k["session"] for k, _ in state.items()) == [4, 5]
+
+
+def test_tombstones_hide_older_rows_only(planted: Planted, reader: Reader) -> None:
+    planted.partitions = 1
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, ONE)])
+    planted.delta(0, 2, {planted.key(AA): planted.value(TWO)}, tombstones=[Tombstone(0)])
+    state = reader.query("flights").operator()
+    assert state.get(UA) is None
+    assert state.get(AA) == TWO
+    assert list(state.items()) == [(AA, TWO)]
+
+
+def test_parts_of_a_bucket_are_read(planted: Planted, reader: Reader) -> None:
+    planted.partitions = planted.buckets = 1
+    planted.register()
+    many = [({"carrier": f"c{i}" * 20}, {"count": i, "total": 0.0}) for i in range(2000)]
+    planted.commit(1, many)
+    key, value = many[-1]
+    state = reader.query("flights").operator()
+    assert state.get(key) == value
+    assert reader.client.round_trips == 4
+    assert len(list(state.items())) == 2000
+
+
+def drop_after_open(reader: Reader, action: Callable[[], None]) -> None:
+    """Lets maintenance in between opening and reading."""
+    call = reader.client.call
+
+    def late(attempted: str, commands: Any) -> list[Any]:
+        replies = call(attempted, commands)
+        if any(command[0] == "EVAL" for command in commands):
+            reader.client.call = call  # type: ignore[method-assign]
+            action()
+        return replies
+
+    reader.client.call = late  # type: ignore[method-assign]
+
+
+def test_a_snapshot_that_replaces_deltas_under_way_is_read(
+    planted: Planted, reader: Reader
+) -> None:
+    planted.partitions = 1
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    planted.commit(2, [(AA, TWO)])
+    rows = {planted.key(UA): planted.value(ONE), planted.key(AA): planted.value(TWO)}
+    drop_after_open(reader, lambda: planted.snapshot(0, 2, rows))
+    state = reader.query("flights").operator()
+    assert state.get(UA) == ONE
+    assert state.get(AA) == TWO
+
+
+def test_a_destroyed_segment_is_not_absence(planted: Planted, reader: Reader) -> None:
+    planted.partitions = 1
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    planted.client.delete(keys.segment(planted.id(0), f"d:1:{uid(1)}"))
+    state = reader.query("flights").operator()
+    for read in (lambda: state.get(UA), lambda: list(state.items())):
+        with pytest.raises(StateError) as error:
+            read()
+        assert error.value.kind == Kind.STATE_LOST
+
+
+def test_a_damaged_block_is_not_absence(planted: Planted, reader: Reader) -> None:
+    planted.partitions = planted.buckets = 1
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    key = keys.segment(planted.id(0), f"d:1:{uid(1)}")
+    block = planted.client.hget(key, "0")
+    assert isinstance(block, bytes)
+    planted.client.hset(key, "0", block[:-1] + bytes([block[-1] ^ 1]))
+    state = reader.query("flights").operator()
+    for read in (lambda: state.get(UA), lambda: list(state.items())):
+        with pytest.raises(FormatError):
+            read()
+
+
+def test_keys_laid_out_otherwise_than_listed_are_found(planted: Planted, reader: Reader) -> None:
+    planted.partitions = 1
+    planted.family = family(
+        schema(user="string", day="long"), PLAIN.value_schema, kind="prefix", params=[1]
+    )
+    planted.register()
+    planted.family = family(schema(user="string", day="long"), PLAIN.value_schema)
+    key = {"user": "ann", "day": 1}
+    planted.commit(1, [(key, ONE)])
+    assert reader.query("flights").operator().get(key) == ONE
