@@ -76,9 +76,9 @@ class PartitionKey:
     rest: str
 
 
-def checkpoint_patterns(gen: str, *, tenant: str = "") -> tuple[str, str]:
-    """Glob patterns that together match every key of a checkpoint; `owned_by` decides."""
-    return f"{{{tenant}rs:{gen}}}:*", f"{{{tenant}rs:{gen}:*"
+def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
+    """A glob pattern that matches every key of a checkpoint; `owned_by` decides."""
+    return f"{{{tenant}rs:{gen}[:}}]*"
 
 
 def parse_partition_key(key: str, *, gen: str, tenant: str = "") -> PartitionKey | None:

@@ -1,0 +1,189 @@
+"""Removing a checkpoint: every key of it, and no other.
+
+The registry and the manifests name almost all keys. What nothing names (staged by a lost attempt,
+or left behind when a manifest was destroyed) is found by one pass of `SCAN`, the only place where
+redis-state scans. Manifests go after what they name, and the query's hash goes last: a purge that
+was interrupted is finished by another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.errors import ConfigError, FormatError, UnavailableError
+from redis_state.format.entry import parse_segment
+from redis_state.ids import PartitionId, StoreId, is_gen, text_number
+from redis_state.reader.registry import parse_operators
+
+_PARTITIONS_AT_ONCE = 64
+_KEYS_AT_ONCE = 256
+_SCAN_COUNT = 1000
+# A scan returns to its beginning after about (keys / count) calls; resizing can double that.
+_SCAN_CALLS_SPARE = 1000
+_SCAN_CALLS_FACTOR = 4
+_WHAT = "purging a checkpoint"
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is (0: unknown)."""
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class Purged:
+    """What was found, and removed unless it was only counted.
+
+    Attributes:
+        segments: Deltas and snapshots that a manifest names.
+        strays: Keys that nothing names.
+        live_instances: Stores that reported within the last minute: the query may still run.
+        listed: Whether the list of checkpoints has it.
+    """
+
+    partitions: int = 0
+    segments: int = 0
+    strays: int = 0
+    live_instances: int = 0
+    listed: bool = False
+    names: set[str] = field(default_factory=set, repr=False)
+
+    @property
+    def keys(self) -> int:
+        """Keys of the checkpoint."""
+        return len(self.names)
+
+
+def purge(
+    client: Client,
+    gen: str,
+    *,
+    tenant: str = "",
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Purged:
+    """Remove every key of a checkpoint.
+
+    Args:
+        gen: The checkpoint id.
+        tenant: As in `StoreId`.
+        dry_run: Count only.
+
+    Raises:
+        ConfigError: `gen` is no checkpoint id.
+        RedisStateError: Redis does not answer, or refuses a command.
+    """
+    if not is_gen(gen):
+        raise ConfigError(
+            _WHAT,
+            found="the id is not 32 lower-case hexadecimal digits",
+            advice="Give the id that `redis-state queries` prints as 'gen'.",
+        )
+    found = Purged()
+    partitions = _partitions(client, gen, tenant)
+    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+        chunk = partitions[start : start + _PARTITIONS_AT_ONCE]
+        _purge_partitions(client, chunk, found, dry_run=dry_run)
+        progress("partitions", min(start + _PARTITIONS_AT_ONCE, len(partitions)), len(partitions))
+    query = keys.query(gen, tenant=tenant)
+    for batch in _scan(client, gen, tenant, progress):
+        strays = [key for key in batch if key not in found.names and key != query]
+        found.strays += len(strays)
+        found.names.update(strays)
+        if not dry_run:
+            _unlink(client, strays)
+    _purge_registry(client, gen, tenant, found, dry_run=dry_run)
+    return found
+
+
+def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
+    """The partitions that the registry names; others, or all if it is damaged, are scanned for."""
+    (reply,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    try:
+        operators = parse_operators(reply)
+    except FormatError:
+        return []
+    found: list[PartitionId] = []
+    for operator in operators.values():
+        store = StoreId(gen, operator.operator, operator.store, tenant)
+        found += [PartitionId(store, number) for number in range(operator.partitions)]
+    return found
+
+
+def _purge_partitions(
+    client: Client, ids: Sequence[PartitionId], found: Purged, *, dry_run: bool
+) -> None:
+    commands: list[tuple[str | bytes, ...]] = []
+    for id_ in ids:
+        commands += [("HGETALL", keys.meta(id_)), ("EXISTS", keys.instance(id_))]
+    replies = client.call(_WHAT, commands)
+    for id_, meta, live in zip(ids, replies[::2], replies[1::2], strict=True):
+        segments = [keys.segment(id_, ident) for ident in _idents(meta)]
+        if meta:
+            found.partitions += 1
+            found.names.add(keys.meta(id_))
+        if live:
+            found.live_instances += 1
+            found.names.add(keys.instance(id_))
+        found.segments += len(segments)
+        found.names.update(segments)
+        if not dry_run:
+            _unlink(client, [*segments, keys.meta(id_), keys.instance(id_)])
+
+
+def _idents(meta: dict[bytes, bytes]) -> list[str]:
+    """Segments with a key; what cannot be read is left to the scan, which needs no manifest."""
+    idents: list[str] = []
+    for name, entry in meta.items():
+        if name[:2] not in (b"d:", b"s:"):
+            continue
+        try:
+            segment = parse_segment(name.decode("ascii"), entry.decode("ascii"))
+        except (FormatError, UnicodeDecodeError):
+            continue
+        if segment.entry.blocks:
+            idents.append(segment.ident)
+    return idents
+
+
+def _scan(client: Client, gen: str, tenant: str, progress: Progress) -> Iterator[list[str]]:
+    """Keys of the checkpoint, batch by batch, by one bounded pass over the database."""
+    (size,) = client.call(_WHAT, [("DBSIZE",)])
+    calls_max = _SCAN_CALLS_FACTOR * (size // _SCAN_COUNT) + _SCAN_CALLS_SPARE
+    pattern = keys.checkpoint_pattern(gen, tenant=tenant)
+    cursor: str | bytes = "0"
+    for call in range(1, calls_max + 1):
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(_SCAN_COUNT))
+        ((cursor, raw),) = client.call(_WHAT, [command])
+        names = (name.decode("utf-8", "replace") for name in raw)
+        yield [name for name in names if keys.owned_by(name, gen=gen, tenant=tenant)]
+        progress("scanned keys", min(call * _SCAN_COUNT, size), size)
+        # Clients answer the cursor as bytes or as a number.
+        if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
+            return
+    raise UnavailableError(_WHAT, found=f"the scan did not end after {calls_max} calls")
+
+
+def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry_run: bool) -> None:
+    query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
+    there, fields = client.call(_WHAT, [("EXISTS", query), ("HKEYS", checkpoints)])
+    listed = [name for name in fields if name.partition(b":")[0] == gen.encode()]
+    found.listed = bool(listed)
+    if there:
+        found.names.add(query)
+    if dry_run:
+        return
+    if listed:
+        client.call(_WHAT, [("HDEL", checkpoints, *listed)])
+    client.call(_WHAT, [("UNLINK", query)])
+
+
+def _unlink(client: Client, names: Sequence[str]) -> None:
+    """One key a command, so that keys of different hash tags may stand side by side."""
+    for start in range(0, len(names), _KEYS_AT_ONCE):
+        chunk = names[start : start + _KEYS_AT_ONCE]
+        client.call(_WHAT, [("UNLINK", name) for name in chunk])

@@ -1,0 +1,76 @@
+"""The arguments by which commands reach a server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from redis_state import config
+from redis_state.config import Config
+
+PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
+_DEADLINE = "10s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a connection. A password is never one of them: others could see it."""
+    group = parser.add_argument_group(
+        "connection", f"A password is taken from {PASSWORD_VARIABLE} or from --password-file."
+    )
+    group.add_argument("--url", required=True, help="redis://host:port/db or rediss://…")
+    group.add_argument("--username", help="ACL user")
+    group.add_argument("--password-file", metavar="PATH", help="file that holds the password")
+    group.add_argument("--key-prefix", metavar="PREFIX", help="tenant prefix, as the query has it")
+    group.add_argument("--tls-ca-file", metavar="PATH", help="PEM file of trusted certificates")
+    group.add_argument("--tls-cert-file", metavar="PATH", help="PEM file of a client certificate")
+    group.add_argument("--tls-key-file", metavar="PATH", help="PEM file of its private key")
+    group.add_argument(
+        "--deadline",
+        default=_DEADLINE,
+        metavar="DURATION",
+        help=f"how long to keep trying a server that gives no answer (default: {_DEADLINE})",
+    )
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """The options of a connection, without the URL.
+
+    A password file wins over the environment: it was asked for.
+    """
+    names = ("username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
+    options: dict[str, object] = {
+        name: getattr(arguments, name) for name in (*names, "tls_key_file", "deadline")
+    }
+    if arguments.password_file is None:
+        options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
+    return options
+
+
+def config_of(arguments: argparse.Namespace) -> Config:
+    """The checked options of a connection.
+
+    Raises:
+        ConfigError: One is wrong.
+    """
+    return config.parse({"url": arguments.url, **options_of(arguments)})
+
+
+class ProgressLine:
+    """One line on standard error that tells how far long work is; silent where nobody looks."""
+
+    def __init__(self) -> None:
+        self._shown = False
+        self._active = sys.stderr.isatty()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that `done` of `total` are done."""
+        if self._active:
+            print(f"\r\x1b[K{what}: {done:,} of {total:,}", end="", file=sys.stderr, flush=True)
+            self._shown = True
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = False

@@ -1,0 +1,66 @@
+"""`redis-state get`: the state of one key."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from redis_state.cli.connection import add_arguments, options_of
+from redis_state.cli.values import key_of, to_json
+from redis_state.errors import NotFoundError
+from redis_state.ids import DEFAULT_STORE
+from redis_state.reader import OperatorInfo, Query, connect
+from redis_state.reader.spark_types import parse_schema
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+ABSENT_STATUS = 3
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "get",
+        help="print the state of one key as JSON",
+        description="Print the value columns of one key as a JSON object, or null and exit with "
+        f"status {ABSENT_STATUS} if there is no such key.",
+    )
+    parser.add_argument("--query", required=True, help="name or id of the query, or a gen")
+    parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
+    parser.add_argument("--store", default=DEFAULT_STORE, help="Spark's store name")
+    parser.add_argument("--version", type=int, help="state version (default: the confirmed one)")
+    add_arguments(parser)
+    parser.add_argument(
+        "key",
+        nargs="*",
+        metavar="COLUMN=VALUE",
+        help="a key column: name=text, or name:=JSON (null, or an object for a window)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the value."""
+    with connect(arguments.url, **options_of(arguments)) as reader:
+        query = reader.query(arguments.query)
+        info = _operator(query, arguments.operator, arguments.store)
+        key = key_of(parse_schema(info.families[0].key_schema), arguments.key)
+        state = query.operator(arguments.operator, arguments.store)
+        value = state.get(key, version=arguments.version)
+    print(json.dumps(to_json(value), ensure_ascii=False))
+    return 0 if value is not None else ABSENT_STATUS
+
+
+def _operator(query: Query, operator: int, store: str) -> OperatorInfo:
+    operators = query.operators()
+    for info in operators:
+        if (info.operator, info.store) == (operator, store) and info.families:
+            return info
+    there = ", ".join(f"{info.operator} ({info.store})" for info in operators)
+    raise NotFoundError(
+        f"reading operator {operator}, store '{store}'",
+        found="the query lists no such operator or store",
+        advice=f"Operators and stores that have state: {there or 'none'}.",
+    )

@@ -1,0 +1,98 @@
+"""The marker file of a checkpoint, which says which keys are its own (docs/format.md, 9)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from redis_state.errors import ConfigError, FormatError, Kind, StateError
+from redis_state.ids import is_gen
+
+NAME = "_redis_state"
+_STATE = "state"
+_FORMAT = 1
+_BYTES_MAX = 1 << 16
+_SCHEMES = ("file://", "file:")
+
+
+def local_path(checkpoint: str) -> Path:
+    """The path of a checkpoint in the local file system.
+
+    Raises:
+        ConfigError: It is in another one.
+    """
+    for scheme in _SCHEMES:
+        if checkpoint.startswith(scheme):
+            return Path(checkpoint.removeprefix(scheme))
+    if "://" in checkpoint:
+        raise ConfigError(
+            "reading the marker file",
+            found="the checkpoint is in no local file system",
+            advice=f"Read its file {_STATE}/{NAME} there, and give the 'gen' in it with --gen.",
+        )
+    return Path(checkpoint)
+
+
+def gen_of(checkpoint: str) -> str:
+    """The id of a checkpoint.
+
+    Raises:
+        StateError: There is no marker file, or it is a copy of another checkpoint's.
+        FormatError: The file is damaged.
+        ConfigError: The checkpoint is in no local file system.
+    """
+    state = local_path(checkpoint).absolute() / _STATE
+    attempted = f"reading the marker file {state / NAME}"
+    try:
+        with (state / NAME).open("rb") as file:
+            raw = file.read(_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise StateError(
+            attempted,
+            kind=Kind.MARKER_MISSING,
+            found="it is not there",
+            advice="Check the path, or give the checkpoint's id with --gen.",
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            attempted, found=type(error).__name__, advice="Make it readable."
+        ) from error
+    gen, path_hash = _parse(attempted, raw)
+    if path_hash not in _hashes(state):
+        raise StateError(
+            attempted,
+            kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
+            found="the checkpoint was made under another path, so its keys may be another's",
+            advice=f"If they are to be removed all the same, give --gen {gen}.",
+        )
+    return gen
+
+
+def _parse(attempted: str, raw: bytes) -> tuple[str, str]:
+    try:
+        marker = json.loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(attempted, found="it is not JSON") from error
+    if not isinstance(marker, dict) or marker.get("format") != _FORMAT:
+        raise FormatError(attempted, found="its format is unknown to this release")
+    gen, path_hash = marker.get("gen"), marker.get("path")
+    if not isinstance(gen, str) or not is_gen(gen) or not isinstance(path_hash, str):
+        raise FormatError(attempted, found="it names no checkpoint id or path")
+    return gen, path_hash
+
+
+def _hashes(state: Path) -> set[str]:
+    """Of the qualified path as Hadoop spells it, with and without symbolic links."""
+    paths = {str(state), str(state.resolve()), str(Path(*_without_dots(state)))}
+    return {hashlib.sha256(f"file:{path}".encode()).hexdigest() for path in paths}
+
+
+def _without_dots(path: Path) -> list[str]:
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part != "..":
+            parts.append(part)
+    return parts

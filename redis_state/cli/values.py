@@ -1,0 +1,122 @@
+"""Texts of the command line as values of Spark's types, and values as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from redis_state.errors import ConfigError
+from redis_state.reader.spark_types import Atomic, Row, Struct, Type
+
+_JSON_SIGN = ":"
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _instant(text: str) -> datetime:
+    """Python 3.10 does not read the short sign of UTC."""
+    return datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "boolean": _truth,
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "decimal": Decimal,
+    "string": str,
+    "binary": bytes.fromhex,
+    "date": date.fromisoformat,
+    "timestamp": _instant,
+    "timestamp_ntz": datetime.fromisoformat,
+    "time": time.fromisoformat,
+}
+
+
+def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
+    """Key columns from ``name=text`` and ``name:=JSON``.
+
+    Raises:
+        ConfigError: A pair is malformed, or a value does not fit its column.
+    """
+    types = {field.name: field.type for field in schema.fields}
+    key: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        is_json = name.endswith(_JSON_SIGN) and name not in types
+        name = name.removesuffix(_JSON_SIGN) if is_json else name
+        if not separator:
+            raise _bad("a key column", "there is no '='", "Write name=value, or name:=JSON.")
+        if name in key:
+            raise _bad(f"key column '{name}'", "it is given twice", "Give it once.")
+        type_ = types.get(name)
+        if type_ is None:
+            columns = f"Key columns: {', '.join(types) or 'none'}."
+            raise _bad(f"key column '{name}'", "there is no such column", columns)
+        raw: Any = _json(name, text) if is_json or isinstance(type_, Struct) else text
+        key[name] = _value(name, type_, raw)
+    return key
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_float=str, parse_int=str)
+    except (ValueError, RecursionError) as error:
+        raise _bad(
+            f"key column '{name}'", "its value is not JSON", "Quote it once more."
+        ) from error
+
+
+def _value(name: str, type_: Type, raw: Any) -> Any:
+    if raw is None:
+        return None
+    if isinstance(type_, Struct) and isinstance(raw, dict):
+        fields = {field.name: field.type for field in type_.fields}
+        return {part: _value(part, fields.get(part, type_), raw[part]) for part in raw}
+    kind = type_.name if isinstance(type_, Atomic) else ""
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise _bad(
+            f"key column '{name}'",
+            f"a value of type {kind or 'array, map or struct'} cannot be written like this",
+            "Use redis_state.connect in Python.",
+        )
+    try:
+        return reader(str(raw).lower() if isinstance(raw, bool) else raw)
+    except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
+        raise _bad(
+            f"key column '{name}'", f"its value is no {kind}", "Write it as Spark shows it."
+        ) from error
+
+
+def to_json(value: Any) -> Any:
+    """A value of a state row in the types of JSON; what JSON lacks becomes a text."""
+    if isinstance(value, Row):
+        return to_json(value.as_dict())
+    if isinstance(value, Mapping):
+        return {str(to_json(name)): to_json(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    return value
+
+
+def _bad(what: str, found: str, advice: str) -> ConfigError:
+    return ConfigError(what, found=found, advice=advice)
