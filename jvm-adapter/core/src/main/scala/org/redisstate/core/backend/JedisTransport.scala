@@ -79,7 +79,8 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
         throw new ConfigException(s"the TLS handshake with ${settings.url} failed: ${rootOf(e).getMessage}. " +
           "Check that the port speaks TLS, and tls.caFile and the host name in the URL.", e)
       case e: JedisException =>
-        throw new TransportException(s"no connection to ${settings.url}: ${rootOf(e).getMessage}", e)
+        val hint = if (settings.url.tls) " (does that port speak TLS? redis:// is without)" else ""
+        throw new TransportException(s"no connection to ${settings.url}: ${rootOf(e).getMessage}$hint", e)
     }
   }
 

@@ -10,11 +10,11 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.format.Family
 import org.redisstate.core.ids.{PartitionId, Run}
@@ -166,7 +166,7 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
     val keepMs = if (conf.ephemeral) ExecutorRegistry.InstanceTtlMs * EphemeralHeartbeats else 0L
     val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
     val client = new PartitionClient(backend, partition, ProtocolSettings(conf.versionsToRetain, keepMs), registry)
-    lazy val run = enter(registry, backend, markerFile, marker)
+    lazy val run = enter(registry, markerFile, marker)
     val store = new PartitionStore(
       client,
       plan.runId,
@@ -186,8 +186,11 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
   }
 
   /** Before the first write of this run: the marker, the run's epoch, and what others need to find the query. */
-  private def enter(registry: RunRegistry, backend: RedisBackend, markerFile: MarkerFile, marker: Marker): Run = {
+  private def enter(registry: RunRegistry, markerFile: MarkerFile, marker: Marker): Run = {
     if (markerFile.read().isEmpty) markerFile.write(marker)
+    // Spark's state reader finds the partitions of an operator by their folders.
+    val folder = id.storeCheckpointLocation()
+    CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
     val context = Option(TaskContext.get())
     def local(name: String) = context.flatMap(c => Option(c.getLocalProperty(name))).getOrElse("")
     val now = System.currentTimeMillis()
@@ -201,9 +204,10 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
       val listing = ("path" -> marker.pathHash) ~ ("id" -> local(StreamExecution.QUERY_ID_KEY)) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)))
-      registry.putOperator(id.operatorId, id.storeName, operatorJson(context.fold(0)(_.numPartitions())))
+      val partitions = context.fold(0)(_.numPartitions())
+      registry.putOperator(id.operatorId, id.storeName, partitions, operatorJson(partitions))
     }
-    logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id through ${backend.getClass.getSimpleName}")
+    logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
   }
 
