@@ -47,11 +47,16 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** What readers need to look up keys of an operator by column names. */
-  def putOperator(operator: Long, storeName: String, json: String): Unit = {
+  /**
+   * What readers need to look up keys of an operator by column names; the list of checkpoints gets
+   * the number of partitions too, so that a reader opens them without asking for the query first.
+   */
+  def putOperator(operator: Long, storeName: String, partitions: Int, json: String): Unit = {
+    val what = s"describe operator $operator store $storeName"
+    backend.call(what, Seq(Command("HSET", query, s"op:$operator:$storeName", json)))
     backend.call(
-      s"describe operator $operator store $storeName",
-      Seq(Command("HSET", query, s"op:$operator:$storeName", json)))
+      what,
+      Seq(Command("HSET", Keys.checkpoints(prefix), s"$gen:$operator:$storeName", partitions.toString)))
     ()
   }
 
