@@ -1,0 +1,118 @@
+"""Python reads the state that Spark wrote, by column names, at the versions that Spark names."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from redis_state.errors import StateError
+from redis_state.reader import Query, Reader
+from tests.spark.streams import Streams
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, v long, ts timestamp"
+BATCHES = 3
+START = datetime(2024, 1, 1, 10, tzinfo=timezone.utc)
+
+
+def rows_of(batch: int) -> list[dict[str, Any]]:
+    """Keys that are new, that change and that stay; one is null."""
+    keys = ["a", "b", "ü", None, f"only{batch}"] + [f"k{n}" for n in range(batch * 10, 300)]
+    return [
+        {
+            "k": key,
+            "v": index + batch,
+            "ts": (START + timedelta(minutes=batch)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        }
+        for index, key in enumerate(keys)
+    ]
+
+
+def run(streams: Streams, reader: Reader, build: Any, *, mode: str = "update") -> Query:
+    source = streams.input("in", SCHEMA)
+    for batch in range(BATCHES):
+        source.add(rows_of(batch))
+    frame: DataFrame = build(source.stream(streams.spark))
+    return reader.query(str(streams.run(frame, "q", mode=mode).id))
+
+
+def sums(batches: int) -> dict[str | None, tuple[int, int]]:
+    found: dict[str | None, tuple[int, int]] = {}
+    for batch in range(batches):
+        for row in rows_of(batch):
+            total, count = found.get(row["k"], (0, 0))
+            found[row["k"]] = total + row["v"], count + 1
+    return found
+
+
+def test_an_aggregation_by_key(streams: Streams, reader: Reader) -> None:
+    query = run(
+        streams,
+        reader,
+        lambda df: df.groupBy("k").agg(sf.sum("v").alias("total"), sf.count("*").alias("n")),
+    )
+    (info,) = query.operators()
+    assert (info.operator, info.store, info.partitions) == (0, "default", 2)
+    assert dict(query.info.partitions) == {(0, "default"): 2}
+    state = query.operator(0)
+    for version in range(1, BATCHES + 1):
+        expected = sums(version)
+        found = {key["k"]: tuple(value.values()) for key, value in state.items(version=version)}
+        assert found == expected
+    for key, value in sums(BATCHES).items():
+        assert tuple((state.get({"k": key}, version=BATCHES) or {}).values()) == value
+    assert state.get({"k": "none such"}) is None
+    with pytest.raises(StateError):
+        state.get({"k": "a"}, version=BATCHES + 5)
+
+
+def test_without_a_version_the_confirmed_one_is_read(streams: Streams, reader: Reader) -> None:
+    query = run(streams, reader, lambda df: df.groupBy("k").agg(sf.sum("v"), sf.count("*")))
+    found = {key["k"]: tuple(value.values()) for key, value in query.operator().items()}
+    # No batch followed the last one, so nothing has confirmed it.
+    assert found == sums(BATCHES - 1)
+
+
+def test_three_round_trips_to_the_first_value(streams: Streams, reader: Reader) -> None:
+    query_id = run(streams, reader, lambda df: df.groupBy("k").count()).info.id
+    before = reader.client.round_trips
+    assert reader.query(query_id).operator(0).get({"k": "ü"}) == {"count": BATCHES - 1}
+    assert reader.client.round_trips - before == 3
+
+
+def test_a_window_is_a_key_column_with_parts(streams: Streams, reader: Reader) -> None:
+    def build(df: DataFrame) -> DataFrame:
+        return df.groupBy(sf.window("ts", "1 minute"), "k").count()
+
+    state = run(streams, reader, build).operator()
+    rows = {(key["k"], tuple(key["window"])): value for key, value in state.items(version=BATCHES)}
+    assert len(rows) == sum(len(rows_of(batch)) for batch in range(BATCHES))
+    window = {"start": START, "end": START + timedelta(minutes=1)}
+    assert state.get({"window": window, "k": "a"}, version=BATCHES) == {"count": 1}
+    assert state.get({"window": window, "k": "only1"}, version=BATCHES) is None
+
+
+def test_deduplication(streams: Streams, reader: Reader) -> None:
+    state = run(streams, reader, lambda df: df.dropDuplicates(["k"]), mode="append").operator()
+    assert {key["k"] for key, _ in state.items(version=BATCHES)} == set(sums(BATCHES))
+    assert state.get({"k": "only1"}, version=1) is None
+    assert state.get({"k": "only1"}, version=BATCHES) is not None
+
+
+def test_session_windows_lie_under_a_prefix(streams: Streams, reader: Reader) -> None:
+    def build(df: DataFrame) -> DataFrame:
+        watermarked = df.withWatermark("ts", "1 hour")
+        return watermarked.groupBy(sf.session_window("ts", "10 seconds"), "k").count()
+
+    query = run(streams, reader, build, mode="append")
+    (info,) = query.operators()
+    assert info.families[0].kind == "prefix"
+    rows = list(query.operator().items(version=BATCHES))
+    assert len(rows) == sum(len(rows_of(batch)) for batch in range(BATCHES))
+    key, value = rows[0]
+    assert query.operator().get(key, version=BATCHES) == value
