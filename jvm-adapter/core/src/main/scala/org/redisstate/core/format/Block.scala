@@ -3,8 +3,6 @@ package org.redisstate.core.format
 import java.nio.charset.StandardCharsets.US_ASCII
 import java.util.zip.CRC32
 
-import com.github.luben.zstd.Zstd
-
 import org.redisstate.core.errors.FormatException
 
 /** The envelope of every stored value (docs/format.md, section 4.1). */
@@ -14,28 +12,25 @@ object Block {
   private val Magic: Byte = 0xb7.toByte
   private val CodecNone: Byte = 0
   private val CodecZstd: Byte = 1
-  private val Level = 1
 
-  def encode(ident: String, field: String, payload: Array[Byte], length: Int): Array[Byte] = {
+  def encode(ident: String, field: String, payload: Array[Byte], length: Int): Array[Byte] =
+    encode(ident, field, payload, length, compress = true)
+
+  private[format] def encode(
+      ident: String,
+      field: String,
+      payload: Array[Byte],
+      length: Int,
+      compress: Boolean): Array[Byte] = {
     if (length > RawLengthMax) {
       throw new FormatException(s"$ident field $field: a block of $length bytes is above $RawLengthMax")
     }
-    val scratch = new Array[Byte](HeaderBytes + Zstd.compressBound(length.toLong).toInt)
-    val packed = Zstd.compressByteArray(
-      scratch,
-      HeaderBytes,
-      scratch.length - HeaderBytes,
-      payload,
-      0,
-      length,
-      Level)
-    val compressed = !Zstd.isError(packed) && packed < length
-    val stored = if (compressed) packed.toInt else length
-    val block = new Array[Byte](HeaderBytes + stored)
-    if (compressed) System.arraycopy(scratch, HeaderBytes, block, HeaderBytes, stored)
-    else System.arraycopy(payload, 0, block, HeaderBytes, stored)
+    val packed = if (compress) Compression.compress(payload, length, HeaderBytes) else null
+    val small = packed != null && packed.length - HeaderBytes < length
+    val block = if (small) packed else new Array[Byte](HeaderBytes + length)
+    if (!small) System.arraycopy(payload, 0, block, HeaderBytes, length)
     block(0) = Magic
-    block(1) = if (compressed) CodecZstd else CodecNone
+    block(1) = if (small) CodecZstd else CodecNone
     putInt(block, 2, length)
     putInt(block, 6, checkOf(ident, field, block))
     block
@@ -57,8 +52,9 @@ object Block {
         java.util.Arrays.copyOfRange(block, HeaderBytes, block.length)
       case CodecZstd =>
         val payload = new Array[Byte](length)
-        val got = Zstd.decompressByteArray(payload, 0, length, block, HeaderBytes, stored)
-        if (Zstd.isError(got) || got != length) bad("the payload does not decompress to its length")
+        if (!Compression.decompress(block, HeaderBytes, stored, payload)) {
+          bad("the payload does not decompress to its length")
+        }
         payload
       case other => bad(s"codec $other is unknown to this release")
     }

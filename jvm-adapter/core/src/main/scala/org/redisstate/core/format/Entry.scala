@@ -21,32 +21,52 @@ final case class Entry(
 
 object Entry {
   val BucketsMax: Int = 1 << 20
+  private val ChecksumMax = 0xffffffffL
 
   def parse(text: String): Entry = {
     def bad(): Nothing =
       throw new FormatException(s"a manifest entry cannot be read: ${text.take(200)}")
-    text.split(' ') match {
+    text.split(" ", -1) match {
       case Array(ref, rows, live, blocks, bytes, buckets, checksum, flags) =>
-        val entry =
-          try {
-            Entry(
-              ref,
-              rows.toLong,
-              live.toLong,
-              blocks.toInt,
-              bytes.toLong,
-              buckets.toInt,
-              checksum.toLong,
-              flags.contains('c'),
-              flags.contains('h'))
-          } catch { case _: NumberFormatException => bad() }
-        val known = flags == "-" || flags.forall(f => f == 'c' || f == 'h')
-        val sane = entry.rows >= 0 && entry.live >= 0 && entry.blocks >= 0 && entry.bytes >= 0 &&
-          entry.buckets >= 1 && entry.buckets <= BucketsMax && Integer.bitCount(entry.buckets) == 1
-        if (known && sane) entry else bad()
+        if (ref != "-" && !Text.isUid(ref)) bad()
+        def number(word: String, max: Long): Long = {
+          val value = Text.number(word)
+          if (value < 0 || value > max) bad()
+          value
+        }
+        val entry = Entry(
+          ref,
+          number(rows, Long.MaxValue),
+          number(live, Long.MaxValue),
+          number(blocks, Int.MaxValue).toInt,
+          number(bytes, Long.MaxValue),
+          number(buckets, BucketsMax).toInt,
+          number(checksum, ChecksumMax),
+          complete = flags == "c" || flags == "ch",
+          header = flags == "h" || flags == "ch")
+        val known = flags == "-" || entry.complete || entry.header
+        if (known && Integer.bitCount(entry.buckets) == 1) entry else bad()
       case _ => bad()
     }
   }
+}
+
+/** Text numbers and uids (docs/format.md, section 1). */
+private[format] object Text {
+  private val UidMax = 64
+
+  /** The number, or -1 when the text is none below 2^63. */
+  def number(text: String): Long = {
+    val digits = text.nonEmpty && text.length <= 19 && text.forall(c => c >= '0' && c <= '9')
+    if (!digits || (text.length > 1 && text(0) == '0')) -1
+    else text.toLongOption.getOrElse(-1)
+  }
+
+  def isUid(text: String): Boolean =
+    text.nonEmpty && text.length <= UidMax && text != "-" && text.forall { c =>
+      (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+      c == '_' || c == '.' || c == '-'
+    }
 }
 
 /** A delta or snapshot that a manifest names. */
@@ -63,9 +83,14 @@ object Segment {
   def snapshotField(version: Long, uid: String): String = s"s:$version:$uid"
 
   /** @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>` */
-  def parse(field: String, entry: String): Segment = field.split(":", 3) match {
-    case Array(kind @ ("d" | "s"), version, uid) if version.nonEmpty && version.forall(_.isDigit) =>
-      Segment(kind == "s", version.toLong, uid, Entry.parse(entry))
+  def parse(field: String, entry: String): Segment = field.split(":", -1) match {
+    case Array(kind @ ("d" | "s"), version, uid) if Text.number(version) > 0 && Text.isUid(uid) =>
+      val parsed = Entry.parse(entry)
+      val snapshot = kind == "s"
+      if (snapshot && (parsed.ref == "-" || parsed.complete)) {
+        throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
+      }
+      Segment(snapshot, version.toLong, uid, parsed)
     case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
   }
 }

@@ -32,7 +32,20 @@ final case class Family(
     internal: Boolean)
 
 /** Removes the stored keys of a family in [from, to); None leaves that side open. */
-final case class Tombstone(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]])
+final case class Tombstone(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]) {
+
+  /** Whether it removes a stored key. */
+  def covers(bytes: Array[Byte], keyOffset: Int, keyLength: Int): Boolean =
+    keyFamily(bytes, keyOffset) == family &&
+      from.forall(compare(bytes, keyOffset, keyLength, _) >= 0) &&
+      to.forall(compare(bytes, keyOffset, keyLength, _) < 0)
+
+  private def keyFamily(bytes: Array[Byte], at: Int): Int =
+    ((bytes(at) & 0xff) << 8) | (bytes(at + 1) & 0xff)
+
+  private def compare(bytes: Array[Byte], offset: Int, length: Int, bound: Array[Byte]): Int =
+    java.util.Arrays.compareUnsigned(bytes, offset + 2, offset + length, bound, 0, bound.length)
+}
 
 /** Field `h` of a segment (docs/format.md, section 4.5). */
 final case class Header(
@@ -54,7 +67,7 @@ final case class Header(
     if (ordered.nonEmpty) {
       out.putString("o")
       out.putArray(ordered.size)
-      ordered.foreach { case (family, firstKeys) =>
+      ordered.sortBy(_._1).foreach { case (family, firstKeys) =>
         out.putArray(2)
         out.putUint(family)
         out.putArray(firstKeys.size)
@@ -105,18 +118,42 @@ object Header {
   val Field = "h"
   val Empty: Header = Header(None, Nil, Map.empty, Nil)
 
+  private val Members = "fopt"
+  private val FamilyIdMax = 0xffff
+  private val PartsMax = 1 << 24
+
   def decode(payload: Array[Byte]): Header = {
     val in = new MsgpackReader(payload)
     var header = Empty
-    for (_ <- 0 until in.mapSize()) in.string() match {
-      case "f" => header = header.copy(families = Some(read(in)(family(in))))
-      case "o" => header = header.copy(ordered = read(in)(orderedIndex(in)))
-      case "p" => header = header.copy(parts = readParts(in))
-      case "t" => header = header.copy(tombstones = read(in)(tombstone(in)))
-      case other =>
-        throw new FormatException(s"the header member '${other.take(20)}' is unknown to this release")
+    var last = -1
+    for (_ <- 0 until in.mapSize()) {
+      val name = in.string()
+      val place = if (name.length == 1) Members.indexOf(name) else -1
+      if (place <= last) bad(s"the member '${name.take(20)}', unknown to this release or out of order")
+      last = place
+      header = name match {
+        case "f" => header.copy(families = Some(distinct(read(in)(family(in)))))
+        case "o" => header.copy(ordered = read(in)(orderedIndex(in)))
+        case "p" => header.copy(parts = readParts(in))
+        case _ => header.copy(tombstones = read(in)(tombstone(in)))
+      }
     }
+    if (!in.atEnd) bad("bytes behind its end")
+    if (header.ordered.map(_._1).distinct.size != header.ordered.size) bad("an index twice")
     header
+  }
+
+  private def bad(found: String): Nothing = throw new FormatException(s"the header holds $found")
+
+  private def distinct(families: Seq[Family]): Seq[Family] = {
+    val unique = families.map(_.id).distinct.size == families.size &&
+      families.map(_.name).distinct.size == families.size
+    if (unique) families else bad("a family twice")
+  }
+
+  private def familyId(in: MsgpackReader): Int = {
+    val id = in.uint()
+    if (id <= FamilyIdMax) id else bad("a family id above 65535")
   }
 
   private def read[A](in: MsgpackReader)(one: => A): Seq[A] = {
@@ -134,7 +171,7 @@ object Header {
   private def family(in: MsgpackReader): Family = {
     expect(in, 8)
     Family(
-      in.uint(),
+      familyId(in),
       in.string(),
       FamilyKind.parse(in.string()),
       read(in)(in.uint()),
@@ -146,15 +183,27 @@ object Header {
 
   private def orderedIndex(in: MsgpackReader): (Int, Seq[Array[Byte]]) = {
     expect(in, 2)
-    val id = in.uint()
-    id -> read(in)(in.binOrNil())
+    val id = familyId(in)
+    val keys = read(in)(in.bin())
+    val ascending = keys.lazyZip(keys.drop(1)).forall { (a, b) =>
+      java.util.Arrays.compareUnsigned(a, b) < 0
+    }
+    if (ascending) id -> keys else bad("first keys of blocks that are not in ascending order")
   }
 
-  private def readParts(in: MsgpackReader): Map[Int, Int] =
-    read(in)(in.uint()).grouped(2).collect { case Seq(bucket, count) => bucket -> count }.toMap
+  private def readParts(in: MsgpackReader): Map[Int, Int] = {
+    val numbers = read(in)(in.uint())
+    if (numbers.size % 2 != 0) bad("a bucket without a number of parts")
+    var last = -1
+    numbers.grouped(2).foreach { pair =>
+      if (pair(0) <= last || pair(1) < 2 || pair(1) > PartsMax) bad("parts that are out of order")
+      last = pair(0)
+    }
+    numbers.grouped(2).map(pair => pair(0) -> pair(1)).toMap
+  }
 
   private def tombstone(in: MsgpackReader): Tombstone = {
     expect(in, 3)
-    Tombstone(in.uint(), Option(in.binOrNil()), Option(in.binOrNil()))
+    Tombstone(familyId(in), Option(in.binOrNil()), Option(in.binOrNil()))
   }
 }

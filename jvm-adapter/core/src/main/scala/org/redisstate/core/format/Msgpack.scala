@@ -39,6 +39,15 @@ final class MsgpackWriter(initialBytes: Int) {
     raw(source, offset, size)
   }
 
+  /** Extension 1: elements appended to a list. */
+  def putAppended(source: Array[Byte], offset: Int, size: Int): Unit = {
+    if (size > 0 && size <= 16 && Integer.bitCount(size) == 1) {
+      put(0xd4 + Integer.numberOfTrailingZeros(size))
+    } else sized(size, 0xc7, 0xc8, 0xc9)
+    put(1)
+    raw(source, offset, size)
+  }
+
   def raw(source: Array[Byte], offset: Int, size: Int): Unit = {
     ensure(size)
     System.arraycopy(source, offset, bytes, at, size)
@@ -62,15 +71,20 @@ final class MsgpackWriter(initialBytes: Int) {
 
   private def ensure(more: Int): Unit =
     if (at.toLong + more > bytes.length) {
-      bytes = java.util.Arrays.copyOf(bytes, math.max(at + more, bytes.length * 2))
+      val wanted = math.max(at.toLong + more, bytes.length * 2L)
+      bytes = java.util.Arrays.copyOf(bytes, math.min(wanted, MsgpackWriter.BytesMax).toInt)
     }
+}
+
+object MsgpackWriter {
+  private val BytesMax = (1L << 31) - 64
 }
 
 /** Reads what [[MsgpackWriter]] writes; every length is checked against the bytes at hand. */
 final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
   def this(bytes: Array[Byte]) = this(bytes, 0, bytes.length)
 
-  /** Set by [[binHeader]]: where the content starts. */
+  /** Where the next value starts. */
   def position: Int = at
   def atEnd: Boolean = at == end
 
@@ -129,12 +143,28 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
     size
   }
 
+  /** Reads the header of an extension 1 and skips its content, as [[skipBin]] does. */
+  def skipAppended(): Int = {
+    val size = u8() match {
+      case 0xc7 => u8()
+      case 0xc8 => u16()
+      case 0xc9 => u32()
+      case code if code >= 0xd4 && code <= 0xd8 => 1 << (code - 0xd4)
+      case _ => bad("a value")
+    }
+    if (u8() != 1) bad("appended values")
+    skip(size)
+    size
+  }
+
   def binOrNil(): Array[Byte] =
     if (peek() == 0xc0) { at += 1; null }
-    else {
-      val size = skipBin()
-      java.util.Arrays.copyOfRange(bytes, at - size, at)
-    }
+    else bin()
+
+  def bin(): Array[Byte] = {
+    val size = skipBin()
+    java.util.Arrays.copyOfRange(bytes, at - size, at)
+  }
 
   def peek(): Int = if (at < end) bytes(at) & 0xff else bad("more bytes")
 

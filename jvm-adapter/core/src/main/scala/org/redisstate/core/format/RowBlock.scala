@@ -18,11 +18,21 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
   private def valuePlace(i: Int): Int = keyOffset(i) + keyLength(i)
   def isRemoved(i: Int): Boolean = (bytes(valuePlace(i)) & 0xff) == 0xc0
 
+  /** Whether the value is not the whole one, but elements to append to the older one. */
+  def isAppended(i: Int): Boolean = {
+    val code = bytes(valuePlace(i)) & 0xff
+    code >= 0xc7
+  }
+
   def valueOffset(i: Int): Int = {
     val at = valuePlace(i)
-    at + RowBlock.binHeader(bytes, at)
+    at + RowBlock.valueHeader(bytes, at)
   }
-  def valueLength(i: Int): Int = RowBlock.binLength(bytes, valuePlace(i))
+  def valueLength(i: Int): Int = {
+    val at = valuePlace(i)
+    val code = bytes(at) & 0xff
+    if (code < 0xc7) RowBlock.binLength(bytes, at) else RowBlock.extLength(bytes, at, code)
+  }
 
   /** Index of a key, or -1 - (where it belongs). */
   def find(key: Array[Byte], offset: Int, length: Int): Int = {
@@ -71,8 +81,9 @@ object RowBlock {
       in.peek() match {
         case 0xc0 => in.skipNil()
         case 0xc4 | 0xc5 | 0xc6 => in.skipBin()
-        case _ => throw new FormatException(
-            "a block holds appended values: this release does not read multi-value families")
+        case _ =>
+          val appended = in.skipAppended()
+          MultiValue.check(payload, in.position - appended, appended)
       }
       i += 1
     }
@@ -90,6 +101,22 @@ object RowBlock {
     case 0xc4 => bytes(at + 1) & 0xff
     case 0xc5 => ((bytes(at + 1) & 0xff) << 8) | (bytes(at + 2) & 0xff)
     case _ => Block.getInt(bytes, at + 1)
+  }
+
+  private def valueHeader(bytes: Array[Byte], at: Int): Int = (bytes(at) & 0xff) match {
+    case 0xc0 => 1
+    case 0xc7 => 3
+    case 0xc8 => 4
+    case 0xc9 => 6
+    case code if code > 0xc9 => 2
+    case _ => binHeader(bytes, at)
+  }
+
+  private def extLength(bytes: Array[Byte], at: Int, code: Int): Int = code match {
+    case 0xc7 => bytes(at + 1) & 0xff
+    case 0xc8 => ((bytes(at + 1) & 0xff) << 8) | (bytes(at + 2) & 0xff)
+    case 0xc9 => Block.getInt(bytes, at + 1)
+    case _ => 1 << (code - 0xd4)
   }
 
   /** Collects rows in key order into a payload. */
@@ -119,9 +146,41 @@ object RowBlock {
       rows.putNil()
     }
 
+    /** @param value elements for a list, each a msgpack `bin` */
+    def addAppended(
+        key: Array[Byte],
+        keyOffset: Int,
+        keyLength: Int,
+        value: Array[Byte],
+        valueOffset: Int,
+        valueLength: Int): Unit = {
+      place()
+      rows.putBin(key, keyOffset, keyLength)
+      rows.putAppended(value, valueOffset, valueLength)
+    }
+
+    /** A row whose value is that of `older` row i, then that of `newer` row j. */
+    private[RowBlock] def addJoined(older: RowBlock, i: Int, newer: RowBlock, j: Int): Unit = {
+      val first = older.valueLength(i)
+      val joined = MultiValue.join(
+        older.bytes, older.valueOffset(i), first, newer.bytes, newer.valueOffset(j), newer.valueLength(j))
+      val key = newer.keyOffset(j)
+      if (older.isAppended(i)) {
+        addAppended(newer.bytes, key, newer.keyLength(j), joined, 0, joined.length)
+      } else add(newer.bytes, key, newer.keyLength(j), joined, 0, joined.length)
+    }
+
     def addFrom(block: RowBlock, i: Int): Unit =
       if (block.isRemoved(i)) addRemoved(block.bytes, block.keyOffset(i), block.keyLength(i))
-      else {
+      else if (block.isAppended(i)) {
+        addAppended(
+          block.bytes,
+          block.keyOffset(i),
+          block.keyLength(i),
+          block.bytes,
+          block.valueOffset(i),
+          block.valueLength(i))
+      } else {
         add(
           block.bytes,
           block.keyOffset(i),
@@ -152,27 +211,42 @@ object RowBlock {
     }
   }
 
-  /** Rows of both, those of `newer` first; removals of `newer` are left out when `dropRemoved`. */
-  def merge(older: RowBlock, newer: RowBlock, dropRemoved: Boolean): RowBlock = {
+  /**
+   * Rows of both; those of `newer` override.
+   *
+   * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended elements become the value
+   */
+  def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock = {
     val out = new Builder(older.bytes.length + newer.bytes.length)
     var i, j = 0
-    def takeNewer(): Unit = {
-      if (!(dropRemoved && newer.isRemoved(j))) out.addFrom(newer, j)
-      j += 1
+    while (i < older.count || j < newer.count) {
+      val order = if (i == older.count) 1 else if (j == newer.count) -1 else compare(older, i, newer, j)
+      if (order < 0) out.addFrom(older, i)
+      else addNewer(out, older, if (order == 0) i else -1, newer, j, resolve)
+      if (order <= 0) i += 1
+      if (order >= 0) j += 1
     }
-    while (i < older.count && j < newer.count) {
-      val a = older.keyOffset(i)
-      val b = newer.keyOffset(j)
-      val order = java.util.Arrays.compareUnsigned(
-        older.bytes, a, a + older.keyLength(i), newer.bytes, b, b + newer.keyLength(j))
-      if (order < 0) { out.addFrom(older, i); i += 1 }
-      else {
-        if (order == 0) i += 1
-        takeNewer()
-      }
-    }
-    while (i < older.count) { out.addFrom(older, i); i += 1 }
-    while (j < newer.count) takeNewer()
     out.result()
+  }
+
+  private def addNewer(
+      out: Builder,
+      older: RowBlock,
+      i: Int,
+      newer: RowBlock,
+      j: Int,
+      resolve: Boolean): Unit =
+    if (!newer.isAppended(j)) {
+      if (!(resolve && newer.isRemoved(j))) out.addFrom(newer, j)
+    } else if (i >= 0 && !older.isRemoved(i)) out.addJoined(older, i, newer, j)
+    else if (i >= 0 || resolve) {
+      val key = newer.keyOffset(j)
+      out.add(newer.bytes, key, newer.keyLength(j), newer.bytes, newer.valueOffset(j), newer.valueLength(j))
+    } else out.addFrom(newer, j)
+
+  private def compare(a: RowBlock, i: Int, b: RowBlock, j: Int): Int = {
+    val x = a.keyOffset(i)
+    val y = b.keyOffset(j)
+    java.util.Arrays.compareUnsigned(a.bytes, x, x + a.keyLength(i), b.bytes, y, y + b.keyLength(j))
   }
 }

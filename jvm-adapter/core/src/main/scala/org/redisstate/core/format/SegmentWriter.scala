@@ -12,49 +12,67 @@ final case class EncodedField(name: String, block: Array[Byte])
 
 /**
  * Turns rows into the fields of a segment. Buckets are added in any order, the rows of a bucket in key order; a bucket that comes
- * again gets a further part, which overrides the earlier ones.
+ * again gets a further part, which overrides the earlier ones. An ordered family comes once, all its rows in key order.
  *
  * @param ident of the segment, part of every block's check
  */
-final class SegmentWriter(ident: String, val buckets: Int) {
+final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = true) {
+  import SegmentWriter._
+
   private val PartBytesMax = 64 << 10
   private val fields = mutable.ArrayBuffer.empty[EncodedField]
   private val parts = mutable.HashMap.empty[Int, Int]
+  private val ordered = mutable.ArrayBuffer.empty[(Int, Seq[Array[Byte]])]
   private val part = new RowBlock.Builder(PartBytesMax)
   private var taken = 0
   private var rowCount = 0L
 
   def rows: Long = rowCount
 
-  /** Adds row `i` of the bucket under way; closes a part that has become too large. */
+  /** Adds rows of a bucket, in parts where they are many. */
   def add(bucket: Int, block: RowBlock): Unit =
     if (block.count > 0) {
-      if (block.bytes.length <= PartBytesMax) {
-        rowCount += block.count
-        emit(bucket, block)
-      } else {
-        var i = 0
-        while (i < block.count) {
-          val size = block.keyLength(i) + (if (block.isRemoved(i)) 1 else block.valueLength(i)) + 10
-          if (part.count > 0 && part.rawBytes + size > PartBytesMax) flush(bucket)
-          part.addFrom(block, i)
-          i += 1
-        }
-        flush(bucket)
-      }
+      if (block.bytes.length <= PartBytesMax) emitPart(bucket, block)
+      else cut(block, PartBytesMax, Int.MaxValue)(emitPart(bucket, _))
     }
 
-  private def flush(bucket: Int): Unit = {
-    rowCount += part.count
-    emit(bucket, part.result())
-    part.reset()
+  /** Adds all rows of an ordered family. */
+  def addOrdered(family: Int, block: RowBlock): Unit =
+    if (block.count > 0) {
+      val firstKeys = mutable.ArrayBuffer.empty[Array[Byte]]
+      cut(block, OrderedBytesMax, OrderedRowsMax) { rows =>
+        emit(s"$family/${firstKeys.length}", rows)
+        val from = rows.keyOffset(0)
+        firstKeys += java.util.Arrays.copyOfRange(rows.bytes, from, from + rows.keyLength(0))
+      }
+      ordered += family -> firstKeys.toSeq
+    }
+
+  /** Pieces of a block within both limits; a row larger than the limit is a piece of its own. */
+  private def cut(block: RowBlock, bytesMax: Int, rowsMax: Int)(use: RowBlock => Unit): Unit = {
+    def flush(): Unit = {
+      use(part.result())
+      part.reset()
+    }
+    var i = 0
+    while (i < block.count) {
+      val size = block.keyLength(i) + (if (block.isRemoved(i)) 1 else block.valueLength(i)) + 10
+      if (part.count > 0 && (part.rawBytes + size > bytesMax || part.count >= rowsMax)) flush()
+      part.addFrom(block, i)
+      i += 1
+    }
+    if (part.count > 0) flush()
   }
 
-  private def emit(bucket: Int, rows: RowBlock): Unit = {
+  private def emitPart(bucket: Int, rows: RowBlock): Unit = {
     val index = parts.getOrElse(bucket, 0)
     parts(bucket) = index + 1
-    val name = if (index == 0) bucket.toString else s"$bucket.$index"
-    fields += EncodedField(name, Block.encode(ident, name, rows.bytes, rows.bytes.length))
+    emit(if (index == 0) bucket.toString else s"$bucket.$index", rows)
+  }
+
+  private def emit(name: String, rows: RowBlock): Unit = {
+    rowCount += rows.count
+    fields += EncodedField(name, Block.encode(ident, name, rows.bytes, rows.bytes.length, compress))
   }
 
   /** Fields that were added since the last call: they can be staged, and will not change. */
@@ -71,11 +89,12 @@ final class SegmentWriter(ident: String, val buckets: Int) {
       ref: String,
       live: Long,
       families: Option[Seq[Family]],
-      tombstones: Seq[Tombstone]): Entry = {
-    val header = Header(families, Nil, parts.filter(_._2 > 1).toMap, tombstones)
+      tombstones: Seq[Tombstone],
+      complete: Boolean = false): Entry = {
+    val header = Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones)
     if (!header.isEmpty) {
       val payload = header.encode
-      fields += EncodedField(Header.Field, Block.encode(ident, Header.Field, payload, payload.length))
+      fields += EncodedField(Header.Field, Block.encode(ident, Header.Field, payload, payload.length, compress))
     }
     Entry(
       ref,
@@ -85,7 +104,7 @@ final class SegmentWriter(ident: String, val buckets: Int) {
       fields.iterator.map(_.block.length.toLong).sum,
       buckets,
       SegmentWriter.checksum(fields),
-      complete = false,
+      complete,
       header = !header.isEmpty)
   }
 }
@@ -93,6 +112,8 @@ final class SegmentWriter(ident: String, val buckets: Int) {
 object SegmentWriter {
   val KeyBytesMax: Int = 1 << 20
   val ValueBytesMax: Int = 64 << 20
+  private val OrderedBytesMax = 16 << 10
+  private val OrderedRowsMax = 128
 
   /** CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6). */
   def checksum(fields: Iterable[EncodedField]): Long = {

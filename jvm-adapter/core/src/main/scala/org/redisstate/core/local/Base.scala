@@ -2,9 +2,8 @@ package org.redisstate.core.local
 
 import java.util.concurrent.atomic.{AtomicLong, AtomicReferenceArray}
 
-import com.github.luben.zstd.Zstd
-
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.errors.InternalException
+import org.redisstate.core.format.{Compression, RowBlock}
 
 /** Reads buckets of a base that are still in Redis only. */
 trait BucketSource {
@@ -41,13 +40,26 @@ final class Base private (val buckets: Int, source: BucketSource) {
     }
   }
 
-  def isLoaded: Boolean = {
+  /** As `bucket`, for passes over everything: a compressed bucket stays so. */
+  def peek(index: Int): RowBlock = slots.get(index) match {
+    case packed: Packed => packed.unpack()
+    case _ => bucket(index)
+  }
+
+  /** Number of rows; reads what is still in Redis. */
+  def rows: Long = {
+    loadAll(() => false)
+    var sum = 0L
     var i = 0
     while (i < buckets) {
-      if (slots.get(i) == null) return false
+      slots.get(i) match {
+        case rows: RowBlock => sum += rows.count
+        case packed: Packed => sum += packed.rows
+        case _ => ()
+      }
       i += 1
     }
-    true
+    sum
   }
 
   /** Brings every bucket in; stops when `cancelled`. */
@@ -105,15 +117,18 @@ object Base {
     case _ => 0L
   }
 
-  private final class Packed(val bytes: Array[Byte], length: Int) {
+  private final class Packed(val bytes: Array[Byte], length: Int, val rows: Int) {
     def unpack(): RowBlock = {
       val payload = new Array[Byte](length)
-      Zstd.decompress(payload, bytes)
+      if (!Compression.decompress(bytes, 0, bytes.length, payload)) {
+        throw new InternalException("a bucket in memory does not decompress.")
+      }
       RowBlock.parse(payload)
     }
   }
 
   private object Packed {
-    def of(rows: RowBlock): Packed = new Packed(Zstd.compress(rows.bytes, 1), rows.bytes.length)
+    def of(rows: RowBlock): Packed =
+      new Packed(Compression.compress(rows.bytes, rows.bytes.length, 0), rows.bytes.length, rows.count)
   }
 }

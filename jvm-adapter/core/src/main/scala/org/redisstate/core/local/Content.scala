@@ -1,6 +1,8 @@
 package org.redisstate.core.local
 
-import org.redisstate.core.format.{Bucketing, RowBlock}
+import scala.collection.mutable
+
+import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
 
 /**
  * The rows of a version: layers, newest first, over a base. Immutable, so that versions share what they have in common and readers
@@ -9,81 +11,67 @@ import org.redisstate.core.format.{Bucketing, RowBlock}
 final class Content(val base: Base, val layers: List[Layer]) {
 
   def layerBytes: Long = layers.iterator.map(_.usedBytes.toLong).sum
-  def memoryBytes: Long = base.memoryBytes + layers.iterator.map(_.memoryBytes).sum
   def over(newest: List[Layer]): Content = new Content(base, newest ::: layers)
 
-  def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean = {
-    var rest = layers
-    while (rest.nonEmpty) {
-      val layer = rest.head
-      val entry = layer.find(hash, key, offset, length)
-      if (entry >= 0) {
-        if (layer.isRemoved(entry)) return false
-        layer.value(entry, out)
-        return true
-      }
-      if (layer.clearedFamilies.nonEmpty && layer.clearedFamilies(Layer.familyOf(key, offset))) return false
-      rest = rest.tail
-    }
-    val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
-    val found = rows.find(key, offset, length)
-    if (found >= 0) out.set(rows.bytes, rows.valueOffset(found), rows.valueLength(found))
-    found >= 0
+  def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean =
+    Content.get(layers, base, hash, key, offset, length, out)
+
+  /** All rows of a family, in no order; of an ordered one, in key order. */
+  def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
+    val rows = new ContentIterator(this, family, hashOf)
+    if (ordered) RowList.of(rows).sorted.iterator else rows
   }
 
-  /** All rows of a family, in no order. */
-  def iterator(family: Int, hashOf: KeyHash): RowIterator =
-    new ContentIterator(this, family, hashOf)
+  /** Rows of a family with `from` ≤ encoded key < `to`, in key order. */
+  def rangeScan(range: Tombstone, hashOf: KeyHash): RowIterator = {
+    val all = new ContentIterator(this, range.family, hashOf)
+    val found = new RowList
+    val key, value = new Slice
+    while (all.next(key, value)) {
+      if (range.covers(key.array, key.offset, key.length)) found.add(key.array, key.offset, key.length, value)
+    }
+    found.sorted.iterator
+  }
 
   /** Rows whose bucketing bytes are `prefix`; found at once, so later changes do not show. */
   def prefixScan(hash: Int, prefix: Array[Byte], length: Int): RowIterator = {
     val found = new RowList
+    val row = new Slice
     var newer: List[Layer] = Nil
     var rest = layers
-    var cleared = false
-    while (rest.nonEmpty && !cleared) {
+    while (rest.nonEmpty) {
       val layer = rest.head
       var entry = layer.chain(hash)
       while (entry >= 0) {
+        val offset = layer.keyOffset(entry)
+        val keyLength = layer.keyLength(entry)
         if (layer.hashOf(entry) == hash && !layer.isRemoved(entry) &&
-          startsWith(layer.bytes, layer.keyOffset(entry), layer.keyLength(entry), prefix, length) &&
-          !overridden(newer, hash, layer.bytes, layer.keyOffset(entry), layer.keyLength(entry))) {
-          found.add(
-            layer.bytes,
-            layer.keyOffset(entry),
-            layer.keyLength(entry),
-            layer.valueOffset(entry),
-            layer.valueLength(entry))
+          startsWith(layer.bytes, offset, keyLength, prefix, length) &&
+          !Content.hidden(newer, hash, layer.bytes, offset, keyLength)) {
+          Content.value(rest, base, entry, row)
+          found.add(layer.bytes, offset, keyLength, row)
         }
         entry = layer.next(entry)
       }
-      cleared = layer.clearedFamilies(Layer.familyOf(prefix, 0))
       newer = layer :: newer
       rest = rest.tail
     }
-    if (!cleared) scanBase(hash, prefix, length, found)
+    scanBase(hash, prefix, length, found, row)
     found.iterator
   }
 
-  private def scanBase(hash: Int, prefix: Array[Byte], length: Int, found: RowList): Unit = {
+  private def scanBase(hash: Int, prefix: Array[Byte], length: Int, found: RowList, row: Slice): Unit = {
     val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
     val at = rows.find(prefix, 0, length)
     var i = if (at >= 0) at else -1 - at
     while (i < rows.count && startsWith(rows.bytes, rows.keyOffset(i), rows.keyLength(i), prefix, length)) {
-      if (!overridden(layers, hash, rows.bytes, rows.keyOffset(i), rows.keyLength(i))) {
-        found.add(rows.bytes, rows.keyOffset(i), rows.keyLength(i), rows.valueOffset(i), rows.valueLength(i))
+      val offset = rows.keyOffset(i)
+      if (!Content.hidden(layers, hash, rows.bytes, offset, rows.keyLength(i))) {
+        row.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+        found.add(rows.bytes, offset, rows.keyLength(i), row)
       }
       i += 1
     }
-  }
-
-  private def overridden(newer: List[Layer], hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean = {
-    var rest = newer
-    while (rest.nonEmpty) {
-      if (rest.head.find(hash, key, offset, length) >= 0) return true
-      rest = rest.tail
-    }
-    false
   }
 
   private def startsWith(
@@ -98,61 +86,130 @@ final class Content(val base: Base, val layers: List[Layer]) {
 object Content {
   def empty(): Content = new Content(Base.empty(), Nil)
 
+  /** The value of a key in layers over a base. */
+  def get(
+      layers: List[Layer],
+      base: Base,
+      hash: Int,
+      key: Array[Byte],
+      offset: Int,
+      length: Int,
+      out: Slice): Boolean = {
+    var rest = layers
+    while (rest ne Nil) {
+      val layer = rest.head
+      val entry = layer.find(hash, key, offset, length)
+      if (entry >= 0) {
+        if (layer.isRemoved(entry)) return false
+        value(rest, base, entry, out)
+        return true
+      }
+      if (!layer.clearsNothing && layer.isCleared(key, offset, length)) return false
+      rest = rest.tail
+    }
+    val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
+    val found = rows.find(key, offset, length)
+    if (found >= 0) out.set(rows.bytes, rows.valueOffset(found), rows.valueLength(found))
+    found >= 0
+  }
+
+  /** The whole value of an entry of the first of these layers, which is no removal. */
+  private[local] def value(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
+    val layer = from.head
+    if (layer.isAppended(entry)) join(from, base, entry, out) else layer.value(entry, out)
+  }
+
+  private def join(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
+    val layer = from.head
+    val key = layer.keyOffset(entry)
+    val length = layer.keyLength(entry)
+    val older = new Slice
+    val known = !layer.isCleared(layer.bytes, key, length) &&
+      get(from.tail, base, layer.hashOf(entry), layer.bytes, key, length, older)
+    layer.value(entry, out)
+    if (known) {
+      val joined = new Array[Byte](older.length + out.length)
+      System.arraycopy(older.array, older.offset, joined, 0, older.length)
+      System.arraycopy(out.array, out.offset, joined, older.length, out.length)
+      out.set(joined, 0, joined.length)
+    }
+  }
+
+  /** Whether a newer layer decides about a key. */
+  private[local] def hidden(
+      newer: List[Layer],
+      hash: Int,
+      key: Array[Byte],
+      offset: Int,
+      length: Int): Boolean = {
+    var rest = newer
+    while (rest ne Nil) {
+      if (rest.head.hides(hash, key, offset, length)) return true
+      rest = rest.tail
+    }
+    false
+  }
+
   /** All rows in the base; buckets grow with the rows. */
   def fold(content: Content, hashOf: KeyHash): Content =
     if (content.layers.isEmpty) content
     else {
-      val layer = Layer.merge(content.layers)
+      val layer = if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
       val old = content.base
-      val rawBytes = old.memoryBytes + layer.usedBytes
-      val target = math.max(old.buckets, Bucketing.bucketsFor(0, rawBytes))
-      val buckets = if (old.buckets == 1) math.max(target, Bucketing.bucketsFor(layer.rows.toLong, 0)) else target
-      if (buckets == old.buckets) new Content(foldInto(old, layer), Nil)
-      else new Content(rebucket(content, layer, buckets, hashOf), Nil)
-    }
-
-  private def foldInto(old: Base, layer: Layer): Base = {
-    val rows = Array.tabulate(old.buckets)(i => withoutCleared(old.bucket(i), layer))
-    layer.foreachBucket(old.buckets) { (bucket, changed) =>
-      rows(bucket) = RowBlock.merge(rows(bucket), changed, dropRemoved = true)
-    }
-    Base.of(rows)
-  }
-
-  private def rebucket(content: Content, layer: Layer, buckets: Int, hashOf: KeyHash): Base = {
-    val all = new Layer(layer.rows)
-    val old = content.base
-    (0 until old.buckets).foreach { b =>
-      val rows = withoutCleared(old.bucket(b), layer)
+      val rows = old.rows + layer.rows
+      val bytes = old.memoryBytes + layer.usedBytes
+      val buckets = math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
+      val folded = new Array[RowBlock](buckets)
       var i = 0
-      while (i < rows.count) {
-        all.put(
-          hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i)),
-          rows.bytes,
-          rows.keyOffset(i),
-          rows.keyLength(i),
-          rows.bytes,
-          rows.valueOffset(i),
-          rows.valueLength(i))
+      while (i < old.buckets) {
+        split(withoutCleared(old.peek(i), layer), i, old.buckets, folded, hashOf)
         i += 1
       }
+      layer.foreachBucket(buckets) { (bucket, changed) =>
+        folded(bucket) = RowBlock.merge(folded(bucket), changed, resolve = true)
+      }
+      new Content(Base.of(folded), Nil)
     }
-    foldInto(Base.of(spread(all, buckets)), layer)
-  }
 
-  private def spread(all: Layer, buckets: Int): Array[RowBlock] = {
-    val rows = Array.fill(buckets)(RowBlock.Empty)
-    all.foreachBucket(buckets)((bucket, block) => rows(bucket) = block)
-    rows
-  }
+  /** Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a larger count. */
+  private def split(rows: RowBlock, bucket: Int, from: Int, into: Array[RowBlock], hashOf: KeyHash): Unit =
+    if (into.length == from) into(bucket) = rows
+    else {
+      val parts = Array.fill(into.length / from)(new RowBlock.Builder(1024))
+      var i = 0
+      while (i < rows.count) {
+        val hash = hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
+        parts(Bucketing.bucket(hash, into.length) / from).addFrom(rows, i)
+        i += 1
+      }
+      parts.indices.foreach(p => into(p * from + bucket) = parts(p).result())
+    }
 
   private def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
-    if (layer.clearedFamilies.isEmpty) rows
+    if (layer.clearsNothing) rows
     else {
       val kept = new RowBlock.Builder(rows.bytes.length)
       (0 until rows.count).foreach { i =>
-        if (!layer.clearedFamilies(Layer.familyOf(rows.bytes, rows.keyOffset(i)))) kept.addFrom(rows, i)
+        if (!layer.isCleared(rows.bytes, rows.keyOffset(i), rows.keyLength(i))) kept.addFrom(rows, i)
       }
       kept.result()
     }
+
+  /** The rows of an ordered family in the base, in key order. */
+  def sortedRows(base: Base, family: Int): RowBlock = {
+    val found = mutable.ArrayBuffer.empty[RowBlock]
+    (0 until base.buckets).foreach { b =>
+      val rows = base.peek(b)
+      val own = new RowBlock.Builder(1024)
+      (0 until rows.count).foreach { i =>
+        if (Layer.familyOf(rows.bytes, rows.keyOffset(i)) == family) own.addFrom(rows, i)
+      }
+      if (own.count > 0) found += own.result()
+    }
+    var runs = found.toSeq
+    while (runs.length > 1) {
+      runs = runs.grouped(2).map(_.reduceLeft(RowBlock.merge(_, _, resolve = false))).toSeq
+    }
+    runs.headOption.getOrElse(RowBlock.Empty)
+  }
 }

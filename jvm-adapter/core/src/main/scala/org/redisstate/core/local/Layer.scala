@@ -3,13 +3,14 @@ package org.redisstate.core.local
 import java.nio.ByteBuffer
 
 import org.redisstate.core.errors.LimitException
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
 
 /**
  * Rows that changed, in a hash table over one growing byte array: the write set while a batch runs, an overlay of the local state
  * afterwards. No object per row. Bytes once written are never overwritten, so slices into them stay valid.
  *
- * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length or -1 for a removal (int), key, value.
+ * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int), key, value.
+ * The value length is -1 for a removal, and -2 - length where elements are appended to the older value.
  * Rows with the same hash hang in one chain; the hash covers the bucketing bytes only, so the rows of a prefix share a chain.
  */
 final class Layer(initialRows: Int) {
@@ -22,16 +23,38 @@ final class Layer(initialRows: Int) {
   private var size = 0
   private var removals = 0
 
-  /** Families of which nothing older than this layer applies. */
-  @volatile private var cleared = Set.empty[Int]
+  /** Ranges of which nothing older than this layer applies. */
+  @volatile private var cleared: List[Tombstone] = Nil
 
   def rows: Int = size
   def removedRows: Int = removals
   def isEmpty: Boolean = size == 0 && cleared.isEmpty
+  def clearsNothing: Boolean = cleared.isEmpty
   def memoryBytes: Long = arena.length.toLong + 4L * heads.length
   def usedBytes: Int = end
-  def clearedFamilies: Set[Int] = cleared
-  def clear(family: Int): Unit = cleared += family
+
+  /** Drops the rows of a range, and hides those of older layers. */
+  def clear(range: Tombstone): Unit = {
+    if (size > 0) entries().foreach(e => if (range.covers(arena, keyOffset(e), keyLength(e))) drop(e))
+    cleared ::= range
+  }
+
+  /** Whether nothing older than this layer applies to a key. */
+  def isCleared(key: Array[Byte], offset: Int, length: Int): Boolean = {
+    var rest = cleared
+    while (rest.nonEmpty) {
+      if (rest.head.covers(key, offset, length)) return true
+      rest = rest.tail
+    }
+    false
+  }
+
+  /** Whether this layer decides about a key, so that older ones do not. */
+  def hides(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean =
+    find(hash, key, offset, length) >= 0 || ((cleared ne Nil) && isCleared(key, offset, length))
+
+  /** Gives back the room that nothing uses; for a layer that does not change any more. */
+  def trim(): Unit = if (end < arena.length - arena.length / 8) resize(end)
 
   /** Entry of a key, or -1. */
   def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
@@ -58,6 +81,40 @@ final class Layer(initialRows: Int) {
   def remove(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit =
     insert(hash, key, keyOffset, keyLength, key, 0, Removed)
 
+  /** @param value elements for the list of a multi-value family, each a msgpack `bin` */
+  def append(
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      value: Array[Byte],
+      valueOffset: Int,
+      valueLength: Int): Unit = {
+    val old = find(hash, key, keyOffset, keyLength)
+    if (old < 0) putAppended(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
+    else if (isRemoved(old)) insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
+    else {
+      val joined =
+        MultiValue.join(arena, this.valueOffset(old), this.valueLength(old), value, valueOffset, valueLength)
+      val length = if (isAppended(old)) Appended - joined.length else joined.length
+      insert(hash, key, keyOffset, keyLength, joined, 0, length)
+    }
+  }
+
+  /** Elements for the list below, whatever this layer held of the key; for rows as a delta holds them. */
+  def putAppended(
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      value: Array[Byte],
+      valueOffset: Int,
+      valueLength: Int): Unit = {
+    val fresh = (cleared ne Nil) && isCleared(key, keyOffset, keyLength)
+    val stored = if (fresh) valueLength else Appended - valueLength
+    insert(hash, key, keyOffset, keyLength, value, valueOffset, stored)
+  }
+
   private def insert(
       hash: Int,
       key: Array[Byte],
@@ -68,7 +125,7 @@ final class Layer(initialRows: Int) {
       valueLength: Int): Unit = {
     unlink(hash, key, keyOffset, keyLength)
     if (size >= heads.length) grow()
-    val stored = math.max(0, valueLength)
+    val stored = lengthOf(valueLength)
     ensure(HeadBytes + keyLength.toLong + stored)
     val at = end
     val head = slot(hash)
@@ -109,7 +166,10 @@ final class Layer(initialRows: Int) {
   def keyOffset(entry: Int): Int = entry + HeadBytes
   def keyLength(entry: Int): Int = int(entry + KeyLengthAt)
   def valueOffset(entry: Int): Int = entry + HeadBytes + keyLength(entry)
-  def valueLength(entry: Int): Int = int(entry + ValueLengthAt)
+  def valueLength(entry: Int): Int = lengthOf(int(entry + ValueLengthAt))
+
+  /** Whether the value is not the whole one, but elements to append to the older one. */
+  def isAppended(entry: Int): Boolean = int(entry + ValueLengthAt) <= Appended
   def key(entry: Int, out: Slice): Unit = out.set(arena, keyOffset(entry), keyLength(entry))
   def value(entry: Int, out: Slice): Unit = out.set(arena, valueOffset(entry), valueLength(entry))
 
@@ -134,8 +194,12 @@ final class Layer(initialRows: Int) {
   }
 
   /** The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in ascending order of buckets. */
-  def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit = {
-    val all = entries()
+  def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit =
+    foreachBucket(buckets, Set.empty)(use)
+
+  /** @param without families that are left out */
+  def foreachBucket(buckets: Int, without: Set[Int])(use: (Int, RowBlock) => Unit): Unit = {
+    val all = if (without.isEmpty) entries() else entries().filterNot(e => without(familyOf(arena, keyOffset(e))))
     val order = new Array[Long](all.length)
     var i = 0
     while (i < all.length) {
@@ -143,6 +207,19 @@ final class Layer(initialRows: Int) {
       i += 1
     }
     java.util.Arrays.sort(order)
+    grouped(order)(use)
+  }
+
+  /** The rows of a family in key order. */
+  def rowsOf(family: Int): RowBlock = {
+    val order = entries().collect { case e if familyOf(arena, keyOffset(e)) == family => e.toLong }
+    var rows = RowBlock.Empty
+    grouped(order)((_, all) => rows = all)
+    rows
+  }
+
+  private def grouped(order: Array[Long])(use: (Int, RowBlock) => Unit): Unit = {
+    var i = 0
     val rows = new RowBlock.Builder(16 << 10)
     var from = 0
     while (from < order.length) {
@@ -163,7 +240,9 @@ final class Layer(initialRows: Int) {
 
   private def addTo(rows: RowBlock.Builder, entry: Int): Unit =
     if (isRemoved(entry)) rows.addRemoved(arena, keyOffset(entry), keyLength(entry))
-    else {
+    else if (isAppended(entry)) {
+      rows.addAppended(arena, keyOffset(entry), keyLength(entry), arena, valueOffset(entry), valueLength(entry))
+    } else {
       rows.add(arena, keyOffset(entry), keyLength(entry), arena, valueOffset(entry), valueLength(entry))
     }
 
@@ -234,9 +313,13 @@ final class Layer(initialRows: Int) {
             "Use more shuffle partitions or smaller batches.")
       }
       val bytes = math.min(ArenaBytesMax, math.max(wanted, arena.length * 2L)).toInt
-      arena = java.util.Arrays.copyOf(arena, bytes)
-      ints = ByteBuffer.wrap(arena)
+      resize(bytes)
     }
+  }
+
+  private def resize(bytes: Int): Unit = {
+    arena = java.util.Arrays.copyOf(arena, bytes)
+    ints = ByteBuffer.wrap(arena)
   }
 
   private def int(at: Int): Int = ints.getInt(at)
@@ -252,29 +335,29 @@ object Layer {
   private final val ValueLengthAt = 12
   private final val HeadBytes = 16
   private final val Removed = -1
+  private final val Appended = -2
   private val ArenaBytesMax = (1L << 31) - 64
 
-  /** A layer with the rows of `newest` first; removals stay, since older rows may lie below. */
+  private def lengthOf(stored: Int): Int = if (stored <= Appended) Appended - stored else math.max(0, stored)
+
+  /** One layer that says what these say together; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {
     val merged = new Layer(newest.map(_.rows).sum)
     newest.reverseIterator.foreach { layer =>
-      layer.clearedFamilies.foreach { family =>
-        merged.entries().foreach { e =>
-          if (familyOf(merged.bytes, merged.keyOffset(e)) == family) merged.drop(e)
-        }
-        merged.clear(family)
-      }
+      layer.cleared.reverse.foreach(merged.clear)
       layer.entries().foreach { e =>
-        merged.insert(
-          layer.hashOf(e),
-          layer.bytes,
-          layer.keyOffset(e),
-          layer.keyLength(e),
-          layer.bytes,
-          layer.valueOffset(e),
-          layer.valueLength(e))
+        val key = layer.keyOffset(e)
+        val length = layer.keyLength(e)
+        if (layer.isAppended(e)) {
+          merged.append(
+            layer.hashOf(e), layer.bytes, key, length, layer.bytes, layer.valueOffset(e), layer.valueLength(e))
+        } else {
+          val stored = if (layer.isRemoved(e)) Removed else layer.valueLength(e)
+          merged.insert(layer.hashOf(e), layer.bytes, key, length, layer.bytes, layer.valueOffset(e), stored)
+        }
       }
     }
+    merged.trim()
     merged
   }
 

@@ -2,28 +2,42 @@ package org.redisstate.core.store
 
 import org.redisstate.core.format.Family
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Content, KeyHash}
+import org.redisstate.core.local.{Content, KeyHash, RowIterator, Slice}
 import org.redisstate.core.protocol.SegmentGone
 
-/** A delta since the last snapshot, for deciding when the next one is due. */
+/** A delta since the last snapshot. */
 private[store] final case class DeltaSize(version: Long, bytes: Long)
+
+/**
+ * What decides when the next snapshot is due.
+ *
+ * @param snapshotBytes of the newest snapshot below a version, 0 if there is none
+ * @param deltas since that snapshot, newest first
+ */
+private[store] final case class History(snapshotBytes: Long, deltas: List[DeltaSize]) {
+  def deltaBytes: Long = deltas.iterator.map(_.bytes).sum
+  def plus(delta: DeltaSize): History = copy(deltas = delta :: deltas)
+  def since(snapshotVersion: Long, bytes: Long): History =
+    History(bytes, deltas.filter(_.version > snapshotVersion))
+}
+
+private[store] object History {
+  val Empty: History = History(0, Nil)
+}
 
 /**
  * One version in executor memory. Its rows never change; how they are kept does: compaction and reloading put an equal content in the
  * place of the old one.
- *
- * @param snapshotBytes bytes of the newest snapshot below, 0 if there is none
- * @param deltas since that snapshot, newest first
  */
 private[store] final class LocalVersion(
     val pin: Pin,
     val live: Long,
     val families: Seq[Family],
     initial: Content,
-    val snapshotBytes: Long,
-    val deltas: List[DeltaSize],
+    initialHistory: History,
     reload: Pin => Content) {
   @volatile private var current: Content = initial
+  @volatile private[store] var history: History = initialHistory
   val hashOf: KeyHash = KeyHash.of(families)
 
   def content: Content = current
@@ -31,6 +45,16 @@ private[store] final class LocalVersion(
   /** Puts an equal content in the place of `old`; nothing when another thread was first. */
   def replace(old: Content, now: Content): Unit = synchronized {
     if (current eq old) current = now
+  }
+
+  def get(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean =
+    try current.get(hash, key, 0, length, out)
+    catch { case _: SegmentGone => read(_.get(hash, key, 0, length, out)) }
+
+  /** Rows for a pass over a family, with layers of a write set over them; everything is here before the first row is given out. */
+  def scan(body: Content => RowIterator): RowIterator = read { content =>
+    content.base.loadAll(() => false)
+    body(content)
   }
 
   /** Runs a read; when a segment under it was replaced meanwhile, resolves the version again. */

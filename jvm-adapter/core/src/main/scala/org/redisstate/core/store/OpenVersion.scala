@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import org.redisstate.core.format.Family
+import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 
@@ -17,18 +17,24 @@ final class OpenVersion private[store] (
   def numKeys: Long = local.live
   def families: Seq[Family] = store.families(local)
 
-  def get(key: Array[Byte], length: Int, out: Slice): Boolean = {
-    val hash = local.hashOf(key, 0, length)
-    local.read(_.get(hash, key, 0, length, out))
-  }
+  def get(key: Array[Byte], length: Int, out: Slice): Boolean =
+    local.get(local.hashOf(key, 0, length), key, length, out)
 
-  def iterator(family: Int): RowIterator = local.read(_.iterator(family, local.hashOf))
+  /** All rows of a family, in key order where the family is an ordered one. */
+  def iterator(family: Int): RowIterator = {
+    val ordered = families.exists(f => f.id == family && f.kind.ordered)
+    local.scan(_.iterator(family, ordered, local.hashOf))
+  }
 
   /** @param prefix stored bucketing bytes: family id, length of the prefix, prefix */
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
     val hash = local.hashOf(prefix, 0, length)
     local.read(_.prefixScan(hash, prefix, length))
   }
+
+  /** Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. */
+  def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
+    local.scan(_.rangeScan(Tombstone(family, from, to), local.hashOf))
 
   def write(): WriteSession = new WriteSession(this)
 }

@@ -4,7 +4,7 @@ import java.util.UUID
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.StateLostException
+import org.redisstate.core.errors.{InternalException, StateLostException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, Run}
 import org.redisstate.core.local._
@@ -39,16 +39,18 @@ final class PartitionStore(
 
   /** @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced, unavailable … */
   def open(version: Long): OpenVersion = timed(counters.openMs) {
-    val opened = client.open(runId, Some(version), cached.map(_.pin))
-    val known = cached.find(_.pin == opened.pin)
+    val held = cached
+    val opened = client.open(runId, Some(version), held.map(_.pin))
+    val known = held.find(_.pin == opened.pin)
     val local = known match {
       case Some(hit) =>
         counters.cacheHits.incrementAndGet()
         hit
       case None =>
         counters.cacheMisses.incrementAndGet()
-        val loaded = timed(counters.loadMs)(load(opened))
+        val loaded = timed(counters.loadMs)(load(opened, held))
         remember(loaded)
+        budget.checkSoon()
         loaded
     }
     if (opened.held) confirmed = opened.pin
@@ -67,9 +69,9 @@ final class PartitionStore(
   /** Adds a snapshot of the version opened last when the deltas since the newest one weigh more than half of it. */
   def snapshotIfDue(): Boolean = timed(counters.maintenanceMs) {
     cached.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
-      val deltaBytes = version.deltas.map(_.bytes).sum
-      val due = version.deltas.size >= DeltasMin &&
-        (deltaBytes * 2 > version.snapshotBytes || version.deltas.size >= DeltasMax)
+      val history = version.history
+      val due = history.deltas.size >= DeltasMin &&
+        (history.deltaBytes * 2 > history.snapshotBytes || history.deltas.size >= DeltasMax)
       (due || snapshotWanted) && writeSnapshot(version)
     }
   }
@@ -95,15 +97,10 @@ final class PartitionStore(
 
   /** Makes a committed version the current one. */
   private[store] def install(base: LocalVersion, pin: Pin, entry: Entry, families: Seq[Family], layers: List[Layer]): Unit = {
-    val version = new LocalVersion(
-      pin,
-      entry.live,
-      families,
-      base.content.over(layers),
-      base.snapshotBytes,
-      DeltaSize(pin.version, entry.bytes) :: base.deltas,
-      reload)
-    remember(version)
+    synchronized {
+      val history = base.history.plus(DeltaSize(pin.version, entry.bytes))
+      remember(new LocalVersion(pin, entry.live, families, base.content.over(layers), history, reload))
+    }
     if (isHeavy(base.content)) Background.helping(s"compaction of ${client.id}")(compact(base))
     budget.checkSoon()
   }
@@ -124,13 +121,18 @@ final class PartitionStore(
       val now =
         if (old.layerBytes * 4 > old.base.memoryBytes) Content.fold(old, version.hashOf)
         else new Content(old.base, List(Layer.merge(old.layers)))
-      version.replace(old, now)
-      cached.foreach { newer =>
-        val content = newer.content
-        val above = content.layers.length - old.layers.length
-        if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(above) eq old.layers)) {
-          newer.replace(content, now.over(content.layers.take(above)))
-        }
+      share(version, old, now)
+    }
+  }
+
+  /** Puts an equal content in the place of an old one, under the newer versions that stand on it too. */
+  private def share(version: LocalVersion, old: Content, now: Content): Unit = synchronized {
+    version.replace(old, now)
+    cached.foreach { newer =>
+      val content = newer.content
+      val above = content.layers.length - old.layers.length
+      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(above) eq old.layers)) {
+        newer.replace(content, now.over(content.layers.take(above)))
       }
     }
   }
@@ -140,37 +142,51 @@ final class PartitionStore(
       (content.layers.length > 1 && content.layerBytes * 4 > content.base.memoryBytes)
 
   private def writeSnapshot(version: LocalVersion): Boolean = {
-    val rows = version.read { content =>
-      val folded = Content.fold(content, version.hashOf)
-      version.replace(content, folded)
-      folded.base
+    val folded = version.read { content =>
+      val now = Content.fold(content, version.hashOf)
+      share(version, content, now)
+      now.base.loadAll(() => closed)
+      now.base
     }
     val writer = newUid()
-    val segment = new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), rows.buckets)
-    version.read(_ => (0 until rows.buckets).foreach(b => segment.add(b, rows.bucket(b))))
-    val entry = segment.finish(writer, version.live, Some(families(version)), Nil)
+    val segment = new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), folded.buckets)
+    val table = families(version)
+    val ordered = table.filter(_.kind.ordered).map(_.id)
+    (0 until folded.buckets).foreach(b => segment.add(b, without(folded.peek(b), ordered)))
+    ordered.foreach(family => segment.addOrdered(family, Content.sortedRows(folded, family)))
+    val entry = segment.finish(writer, version.live, Some(table), Nil)
     val added = client.addSnapshot(version.pin, writer, segment.allFields, entry)
     if (added) {
       counters.snapshots.incrementAndGet()
       snapshotWanted = false
       log.info(s"added a snapshot of ${client.id} version ${version.pin.version}: ${entry.rows} rows, ${entry.bytes} bytes")
-      forgetDeltas(version.pin.version, entry.bytes)
+      forgetDeltas(version, entry.bytes)
     }
     added
   }
 
-  private def forgetDeltas(version: Long, bytes: Long): Unit = synchronized {
-    cached = cached.map { v =>
-      new LocalVersion(v.pin, v.live, v.families, v.content, bytes, v.deltas.filter(_.version > version), reload)
+  private def without(rows: RowBlock, families: Seq[Int]): RowBlock =
+    if (families.isEmpty) rows
+    else {
+      val kept = new RowBlock.Builder(rows.bytes.length)
+      (0 until rows.count).foreach { i =>
+        if (!families.contains(Layer.familyOf(rows.bytes, rows.keyOffset(i)))) kept.addFrom(rows, i)
+      }
+      kept.result()
+    }
+
+  private def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
+    (snapshot :: cached).distinct.filter(_.pin.version >= snapshot.pin.version).foreach { v =>
+      v.history = v.history.since(snapshot.pin.version, bytes)
     }
   }
 
   /** Builds a version from what `open` listed; starts again when maintenance replaces a segment under the load. */
-  private def load(first: Opened): LocalVersion = {
+  private def load(first: Opened, held: List[LocalVersion]): LocalVersion = {
     var opened = first
     var tries = 0
     while (true) {
-      try return build(opened)
+      try return build(opened, if (tries == 0) held else Nil)
       catch {
         case e: SegmentGone =>
           val again = client.open("", Some(first.pin.version), Nil)
@@ -187,33 +203,36 @@ final class PartitionStore(
     throw new IllegalStateException
   }
 
-  private def build(opened: Opened): LocalVersion = {
+  private def build(opened: Opened, held: List[LocalVersion]): LocalVersion = {
     val loader = new SegmentLoader(client, validator, counters)
-    val start = cached.find(v => v.pin == opened.start && v.pin.version > 0)
+    val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
+    if (start.isEmpty && opened.start.version > 0) {
+      throw new InternalException(s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
+        s"${opened.start.version}, which this executor does not have.")
+    }
     var content = start.fold(Content.empty())(_.content)
     var families = start.fold(Seq.empty[Family])(_.families)
-    var snapshotBytes = start.fold(0L)(_.snapshotBytes)
-    var deltas = start.fold(List.empty[DeltaSize])(_.deltas)
+    var history = start.fold(History.Empty)(_.history)
     opened.segments.reverseIterator.foreach { segment =>
-      loader.knownFamilies = families
-      if (segment.isSnapshot) {
-        val header = loader.header(segment)
+      val entry = segment.entry
+      val header = if (segment.isSnapshot) loader.header(segment) else Header.Empty
+      if (segment.isSnapshot && header.ordered.isEmpty) {
         families = header.families.getOrElse(families)
         val base = loader.base(segment, header)
         content = new Content(base, Nil)
-        snapshotBytes = segment.entry.bytes
-        deltas = Nil
+        history = History(entry.bytes, Nil)
         readAhead(base)
       } else {
-        val (header, layer) = loader.layer(segment)
-        families = header.families.getOrElse(families)
-        if (segment.entry.complete) content = Content.empty()
+        val (head, layer) = loader.layer(segment, families)
+        families = head.families.getOrElse(families)
+        val alone = segment.isSnapshot || entry.complete
+        if (alone) content = Content.empty()
         if (!layer.isEmpty) content = content.over(List(layer))
-        deltas = DeltaSize(segment.version, segment.entry.bytes) :: deltas
+        history = if (alone) History(entry.bytes, Nil) else history.plus(DeltaSize(segment.version, entry.bytes))
       }
     }
     val live = opened.segments.headOption.map(_.entry.live).orElse(start.map(_.live)).getOrElse(0L)
-    new LocalVersion(opened.pin, live, families, content, snapshotBytes, deltas, reload)
+    new LocalVersion(opened.pin, live, families, content, history, reload)
   }
 
   private def readAhead(base: Base): Unit =
@@ -227,7 +246,7 @@ final class PartitionStore(
     if (opened.pin != pin) {
       throw new StateLostException(s"read version ${pin.version} of ${client.id}: it was replaced while this task read it.")
     }
-    load(opened).content
+    load(opened, Nil).content
   }
 }
 

@@ -1,55 +1,49 @@
 package org.redisstate.core.store
 
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
-import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.PartitionClient
 
 /** Reads segments of one partition into local form, checking everything that comes over the wire. */
 private[store] final class SegmentLoader(client: PartitionClient, validator: RowValidator, counters: StoreCounters) {
-  private val id: PartitionId = client.id
 
-  def header(segment: Segment): Header =
-    if (!segment.entry.header) Header.Empty
-    else {
-      val block = client.fetch(segment, Seq(Header.Field)).head
-      if (block == null) throw damaged(segment, "its header is missing")
-      supported(segment, Header.decode(Block.decode(segment.ident, Header.Field, block)))
-    }
+  def header(segment: Segment): Header = headerOf(segment, headerBlock(segment))
 
-  /** A base whose buckets stay in Redis until they are touched. */
+  private def headerOf(segment: Segment, block: Array[Byte]): Header =
+    named(segment)(new SegmentReader(segment).header(block))
+
+  private def headerBlock(segment: Segment): Array[Byte] =
+    if (segment.entry.header) client.fetch(segment, Seq(Header.Field)).head else null
+
+  /** A snapshot without ordered families: its buckets stay in Redis until they are touched. */
   def base(segment: Segment, header: Header): Base =
-    Base.remote(
-      segment.entry.buckets,
-      (from, until) => {
-        counters.bucketsLoaded.addAndGet((until - from).toLong)
-        readBuckets(segment, header, from, until).map(validated(segment, _))
-      })
+    Base.remote(segment.entry.buckets, new SnapshotSource(segment, header))
 
-  /** A whole delta; count and checksum are compared with its entry. */
-  def layer(segment: Segment): (Header, Layer) = {
+  /** All rows of a segment; count and checksum are compared with its entry. */
+  def layer(segment: Segment, known: Seq[Family]): (Header, Layer) = {
     val entry = segment.entry
-    val layer = new Layer(math.min(entry.rows, 1 << 24).toInt)
+    val layer = new Layer(math.min(entry.rows, 1 << 20).toInt)
     if (entry.blocks == 0) return (Header.Empty, layer)
-    val head = header(segment)
-    val names = (0 until entry.buckets).flatMap(b => partNames(head, b)) ++
-      (if (entry.header) Seq(Header.Field) else Nil)
+    val reader = new SegmentReader(segment)
+    val block = headerBlock(segment)
+    val head = headerOf(segment, block)
+    val names = (0 until entry.buckets).flatMap(reader.partNames(head, _)) ++ reader.orderedNames(head)
     val fields = names.zip(client.fetch(segment, names)).collect { case (n, b) if b != null => EncodedField(n, b) }
-    if (fields.size != entry.blocks) throw damaged(segment, s"${fields.size} of ${entry.blocks} blocks are there")
-    if (SegmentWriter.checksum(fields) != entry.checksum) throw damaged(segment, "the checksum does not match")
-    head.tombstones.foreach(t => layer.clear(t.family))
-    val hashOf = KeyHash.of(head.families.getOrElse(Nil) ++ knownFamilies)
-    fields.filterNot(_.name == Header.Field).foreach { field =>
-      val rows = validated(segment, RowBlock.parse(Block.decode(segment.ident, field.name, field.block)))
-      addAll(layer, rows, hashOf)
-    }
+    val blocks = named(segment)(reader.all(head, block, fields))
+    head.tombstones.foreach(layer.clear)
+    val families = head.families.getOrElse(known)
+    val hashOf = KeyHash.of(families)
+    val lists = listsOf(families)
+    blocks.foreach(rows => addAll(layer, validated(segment, rows, lists), hashOf))
     counters.bucketsLoaded.addAndGet(fields.size.toLong)
+    layer.trim()
     (head, layer)
   }
-
-  /** Family table of the version being loaded, oldest segment first. */
-  @volatile private[store] var knownFamilies: Seq[Family] = Nil
 
   private def addAll(layer: Layer, rows: RowBlock, hashOf: KeyHash): Unit = {
     var i = 0
@@ -58,52 +52,85 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
       val length = rows.keyLength(i)
       val hash = hashOf(rows.bytes, key, length)
       if (rows.isRemoved(i)) layer.remove(hash, rows.bytes, key, length)
-      else layer.put(hash, rows.bytes, key, length, rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+      else if (rows.isAppended(i)) {
+        layer.putAppended(hash, rows.bytes, key, length, rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+      } else layer.put(hash, rows.bytes, key, length, rows.bytes, rows.valueOffset(i), rows.valueLength(i))
       i += 1
     }
   }
 
-  private def readBuckets(segment: Segment, header: Header, from: Int, until: Int): Array[RowBlock] = {
-    val names = (from until until).map(b => partNames(header, b))
-    val blocks = client.fetch(segment, names.flatten).iterator
-    names.map { parts =>
-      parts
-        .map { name =>
-          val block = blocks.next()
-          if (block == null) RowBlock.Empty
-          else RowBlock.parse(Block.decode(segment.ident, name, block))
-        }
-        .reduceLeft((older, newer) => RowBlock.merge(older, newer, dropRemoved = false))
-    }.toArray
+  /** Buckets of a snapshot; when the last one came, all of it is compared with the entry. */
+  private final class SnapshotSource(segment: Segment, header: Header) extends BucketSource {
+    private val reader = new SegmentReader(segment)
+    private val lists = listsOf(header.families.getOrElse(Nil))
+    private val heads = new ConcurrentHashMap[String, EncodedField]
+    private val chunks = ConcurrentHashMap.newKeySet[Int]
+
+    override def read(from: Int, until: Int): Array[RowBlock] = {
+      counters.bucketsLoaded.addAndGet((until - from).toLong)
+      val names = (from until until).map(reader.partNames(header, _))
+      val blocks = client.fetch(segment, names.flatten).iterator
+      val rows = names.map { parts =>
+        parts
+          .map(name => part(name, blocks.next()))
+          .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
+      }.toArray
+      chunks.add(from)
+      if (chunks.size * Base.ChunkBuckets >= segment.entry.buckets) checkWhole()
+      rows
+    }
+
+    private def part(name: String, block: Array[Byte]): RowBlock =
+      if (block == null) RowBlock.Empty
+      else {
+        val rows = named(segment)(reader.rows(name, block))
+        heads.put(name, EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes)))
+        validated(segment, rows, lists)
+      }
+
+    private def checkWhole(): Unit = {
+      val all = heads.values.asScala.toSeq :+ EncodedField(Header.Field, headerBlock(segment))
+      if (all.size != segment.entry.blocks) damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
+      if (SegmentWriter.checksum(all) != segment.entry.checksum) damaged(segment, "the checksum does not match")
+    }
   }
 
-  private def partNames(header: Header, bucket: Int): Seq[String] =
-    bucket.toString +: (1 until header.parts.getOrElse(bucket, 1)).map(p => s"$bucket.$p")
+  private def listsOf(families: Seq[Family]): Set[Int] = families.filter(_.multiValue).map(_.id).toSet
 
-  private def validated(segment: Segment, rows: RowBlock): RowBlock = {
+  private def validated(segment: Segment, rows: RowBlock, lists: Set[Int]): RowBlock = {
     var i = 0
     while (i < rows.count) {
       if (!rows.isRemoved(i)) {
-        val wrong =
-          validator.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), rows.valueOffset(i), rows.valueLength(i))
-        if (wrong != null) throw damaged(segment, s"a row does not fit the schema of the operator: $wrong")
+        val key = rows.keyOffset(i)
+        val list = rows.isAppended(i) || (lists.nonEmpty && lists(Layer.familyOf(rows.bytes, key)))
+        if (list) validateElements(segment, rows, i)
+        else validate(segment, rows, i, rows.valueOffset(i), rows.valueLength(i))
       }
       i += 1
     }
     rows
   }
 
-  private def supported(segment: Segment, header: Header): Header = {
-    val partial = header.tombstones.exists(t => t.from.nonEmpty || t.to.nonEmpty)
-    val unknown = header.families.exists(_.exists(f => f.kind.ordered || f.multiValue))
-    if (partial || unknown || header.ordered.nonEmpty) {
-      throw new FormatException(s"${segment.ident} of $id uses ordered or multi-value families, which this " +
-        "release cannot load. Use the release that wrote it.")
+  private def validateElements(segment: Segment, rows: RowBlock, i: Int): Unit = {
+    val from = rows.valueOffset(i)
+    val elements = new MsgpackReader(rows.bytes, from, from + rows.valueLength(i))
+    while (!elements.atEnd) {
+      val length = named(segment)(elements.skipBin())
+      validate(segment, rows, i, elements.position - length, length)
     }
-    header
   }
 
-  private def damaged(segment: Segment, found: String): FormatException =
-    new FormatException(s"${segment.ident} of $id: $found. Nothing of it was used. Restore that Redis, or rewind " +
-      s"the checkpoint below batch ${segment.version}.")
+  private def validate(segment: Segment, rows: RowBlock, i: Int, valueOffset: Int, valueLength: Int): Unit = {
+    val wrong = validator.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
+    if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
+  }
+
+  /** What the format finds wrong says where, and what to do. */
+  private def named[A](segment: Segment)(read: => A): A =
+    try read
+    catch { case e: FormatException => damaged(segment, e.getMessage) }
+
+  private def damaged(segment: Segment, found: String): Nothing =
+    throw new FormatException(s"${segment.ident} of ${client.id}: $found. Nothing of it was used. Restore that " +
+      s"Redis, or rewind the checkpoint below batch ${segment.version}.")
 }

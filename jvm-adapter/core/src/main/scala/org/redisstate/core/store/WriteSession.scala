@@ -1,12 +1,12 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{ExecutionException, Future}
+import java.util.concurrent.{ExecutionException, Future, TimeUnit, TimeoutException}
 
 import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{FormatException, InternalException, RedisStateException}
+import org.redisstate.core.errors.{InternalException, RedisStateException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
@@ -23,11 +23,17 @@ final class WriteSession private[store] (base: OpenVersion) {
   private val uid = PartitionStore.newUid()
   private val version = base.pin.version
   private val ident = Segment.deltaIdent(version + 1, uid)
+  private val cycle = new LifeCycle
 
-  /** Layers that iterators or the stager may hold: they do not change any more. Newest first, staged ones last. */
+  /** Layers that iterators may hold: they do not change any more. Newest first. */
   private var frozen: List[Layer] = Nil
-  private var stagedLayers: List[Layer] = Nil
+
+  /** Layers whose rows are on their way to Redis, newest first; older than `frozen`. */
+  private var staged: List[Layer] = Nil
   private var layer = new Layer(InitialRows)
+
+  /** All of them, newest first. */
+  private var own: List[Layer] = layer :: Nil
   private var shared = false
   private var families = base.families
   private var highestId = families.map(_.id).max
@@ -40,19 +46,19 @@ final class WriteSession private[store] (base: OpenVersion) {
   private val probe = new Slice
 
   private var writer: SegmentWriter = _
-  private var staging: List[Future[_]] = Nil
-  @volatile private var phase: Phase = Updating
+  @volatile private var staging: List[Future[_]] = Nil
+  @volatile private var sent = false
   private var hashOf: KeyHash = KeyHash.of(families)
 
   def pin: Pin = base.pin
   def numKeys: Long = live
   def allFamilies: Seq[Family] = families
-  def localBytes: Long = store.localBytes + layer.memoryBytes
+  def localBytes: Long = store.localBytes + own.iterator.map(_.memoryBytes).sum
 
   /** Of all families that this lineage is known to have had. */
   def highestFamilyId: Int = math.max(highestId, families.map(_.id).max)
-  def hasCommitted: Boolean = phase == Committed
-  def isUpdating: Boolean = phase == Updating
+  def hasCommitted: Boolean = cycle.is(LifeCycle.Committed)
+  def isUpdating: Boolean = cycle.is(LifeCycle.Updating)
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = {
     val hash = hashOf(key, 0, length)
@@ -84,16 +90,45 @@ final class WriteSession private[store] (base: OpenVersion) {
     }
   }
 
-  /** Rows as they are now; later changes do not show. */
+  /**
+   * Appends to the list of a multi-value family without reading it.
+   *
+   * @param elements as [[MultiValue.encode]] gives them
+   */
+  def append(key: Array[Byte], keyLength: Int, elements: Array[Byte], length: Int): Unit = {
+    startWrite("append")
+    SegmentWriter.checkLimits(keyLength, length, s"append in ${client.id}")
+    val hash = hashOf(key, 0, keyLength)
+    if (!exists(hash, key, keyLength)) live += 1
+    // A part replaces the row of an earlier part: what is staged already has to be written as a whole.
+    if (staged.exists(_.find(hash, key, 0, keyLength) >= 0)) {
+      val known = lookup(hash, key, keyLength, probe)
+      val joined =
+        if (known) MultiValue.join(probe.array, probe.offset, probe.length, elements, 0, length)
+        else java.util.Arrays.copyOf(elements, length)
+      SegmentWriter.checkLimits(keyLength, joined.length, s"append in ${client.id}")
+      layer.put(hash, key, 0, keyLength, joined, 0, joined.length)
+    } else layer.append(hash, key, 0, keyLength, elements, 0, length)
+    written += 1
+    lastKey.set(key, keyLength, found = true)
+    stageIfLarge()
+  }
+
+  /** Rows as they are now, in key order where the family is an ordered one; later changes do not show. */
   def iterator(family: Int): RowIterator = {
-    shared = true
-    local.read(_.over(allLayers).iterator(family, hashOf))
+    val ordered = families.exists(f => f.id == family && f.kind.ordered)
+    val layers = snapshot()
+    local.scan(_.over(layers).iterator(family, ordered, hashOf))
   }
 
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
     val hash = hashOf(prefix, 0, length)
-    local.read(_.over(allLayers).prefixScan(hash, prefix, length))
+    local.read(_.over(own).prefixScan(hash, prefix, length))
   }
+
+  /** Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. Later changes do not show. */
+  def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
+    local.scan(_.over(own).rangeScan(Tombstone(family, from, to), hashOf))
 
   /** Adds or replaces the description of a family; changes nothing for one that is known so. */
   def defineFamily(family: Family): Unit =
@@ -106,28 +141,49 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   /** Removes a family and its rows; its id is never used again. */
   def removeFamily(id: Int): Unit = {
-    startWrite("remove a column family")
-    val key, value = new Slice
-    val rows = iterator(id)
-    while (rows.next(key, value)) live -= 1
-    frozen = (layer :: frozen).map(dropFamily(_, id))
-    layer = new Layer(InitialRows)
-    layer.clear(id)
-    tombstones += Tombstone(id, None, None)
+    deleteRange(id, None, None)
     families = families.filter(_.id != id)
     familiesChanged = true
+    hashOf = KeyHash.of(families)
+  }
+
+  /** Removes the rows with `from` ≤ encoded key < `to`; None leaves that side open. */
+  def deleteRange(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): Unit = {
+    startWrite("remove a range")
+    val range = Tombstone(family, from, to)
+    val key, value = new Slice
+    val rows = local.scan(_.over(own).rangeScan(range, hashOf))
+    while (rows.next(key, value)) {
+      live -= 1
+      removed += 1
+    }
+    layer = Layer.merge(layer :: frozen)
+    frozen = Nil
+    layer.clear(range)
+    // The tombstone applies before all rows of the delta: those that are staged are removed one by one.
+    staged.foreach { earlier =>
+      earlier.entries().foreach { e =>
+        val at = earlier.keyOffset(e)
+        val length = earlier.keyLength(e)
+        if (range.covers(earlier.bytes, at, length)) layer.remove(earlier.hashOf(e), earlier.bytes, at, length)
+      }
+    }
+    tombstones += range
+    relink()
     lastKey.forget()
   }
 
   /** @return the new version */
   def commit(): Pin = PartitionStore.timed(store.counters.commitMs) {
-    if (phase != Updating) throw new InternalException(s"commit of $ident of ${client.id} in phase $phase.")
+    if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
     takeOver()
     val pin = Pin(version + 1, uid)
     val (entry, rest) = encode()
+    sent = true
     client.commit(store.holder(), base.pin, uid, entry, rest, writer.allFields)
-    phase = Committed
-    val layers = allLayers.filterNot(_.isEmpty)
+    if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
+    val layers = own.filterNot(_.isEmpty)
+    layers.foreach(_.trim())
     store.install(local, pin, entry, families, layers)
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
@@ -137,40 +193,67 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   /** Gives the attempt up. May come twice, from any thread, with Redis down; never throws. */
   def abort(): Unit =
-    if (phase == Updating) {
-      phase = Aborted
-      if (staging.nonEmpty) client.abort(ident)
+    if (cycle.follow(LifeCycle.Abort) && (sent || staging.nonEmpty)) {
+      staging.foreach(awaitEnd)
+      client.abort(ident)
+    }
+
+  /** A chunk that is under way would come after its own removal. */
+  private def awaitEnd(work: Future[_]): Unit =
+    try {
+      work.get(AbortWaitMs, TimeUnit.MILLISECONDS)
+      ()
+    } catch {
+      case _: ExecutionException => ()
+      case _: TimeoutException => log.info("a chunk of {} is still under way; it expires by itself", ident)
+      case _: InterruptedException => Thread.currentThread.interrupt()
     }
 
   private def lookup(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean = {
-    var rest = allLayers
-    while (rest.nonEmpty) {
-      val entry = rest.head.find(hash, key, 0, length)
+    var rest = own
+    while (rest ne Nil) {
+      val newest = rest.head
+      val entry = newest.find(hash, key, 0, length)
       if (entry >= 0) {
-        if (rest.head.isRemoved(entry)) return false
-        rest.head.value(entry, out)
+        if (newest.isRemoved(entry)) return false
+        if (newest.isAppended(entry)) {
+          val from = rest
+          return local.read(_.over(from).get(hash, key, 0, length, out))
+        }
+        newest.value(entry, out)
         return true
       }
-      if (rest.head.clearedFamilies.nonEmpty && rest.head.clearedFamilies(Layer.familyOf(key, 0))) return false
+      if (!newest.clearsNothing && newest.isCleared(key, 0, length)) return false
       rest = rest.tail
     }
-    local.read(_.get(hash, key, 0, length, out))
+    local.get(hash, key, length, out)
   }
 
-  private def allLayers: List[Layer] = layer :: frozen ::: stagedLayers
+  private def relink(): Unit = own = layer :: frozen ::: staged
 
   private def exists(hash: Int, key: Array[Byte], length: Int): Boolean =
     if (lastKey.is(key, length)) lastKey.found else lookup(hash, key, length, probe)
 
+  /** The layers for an iterator: the next change goes into another one. */
+  private def snapshot(): List[Layer] = {
+    shared = layer.rows > 0 || !layer.clearsNothing
+    own.filterNot(_.isEmpty)
+  }
+
   private def startWrite(what: String): Unit = {
-    if (phase != Updating) throw new InternalException(s"$what in ${client.id} after commit or abort.")
+    if (!cycle.is(LifeCycle.Updating)) refuse(what)
     takeOver()
     if (shared) {
       frozen = layer :: frozen
+      if (frozen.length > FrozenMax) frozen = List(Layer.merge(frozen))
       layer = new Layer(InitialRows)
       shared = false
+      relink()
     }
   }
+
+  private def refuse(what: String): Nothing =
+    throw new InternalException(s"$what in ${client.id} version ${version + 1} after its commit or abort.")
 
   private def takeOver(): Unit =
     if (!held) {
@@ -178,32 +261,44 @@ final class WriteSession private[store] (base: OpenVersion) {
       held = true
     }
 
-  /** Large write sets leave for Redis while the task goes on. */
+  private def orderedIds: Set[Int] = families.filter(_.kind.ordered).map(_.id).toSet
+
+  /** Large write sets leave for Redis while the task goes on; ordered families wait for the commit, their blocks being ranges. */
   private def stageIfLarge(): Unit =
     if (layer.usedBytes > StageBytes) {
       if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
       val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
-      stagedLayers = full :: stagedLayers
+      staged = full :: staged
       frozen = Nil
       layer = new Layer(full.rows)
       shared = false
+      relink()
       val segment = writer
+      val ordered = orderedIds
       staging ::= Background.staging {
-        if (phase == Updating) {
-          full.foreachBucket(segment.buckets)(segment.add)
+        if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
+          full.foreachBucket(segment.buckets, ordered)(segment.add)
           client.stage(ident, ident, segment.takeFresh())
         }
       }
     }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
-    staging.reverse.foreach { staged =>
-      try staged.get()
+    staging.reverse.foreach { work =>
+      try work.get()
       catch { case e: ExecutionException => throw rootOf(e) }
     }
-    val rest = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
+    if (frozen.nonEmpty) layer = Layer.merge(layer :: frozen)
+    frozen = Nil
+    relink()
+    val rest = layer
     if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(rest.rows.toLong, rest.usedBytes.toLong))
-    rest.foreachBucket(writer.buckets)(writer.add)
+    val ordered = orderedIds
+    rest.foreachBucket(writer.buckets, ordered)(writer.add)
+    if (ordered.nonEmpty) {
+      val all = if (staged.isEmpty) rest else Layer.merge(rest :: staged)
+      ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, all.rowsOf(family)))
+    }
     val table = if (familiesChanged) Some(families.sortBy(_.id)) else None
     val entry = writer.finish(base.pin.uid, live, table, tombstones.toSeq)
     (entry, writer.takeFresh())
@@ -213,32 +308,14 @@ final class WriteSession private[store] (base: OpenVersion) {
     case named: RedisStateException => named
     case other => new InternalException(s"staging $ident of ${client.id} failed.", other)
   }
-
-  private def dropFamily(old: Layer, id: Int): Layer = {
-    val kept = new Layer(old.rows)
-    old.clearedFamilies.foreach(kept.clear)
-    old.entries().foreach { e =>
-      val key = old.keyOffset(e)
-      if (Layer.familyOf(old.bytes, key) != id) {
-        if (old.isRemoved(e)) kept.remove(old.hashOf(e), old.bytes, key, old.keyLength(e))
-        else kept.put(old.hashOf(e), old.bytes, key, old.keyLength(e), old.bytes, old.valueOffset(e), old.valueLength(e))
-      }
-    }
-    if (staging.nonEmpty) throw new FormatException(s"a column family of ${client.id} cannot be removed after " +
-      "more than 4 MiB of changes in the same batch.")
-    kept
-  }
 }
 
 object WriteSession {
   private val log = LoggerFactory.getLogger(classOf[WriteSession])
   private val InitialRows = 256
   private val StageBytes = 4 << 20
-
-  private sealed trait Phase
-  private case object Updating extends Phase
-  private case object Committed extends Phase
-  private case object Aborted extends Phase
+  private val FrozenMax = 8
+  private val AbortWaitMs = 5000L
 
   /** The key that was asked for last: an operator's put mostly follows its get. */
   private final class LastKey {

@@ -1,0 +1,72 @@
+package org.redisstate.core.format
+
+import scala.collection.mutable
+
+import org.redisstate.core.errors.FormatException
+
+/** Fields of a segment to rows, everything checked against the segment's entry. */
+final class SegmentReader(segment: Segment) {
+  private val entry = segment.entry
+
+  /** @param block of the field `h`, null when there is none */
+  def header(block: Array[Byte]): Header =
+    if (!entry.header) {
+      if (block != null) bad("it has a header that its entry does not name")
+      Header.Empty
+    } else {
+      if (block == null) bad("its header is missing")
+      val header = Header.decode(Block.decode(segment.ident, Header.Field, block))
+      if (header.isEmpty) bad("its header holds nothing")
+      if (segment.isSnapshot && (header.families.isEmpty || header.tombstones.nonEmpty)) {
+        bad("a snapshot has no family table, or has tombstones")
+      }
+      val claimed = header.parts.valuesIterator.map(_.toLong).sum + header.ordered.map(_._2.size.toLong).sum
+      if (claimed >= entry.blocks || header.parts.keysIterator.exists(_ >= entry.buckets)) {
+        bad("its header names more blocks than there are")
+      }
+      header
+    }
+
+  /** Rows of one field. */
+  def rows(name: String, block: Array[Byte]): RowBlock = {
+    val rows = RowBlock.parse(Block.decode(segment.ident, name, block))
+    if (segment.isSnapshot) {
+      var i = 0
+      while (i < rows.count) {
+        if (rows.isRemoved(i) || rows.isAppended(i)) bad("a snapshot removes or appends")
+        i += 1
+      }
+    }
+    rows
+  }
+
+  /** Names of the fields of a bucket that can be there, in the order in which they apply. */
+  def partNames(header: Header, bucket: Int): Seq[String] =
+    if (header.parts.isEmpty) Seq(bucket.toString)
+    else bucket.toString +: (1 until header.parts.getOrElse(bucket, 1)).map(p => s"$bucket.$p")
+
+  def orderedNames(header: Header): Seq[String] =
+    header.ordered.flatMap { case (family, keys) => keys.indices.map(i => s"$family/$i") }
+
+  /**
+   * All rows, in the order in which they apply.
+   *
+   * @param fields every field of the segment that is there, but the header
+   */
+  def all(header: Header, headerBlock: Array[Byte], fields: Seq[EncodedField]): Seq[RowBlock] = {
+    val whole = if (headerBlock == null) fields else fields :+ EncodedField(Header.Field, headerBlock)
+    if (whole.size != entry.blocks) bad(s"${whole.size} of ${entry.blocks} blocks are there")
+    if (whole.iterator.map(_.block.length.toLong).sum != entry.bytes) bad("its blocks have another size")
+    if (SegmentWriter.checksum(whole) != entry.checksum) bad("the checksum does not match")
+    val known = mutable.HashMap.empty[String, Int]
+    (0 until entry.buckets).foreach(b => partNames(header, b).foreach(known(_) = known.size))
+    orderedNames(header).foreach(known(_) = known.size)
+    val found = fields.sortBy(f => known.getOrElse(f.name, bad(s"no field ${f.name.take(40)} belongs here")))
+      .map(f => rows(f.name, f.block))
+    val count = found.iterator.map(_.count.toLong).sum
+    if (count != entry.rows) bad(s"it has $count rows, not ${entry.rows}")
+    found
+  }
+
+  def bad(found: String): Nothing = throw new FormatException(s"${segment.ident}: $found")
+}

@@ -1,0 +1,142 @@
+package org.redisstate.core.local
+
+import scala.collection.immutable.TreeMap
+import scala.util.Random
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Tombstone, Vectors}
+
+/** The local state against a plain map, over random versions that share what they have in common. */
+class ContentSuite extends AnyFunSuite {
+  private val seed = sys.props.get("redisstate.seed").fold(System.nanoTime())(_.toLong)
+  info(s"seed $seed (again: -Dredisstate.seed=$seed)")
+
+  private val families = Seq(
+    Family(0, "default", FamilyKind.Plain, Nil, "", "", multiValue = false, internal = false),
+    Family(1, "prefixed", FamilyKind.Prefix, Seq(1), "", "", multiValue = false, internal = false),
+    Family(2, "lists", FamilyKind.Plain, Nil, "", "", multiValue = true, internal = false),
+    Family(3, "ordered", FamilyKind.Range, Seq(0), "", "", multiValue = false, internal = false))
+  private val hashOf = KeyHash.of(families)
+  private type Rows = TreeMap[String, String]
+
+  private def key(random: Random): Array[Byte] = {
+    val n = random.nextInt(400)
+    random.nextInt(4) match {
+      case 1 => Array[Byte](0, 1, 1, 0, 0, 0, (n % 7).toByte, (n >> 8).toByte, n.toByte)
+      case family => Array[Byte](0, family.toByte, (n >> 8).toByte, n.toByte)
+    }
+  }
+
+  private def change(random: Random, layer: Layer, before: Rows): Rows = {
+    var rows = before
+    for (_ <- 1 to random.nextInt(120)) {
+      val k = key(random)
+      val name = Vectors.hex(k)
+      val hash = hashOf(k, 0, k.length)
+      val list = k(1) == 2
+      val value =
+        if (list) MultiValue.encode(Seq(Array(random.nextInt().toByte)))
+        else random.nextBytes(random.nextInt(12))
+      random.nextInt(8) match {
+        case 0 | 1 =>
+          layer.remove(hash, k, 0, k.length)
+          rows -= name
+        case n if list && n < 6 =>
+          layer.append(hash, k, 0, k.length, value, 0, value.length)
+          rows = rows.updated(name, rows.getOrElse(name, "") + Vectors.hex(value))
+        case 7 if random.nextInt(20) == 0 =>
+          val range = Tombstone(random.nextInt(4), bound(random), bound(random))
+          layer.clear(range)
+          rows = rows.filterNot { case (name, _) =>
+            val bytes = Vectors.fromHex(name)
+            range.covers(bytes, 0, bytes.length)
+          }
+        case _ =>
+          layer.put(hash, k, 0, k.length, value, 0, value.length)
+          rows = rows.updated(name, Vectors.hex(value))
+      }
+    }
+    rows
+  }
+
+  private def bound(random: Random): Option[Array[Byte]] =
+    if (random.nextBoolean()) None else Some(Array((random.nextInt(2)).toByte, random.nextInt().toByte))
+
+  private def all(rows: RowIterator): Seq[(String, String)] = {
+    val key, value = new Slice
+    val found = Seq.newBuilder[(String, String)]
+    while (rows.next(key, value)) {
+      found += Vectors.hex(key.array, key.offset, key.length) ->
+        Vectors.hex(value.array, value.offset, value.length)
+    }
+    found.result()
+  }
+
+  private def compare(content: Content, model: Rows, random: Random): Unit = {
+    for (f <- families) {
+      val wanted = model.toSeq.filter(_._1.startsWith(f"${f.id}%04x"))
+      val found = all(content.iterator(f.id, f.kind.ordered, hashOf))
+      assert((if (f.kind.ordered) found else found.sorted) == wanted, s"family ${f.name}")
+    }
+    val slice = new Slice
+    for (_ <- 1 to 200) {
+      val k = key(random)
+      val found = content.get(hashOf(k, 0, k.length), k, 0, k.length, slice)
+      assert(model.get(Vectors.hex(k)) ==
+        (if (found) Some(Vectors.hex(slice.array, slice.offset, slice.length)) else None))
+    }
+    for (p <- 0 to 6) {
+      val prefix = Array[Byte](0, 1, 1, 0, 0, 0, p.toByte)
+      val found = all(content.prefixScan(hashOf(prefix, 0, prefix.length), prefix, prefix.length))
+      assert(found.sorted == model.toSeq.filter(_._1.startsWith(Vectors.hex(prefix))))
+    }
+    val range = Tombstone(3, bound(random), bound(random))
+    assert(all(content.rangeScan(range, hashOf)) == model.toSeq.filter { case (name, _) =>
+      val bytes = Vectors.fromHex(name)
+      range.covers(bytes, 0, bytes.length)
+    })
+  }
+
+  test("versions equal the model, older ones too, through folding, merging and compressing") {
+    for (round <- 1 to 40) {
+      val random = new Random(seed + round)
+      withClue(s"seed $seed round $round: ") {
+        var versions = List((Content.empty(), TreeMap.empty[String, String]))
+        for (_ <- 1 to 12) {
+          val (below, model) = versions.head
+          val layer = new Layer(4)
+          val rows = change(random, layer, model)
+          if (random.nextBoolean()) layer.trim()
+          val above = below.over(List(layer))
+          val kept = random.nextInt(4) match {
+            case 0 => Content.fold(above, hashOf)
+            case 1 => new Content(above.base, List(Layer.merge(above.layers)))
+            case _ => above
+          }
+          if (random.nextInt(3) == 0) kept.base.compress(everything = random.nextBoolean())
+          versions = (kept, rows) :: versions
+        }
+        versions.take(4).foreach { case (content, model) => compare(content, model, random) }
+      }
+    }
+  }
+
+  test("many rows spread over more buckets, and memory is what they need") {
+    val count = 100000
+    val layer = new Layer(count)
+    val key = new Array[Byte](34)
+    val value = new Array[Byte](24)
+    (0 until count).foreach { i =>
+      java.nio.ByteBuffer.wrap(key).putInt(10, i)
+      layer.put(hashOf(key, 0, key.length), key, 0, key.length, value, 0, value.length)
+    }
+    val content = Content.fold(Content.empty().over(List(layer)), hashOf)
+    assert(content.base.buckets == 1024 && content.base.rows == count)
+    assert(content.base.memoryBytes < 70L * count)
+    content.base.compress(everything = true)
+    assert(content.base.memoryBytes < 40L * count)
+    val slice = new Slice
+    assert(content.get(hashOf(key, 0, key.length), key, 0, key.length, slice) && slice.length == 24)
+  }
+}
