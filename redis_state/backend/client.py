@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from redis_state.backend.connection import final_error, hint, new_connections, refused
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
-from redis_state.errors import ConfigError, Kind, RedisStateError, UnavailableError
+from redis_state.errors import UnavailableError
 
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
@@ -37,10 +36,10 @@ class Client:
         clock: Clock = SYSTEM,
         connect: Callable[[Config], redis.Redis] | None = None,
     ) -> None:
-        self._url = config.url.url
+        self._config = config
         self._deadline_s = config.deadline / 1000
         self._clock = clock
-        self._redis = (connect or connection_pool)(config)
+        self._redis = (connect or new_connections)(config)
         self.round_trips = 0
 
     def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
@@ -61,7 +60,8 @@ class Client:
                 if left <= 0:
                     raise UnavailableError(
                         attempted,
-                        found=f"{self._url} gave no answer in {tries} tries: {error}",
+                        found=f"{self._config.url.url} gave no answer in {tries} tries: {error}",
+                        advice=f"{UnavailableError.default_advice} {error.hint}".rstrip(),
                     ) from error.__cause__
                 ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
                 wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
@@ -78,16 +78,16 @@ class Client:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
         try:
             replies = pipeline.execute(raise_on_error=False)
-        except redis.AuthenticationError as error:
-            raise _refused(attempted, str(error)) from error
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            raise _TryAgainError(type(error).__name__) from error
-        except redis.ResponseError as error:
-            # From the greeting of a new connection: no database of that number, for example.
-            raise _judged(attempted, str(error)) from error
+        except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
+            final = final_error(attempted, error, self._config)
+            if final is not None:
+                raise final from error
+            if isinstance(error, redis.ResponseError):
+                raise _judged(attempted, _message(error)) from error
+            raise _TryAgainError(type(error).__name__, hint(error, self._config)) from error
         for reply in replies:
             if isinstance(reply, redis.AuthenticationError):
-                raise _refused(attempted, str(reply))
+                raise refused(attempted, str(reply))
             if isinstance(reply, redis.RedisError):
                 raise _judged(attempted, _message(reply)) from reply
         return replies
@@ -96,18 +96,13 @@ class Client:
 class _TryAgainError(Exception):
     """Sending the same again may help."""
 
+    def __init__(self, found: str, hint: str = "") -> None:
+        super().__init__(found)
+        self.hint = hint
+
 
 def _judged(attempted: str, message: str) -> Exception:
     return _TryAgainError(message) if is_transient(message) else failure(attempted, message)
-
-
-def _refused(attempted: str, message: str) -> RedisStateError:
-    return ConfigError(
-        attempted,
-        found=f"the server does not let this user in ('{message[:200]}')",
-        kind=Kind.PERMISSION,
-        advice="Give 'username' and 'password' or 'passwordFile' as the server wants them.",
-    )
 
 
 def _message(error: redis.RedisError) -> str:
@@ -127,32 +122,3 @@ def _message(error: redis.RedisError) -> str:
     word = next((word for kind, word in words.items() if type(error) is kind), "")
     text = str(error)
     return text if not word or text.startswith(word) else f"{word} {text}"
-
-
-def connection_pool(config: Config) -> redis.Redis:
-    """Connections that answer with bytes and never send anything again by themselves."""
-    endpoint = config.url
-    options: dict[str, Any] = {}
-    if endpoint.tls:
-        options = {
-            "ssl": True,
-            "ssl_ca_certs": config.tls_ca_file,
-            "ssl_certfile": config.tls_cert_file,
-            "ssl_keyfile": config.tls_key_file,
-            "ssl_cert_reqs": "required",
-            "ssl_check_hostname": config.tls_verify_hostname,
-        }
-    return redis.Redis(
-        host=endpoint.host,
-        port=endpoint.port,
-        db=endpoint.database,
-        username=config.username,
-        password=config.read_password(),
-        socket_timeout=config.socket_timeout / 1000,
-        socket_connect_timeout=config.socket_timeout / 1000,
-        max_connections=config.connections_max,
-        decode_responses=False,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        **options,
-    )

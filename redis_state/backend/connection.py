@@ -1,0 +1,133 @@
+"""Connections to a server, and what it means when one cannot be made."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redis_state.config import Config
+from redis_state.errors import ConfigError, Kind, RedisStateError
+
+_CAUSES_MAX = 16
+_NO_DATABASE = ("DB index is out of range", "invalid DB index", "Invalid Database")
+# What OpenSSL says when the answer to its greeting is no TLS.
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
+_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+
+def new_connections(config: Config) -> redis.Redis:
+    """Connections that answer with bytes and never send anything again by themselves.
+
+    Raises:
+        ConfigError: The password file cannot be read.
+    """
+    endpoint = config.url
+    options: dict[str, Any] = _nameless()
+    if endpoint.tls:
+        options |= {
+            "ssl": True,
+            "ssl_ca_certs": config.tls_ca_file,
+            "ssl_certfile": config.tls_cert_file,
+            "ssl_keyfile": config.tls_key_file,
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": config.tls_verify_hostname,
+        }
+    return redis.Redis(
+        host=endpoint.host,
+        port=endpoint.port,
+        db=endpoint.database,
+        username=config.username,
+        password=config.read_password(),
+        socket_timeout=config.socket_timeout / 1000,
+        socket_connect_timeout=config.socket_timeout / 1000,
+        max_connections=config.connections_max,
+        decode_responses=False,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        **options,
+    )
+
+
+def _nameless() -> dict[str, Any]:
+    """Keeps redis-py from introducing itself: two more round trips, and a right to have."""
+    if "driver_info" in inspect.signature(redis.Redis.__init__).parameters:
+        return {"driver_info": None}
+    return {"lib_name": None, "lib_version": None}
+
+
+def refused(attempted: str, message: str) -> RedisStateError:
+    """The server does not let this user in."""
+    return ConfigError(
+        attempted,
+        found=f"the server does not let this user in ('{message[:200]}')",
+        kind=Kind.PERMISSION,
+        advice="Give 'username' and 'password' or 'passwordFile' as the server wants them.",
+    )
+
+
+def final_error(attempted: str, error: Exception, config: Config) -> RedisStateError | None:
+    """The named error for a connection that no repetition can make; ``None`` if one may."""
+    if isinstance(error, redis.AuthenticationError):
+        return refused(attempted, str(error))
+    if any(text in str(error) for text in _NO_DATABASE):
+        return ConfigError(
+            attempted,
+            found=f"the server has no database {config.url.database}",
+            advice="Give a lower database number at the end of the URL, such as /0.",
+        )
+    if config.url.tls:
+        return next(filter(None, (_tls_error(attempted, one) for one in _causes(error))), None)
+    return None
+
+
+def _tls_error(attempted: str, cause: BaseException) -> RedisStateError | None:
+    if isinstance(cause, FileNotFoundError):
+        return ConfigError(
+            attempted,
+            found="a file of certificates or keys is missing",
+            advice="Check 'tls.caFile', 'tls.certFile' and 'tls.keyFile'.",
+        )
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigError(
+            attempted,
+            found=f"the server's certificate is not accepted ({cause.verify_message})",
+            advice="Give the authority that signed it in 'tls.caFile', and a host name it has.",
+        )
+    if not isinstance(cause, ssl.SSLError) or isinstance(cause, _CUT_OFF):
+        return None
+    if cause.reason in _NOT_TLS:
+        return ConfigError(
+            attempted,
+            found="the server does not speak TLS on this port",
+            advice="Use a redis:// URL, or the server's TLS port.",
+        )
+    return ConfigError(
+        attempted,
+        found=f"TLS could not be agreed on ({cause.reason or type(cause).__name__})",
+        advice="Check the files given in the 'tls' options, and what the server asks for.",
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if at is None:
+            return
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def hint(error: Exception, config: Config) -> str:
+    """What else a server that gives no answer may mean; empty if there is nothing to say."""
+    if config.url.tls:
+        # A server without TLS waits for the end of a line in the greeting.
+        silent = isinstance(error, redis.TimeoutError)
+        return "If the server speaks no TLS, use a redis:// URL." if silent else ""
+    hung_up = "closed by server" in str(error) or "reset by peer" in str(error).lower()
+    return "If the server speaks TLS only, use a rediss:// URL." if hung_up else ""

@@ -1,0 +1,176 @@
+"""What the client makes of a server that refuses, is away or is another one than was thought."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from redis_state import config
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import ConfigError, FullError, Kind, RedisStateError, UnavailableError
+from tests.support.redis_server import RedisServer, free_port
+
+
+class ManualClock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+@contextmanager
+def _client(url: str, *, clock: ManualClock | None = None, **options: Any) -> Iterator[Client]:
+    options = {"deadline": "2s", **options}
+    parsed = config.parse({"url": url, **options})
+    with closing(Client(parsed, clock=clock or ManualClock())) as client:
+        yield client
+
+
+def _ping(url: str, **options: Any) -> list[Any]:
+    with _client(url, **options) as client:
+        return client.call("greeting the server", [("PING",)])
+
+
+def _refusal(url: str, **options: Any) -> RedisStateError:
+    with pytest.raises(RedisStateError) as caught:
+        _ping(url, **options)
+    for secret in ("wrong-secret", "right-secret"):
+        assert secret not in str(caught.value)
+    return caught.value
+
+
+def test_bytes_in_bytes_out_and_no_greeting_beside_the_command(redis_server: RedisServer) -> None:
+    with redis_server.client() as raw:
+        raw.config_resetstat()
+    with _client(redis_server.url) as client:
+        sent = client.call("writing", [("SET", b"\xff", b"\x00\xfe"), ("GET", b"\xff")])
+        (stats,) = client.call("counting", [("INFO", "commandstats")])
+    assert sent == [True, b"\x00\xfe"]
+    assert set(stats) == {"cmdstat_config|resetstat", "cmdstat_set", "cmdstat_get"}
+
+
+def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(password="right-secret")
+    assert _ping(server.url, password="right-secret") == [True]
+    for options in ({"password": "wrong-secret"}, {}):
+        error = _refusal(server.url, **options)
+        assert isinstance(error, ConfigError)
+        assert error.kind is Kind.PERMISSION
+
+
+def test_a_user_without_a_right_is_told_which(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    with server.client() as raw:
+        raw.execute_command("ACL", "SETUSER", "dash", "on", ">right-secret", "~*", "+get")
+    error = _refusal(server.url, username="dash", password="right-secret")
+    assert error.kind is Kind.PERMISSION
+    assert "ping" in str(error)
+
+
+def test_a_database_that_the_server_has_not(redis_server: RedisServer) -> None:
+    error = _refusal(redis_server.url.removesuffix("/0") + "/99")
+    assert isinstance(error, ConfigError)
+    assert "database" in str(error).lower()
+
+
+def test_tls_to_a_plain_port(redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("redis://", "rediss://")
+    error = _refusal(url, socket_timeout="200ms", deadline="1000ms")
+    assert isinstance(error, UnavailableError)
+    assert "use a redis:// URL" in str(error)
+
+
+def test_plain_to_a_tls_port(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(tls=True)
+    error = _refusal(server.url.replace("rediss://", "redis://"))
+    assert isinstance(error, UnavailableError)
+    assert "rediss://" in str(error)
+
+
+def test_tls(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(tls=True)
+    assert server.certificates is not None
+    assert _ping(server.url, tls_ca_file=str(server.certificates.authority)) == [True]
+    error = _refusal(server.url)
+    assert isinstance(error, ConfigError)
+    assert "certificate" in str(error)
+
+
+def test_a_file_of_certificates_that_is_missing(redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("redis://", "rediss://")
+    error = _refusal(url, tls_ca_file="missing.pem")
+    assert isinstance(error, ConfigError)
+
+
+def test_nobody_listens() -> None:
+    clock = ManualClock()
+    error = _refusal(f"redis://127.0.0.1:{free_port()}", clock=clock, deadline="60s")
+    assert isinstance(error, UnavailableError)
+    assert error.retryable
+    assert sum(clock.slept_s) == pytest.approx(60)
+    assert max(clock.slept_s) <= 2
+    assert clock.slept_s[0] <= 0.05
+
+
+def test_a_server_that_is_full(redis_server: RedisServer) -> None:
+    with redis_server.client() as raw:
+        raw.config_set("maxmemory", 1)
+        with _client(redis_server.url) as client, pytest.raises(FullError):
+            client.call("writing", [("SET", "a", "b")])
+
+
+def test_a_server_that_comes_back(redis_server: RedisServer) -> None:
+    class Reviver(ManualClock):
+        def sleep_s(self, seconds: float) -> None:
+            super().sleep_s(seconds)
+            if len(self.slept_s) == 3:
+                redis_server.restart()
+
+    with _client(redis_server.url, clock=Reviver(), deadline="60s") as client:
+        assert client.call("greeting", [("PING",)]) == [True]
+        redis_server.kill()
+        assert client.call("greeting", [("PING",)]) == [True]
+
+
+def test_scripts_are_made_known_in_the_same_round_trip(redis_server: RedisServer) -> None:
+    keys = ["{x:0}:m", "{x:1}:m"]
+    commands = script("open").many([(key, ("", "opened", "")) for key in keys])
+    with _client(redis_server.url) as client:
+        for _ in range(2):
+            assert client.call("opening", commands) == [[b"EMPTY"], [b"EMPTY"]]
+            with redis_server.client() as raw:
+                raw.script_flush()
+        assert client.round_trips == 2
+
+
+def test_a_server_that_hangs_up_is_asked_again() -> None:
+    """The connection is lost after the command was sent; a repetition gets the answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    answers = [b"", b"+PONG\r\n"]
+
+    def serve() -> None:
+        for answer in answers:
+            with listener.accept()[0] as peer:
+                peer.recv(4096)
+                peer.sendall(answer)
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    with closing(listener):
+        assert _ping(f"redis://127.0.0.1:{listener.getsockname()[1]}") == [True]
+        server.join(10)
+    assert not server.is_alive()
