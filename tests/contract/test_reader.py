@@ -54,6 +54,13 @@ def test_items_gives_every_live_row_once(planted: Planted, reader: Reader) -> No
     assert dict(rows) == expected
 
 
+def commands_seen(planted: Planted) -> dict[str, int]:
+    """What the server ran for readers, without what scripts and greetings ran."""
+    stats = planted.client.info("commandstats")
+    names = ("hgetall", "eval", "evalsha", "hmget", "hlen")
+    return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names}
+
+
 @pytest.mark.parametrize("partitions", [1, 200])
 def test_three_round_trips_from_connecting_to_a_value(
     planted: Planted, redis_server: RedisServer, partitions: int
@@ -61,9 +68,13 @@ def test_three_round_trips_from_connecting_to_a_value(
     planted.partitions = partitions
     planted.register()
     planted.commit(1, [(UA, ONE)])
+    planted.client.config_resetstat()
     with redis_state.connect(redis_server.url) as reader:
         assert reader.query("flights").operator(0).get(UA) == ONE
         assert reader.client.round_trips == 3
+        # The first delta of every partition has a header, and so a block to ask for.
+        calls = {"hgetall": 2, "eval": 1, "evalsha": partitions - 1}
+        assert commands_seen(planted) == calls | {"hmget": partitions, "hlen": partitions}
         assert reader.queries()
         assert reader.client.round_trips == 4
 
@@ -227,3 +238,44 @@ def test_keys_laid_out_otherwise_than_listed_are_found(planted: Planted, reader:
     key = {"user": "ann", "day": 1}
     planted.commit(1, [(key, ONE)])
     assert reader.query("flights").operator().get(key) == ONE
+
+
+def test_a_flushed_script_cache_is_no_obstacle(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    state = reader.query("flights").operator()
+    assert state.get(UA) == ONE
+    planted.client.script_flush()
+    assert state.get(UA) == ONE
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value"),
+    [
+        ("q", "f", b"2"),
+        ("q", "op:0:default", b"{"),
+        ("q", "op:0:default", b'{"partitions": 4, "families": [[0]]}'),
+        ("q", "op:0:default", b'{"partitions": -1, "families": []}'),
+        ("q", "op:x", b"{}"),
+        ("q", "\udc80", b""),
+        ("c", GEN, b"[]"),
+        ("c", GEN, b'{"name": 1}'),
+        ("c", f"{GEN}:0:default", b"many"),
+        ("c", "no gen", b"{}"),
+        ("m", "f", b"7"),
+        ("m", f"d:1:{uid(1)}", b"- 1 1"),
+        ("m", f"d:1:{uid(1)}", b"- 1 1 1 1 3 1 -"),
+        ("m", f"d:1:{uid(1)}", b"\xff 1 1 1 1 1 1 -"),
+        ("m", f"d:1:{uid(1)}", b"- 1 1 1 1 1 1 z"),
+    ],
+)
+def test_what_is_malformed_is_a_format_error(
+    planted: Planted, reader: Reader, place: str, field: str, value: bytes
+) -> None:
+    planted.partitions = 1
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    key = {"q": keys.query(GEN), "c": keys.checkpoints(), "m": keys.meta(planted.id(0))}[place]
+    planted.client.hset(key, field.encode("utf-8", "surrogateescape"), value)
+    with pytest.raises(FormatError):
+        reader.query("flights").operator().get(UA)

@@ -1,0 +1,87 @@
+"""Random histories of a partition: what is read is what a plain dictionary would hold."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import redis_state
+from redis_state.format.header import Tombstone
+from redis_state.format.rows import Value
+from redis_state.reader import Reader
+from redis_state.reader.codec import codec_of
+from tests.contract.planting import Planted, family, schema
+from tests.support.redis_server import RedisServer
+
+KEYS = [{"user": user, "n": n} for user in ("ann", "bob", None) for n in range(40)]
+KINDS: list[tuple[str, tuple[int, ...]]] = [("none", ()), ("prefix", (1,))]
+VERSIONS = 6
+
+Rows = dict[bytes, bytes]
+
+
+def history(planted: Planted, rng: random.Random) -> dict[int, Rows]:
+    """Plants versions; the model of each one that is still there."""
+    there: dict[int, Rows] = {}
+    rows: Rows = {}
+    stored = [planted.key(key) for key in KEYS]
+    for version in range(1, VERSIONS + 1):
+        planted.buckets = rng.choice([None, 1, 2, 8, 64])
+        tombstones = []
+        if version > 1 and rng.random() < 0.4:
+            start, end = sorted(key[2:] for key in rng.sample(stored, 2))
+            tombstones = [Tombstone(0, rng.choice([start, None]), rng.choice([end, None]))]
+            rows = {k: v for k, v in rows.items() if not tombstones[0].covers(k[2:])}
+        changes: dict[bytes, Value] = {}
+        for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
+            new = planted.value({"text": "x" * rng.randrange(300), "at": version})
+            changes[key] = new if rng.random() < 0.7 else None
+        planted.delta(0, version, changes, tombstones=tombstones)
+        for key, value in changes.items():
+            if isinstance(value, bytes):
+                rows[key] = value
+            else:
+                rows.pop(key, None)
+        there[version] = dict(rows)
+        if rng.random() < 0.3:
+            planted.buckets = rng.choice([1, 4, 32])
+            planted.snapshot(0, version, rows)
+            there = {version: there[version]}
+    return there
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("kind", "params"), KINDS)
+def test_every_version_reads_as_the_model(
+    shared_redis_server: RedisServer, seed: int, kind: str, params: tuple[int, ...]
+) -> None:
+    rng = random.Random(seed)
+    layout = family(
+        schema(user="string", n="integer"),
+        schema(text="string", at="long"),
+        kind=kind,
+        params=params,
+    )
+    gen = f"{rng.getrandbits(128):032x}"
+    name = f"model-{kind}-{seed}"
+    planted = Planted(shared_redis_server.client(), layout, 1, gen, name, tenant=f"{kind}:")
+    planted.register()
+    versions = history(planted, rng)
+    with redis_state.connect(shared_redis_server.url, key_prefix=kind) as reader:
+        for version, rows in versions.items():
+            check(reader, planted, version, rows)
+
+
+def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
+    codec = codec_of(planted.family)
+    expected: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (codec.decode_key(key), codec.decode_value(value)) for key, value in rows.items()
+    ]
+    state = reader.query(planted.name).operator()
+    found = sorted(state.items(version=version), key=str)
+    assert found == sorted(expected, key=str)
+    values = {planted.key(key): value for key, value in expected}
+    for key in KEYS:
+        assert state.get(key, version=version) == values.get(planted.key(key))
