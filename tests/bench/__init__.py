@@ -1,0 +1,1 @@
+"""Compares the Redis provider with Spark's own ones: `make bench`, `make bench-quick`."""
