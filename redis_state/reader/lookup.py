@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
@@ -42,8 +42,10 @@ class _Piece:
     missing: list[str]
 
 
-def look_up(client: Client, partitions: Sequence[Opened], key: bytes, *, kind: str) -> list[Found]:
-    """The value of a stored key in each of the partitions.
+def look_up(
+    client: Client, partitions: Sequence[Opened], key: bytes, *, kind: str
+) -> Iterator[Found]:
+    """The value of a stored key in each of the partitions, decoded as it is asked for.
 
     One round trip, one more where a bucket has parts, more where maintenance interferes.
 
@@ -51,7 +53,6 @@ def look_up(client: Client, partitions: Sequence[Opened], key: bytes, *, kind: s
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
     """
-    found: list[Found] = []
     wanted = list(partitions)
     for _ in range(_REOPENS_MAX):
         pieces = _fetch(client, wanted, key, kind)
@@ -61,9 +62,9 @@ def look_up(client: Client, partitions: Sequence[Opened], key: bytes, *, kind: s
             if of_partition is None:
                 gone.append(opened)
             else:
-                found.append(_evaluate(opened, of_partition, key))
+                yield _evaluate(opened, of_partition, key)
         if not gone:
-            return found
+            return
         wanted = reopen(client, gone)
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
 

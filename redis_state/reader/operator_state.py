@@ -10,7 +10,9 @@ from redis_state.errors import FormatError
 from redis_state.format.header import Family
 from redis_state.reader.codec import Codec, KeyValues, codec_of
 from redis_state.reader.lookup import Found, look_up
+from redis_state.reader.murmur3 import partition_of
 from redis_state.reader.partition import Opened
+from redis_state.reader.registry import OperatorInfo
 from redis_state.reader.scan import rows_of
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class OperatorState:
         self._query = query
         self._operator = operator
         self._store = store
+        # Whether a key was found elsewhere than where it was looked for first.
+        self._scattered = False
 
     def get(self, key: KeyValues, version: int | None = None) -> dict[str, Any] | None:
         """The value columns of one key by name, or ``None`` if there is no such key.
@@ -45,17 +49,18 @@ class OperatorState:
             StateError: The version is not there.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        info, partitions = self._query.open(self._operator, self._store, version)
-        codec = codec_of(_family(info.families))
-        found = self._look_up(partitions, codec, key)
-        stale: list[Found] = []
-        for one in found:
-            own = codec_of(_family(one.families)) if one.families else codec
-            if not _same_keys(own, codec):
-                stale.append(one)
-            elif one.value is not None:
-                return own.decode_value(one.value)
-        return self._get_stale(stale, key)
+        known = self._query.known(self._operator, self._store)
+        if known is None or self._scattered:
+            info, opened = self._query.open(self._operator, self._store, version)
+            likely = self._likely(info, key)
+            opened.sort(key=lambda one: one.id.partition != likely)
+            return self._find(info, opened, key, likely=likely)
+        likely = self._likely(known, key)
+        value = self._open_and_find([likely], key, version, likely)
+        if value is not None:
+            return value
+        others = [number for number in range(known.partitions) if number != likely]
+        return self._open_and_find(others, key, version, likely) if others else None
 
     def items(self, version: int | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Key columns and value columns of every row, partition by partition, in no order.
@@ -75,18 +80,39 @@ class OperatorState:
                 if int.from_bytes(key[:2], "big") == codec.family.id:
                     yield codec.decode_key(key), codec.decode_value(value)
 
-    def _look_up(self, partitions: Sequence[Opened], codec: Codec, key: KeyValues) -> list[Found]:
+    def _likely(self, info: OperatorInfo, key: KeyValues) -> int:
+        """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
+
+        It is only where to look first: a join shuffles by some of the columns.
+        """
+        schema = codec_of(_family(info.families)).key
+        return partition_of(schema, key, partitions=info.partitions)
+
+    def _open_and_find(
+        self, partitions: Sequence[int], key: KeyValues, version: int | None, likely: int
+    ) -> dict[str, Any] | None:
+        info, opened = self._query.open(self._operator, self._store, version, only=partitions)
+        return self._find(info, opened, key, likely=likely)
+
+    def _find(
+        self, info: OperatorInfo, partitions: Sequence[Opened], key: KeyValues, *, likely: int
+    ) -> dict[str, Any] | None:
+        codec = codec_of(_family(info.families))
+        for one in self._look_up(partitions, codec, key):
+            own = codec_of(_family(one.families)) if one.families else codec
+            if not _same_keys(own, codec):
+                # The registry describes another layout of keys than this version has.
+                (one,) = self._look_up([one.opened], own, key)
+            if one.value is not None:
+                self._scattered |= one.opened.id.partition != likely
+                return own.decode_value(one.value)
+        return None
+
+    def _look_up(
+        self, partitions: Sequence[Opened], codec: Codec, key: KeyValues
+    ) -> Iterator[Found]:
         stored = codec.encode_key(key)
         return look_up(self._client, partitions, stored, kind=codec.family.kind)
-
-    def _get_stale(self, stale: Sequence[Found], key: KeyValues) -> dict[str, Any] | None:
-        """From versions whose keys are laid out otherwise than the registry says."""
-        for before in stale:
-            codec = codec_of(_family(before.families))
-            (one,) = self._look_up([before.opened], codec, key)
-            if one.value is not None:
-                return codec.decode_value(one.value)
-        return None
 
 
 def _family(families: Sequence[Family]) -> Family:

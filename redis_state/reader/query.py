@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.script import Command
 from redis_state.errors import NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.reader.operator_state import OperatorState
@@ -41,39 +43,57 @@ class Query:
         """
         return OperatorState(self._client, self, operator, store)
 
+    def known(self, operator: int, store: str) -> OperatorInfo | None:
+        """What an earlier call found out about a store."""
+        return self._known.get((operator, store))
+
     def open(
-        self, operator: int, store: str, version: int | None
+        self, operator: int, store: str, version: int | None, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """Open all partitions of a store, in one round trip if their number is listed.
+        """Open partitions of a store, in one round trip if their number is listed.
+
+        Args:
+            only: Partitions of a store that is known; ``None`` means all.
 
         Raises:
             NotFoundError: There is no such operator or store.
             StateError: A partition does not hold the version.
         """
-        listed = self._known.get((operator, store))
-        count = listed.partitions if listed else self.info.partitions.get((operator, store), 0)
-        ids = self._ids(operator, store, range(count))
-        head = [] if listed else [self._command()]
-        replies = self._client.call("opening the state", [*head, *open_commands(ids, version)])
-        if listed is None:
-            self._known = parse_operators(replies.pop(0))
-            listed = self._operator(operator, store)
-            if listed.partitions > count:
-                more = self._ids(operator, store, range(count, listed.partitions))
-                ids += more
-                replies += self._client.call("opening the state", open_commands(more, version))
+        listed = self.known(operator, store)
+        if listed is not None:
+            wanted = only if only is not None else range(listed.partitions)
+            return listed, self._open(operator, store, version, wanted)[1]
+        count = self.info.partitions.get((operator, store), 0)
+        raw, opened = self._open(operator, store, version, range(count), head=self._command())
+        self._known = parse_operators(raw)
+        listed = self._operator(operator, store)
+        if listed.partitions > count:
+            more = range(count, listed.partitions)
+            opened += self._open(operator, store, version, more)[1]
+        return listed, opened
+
+    def _open(
+        self,
+        operator: int,
+        store: str,
+        version: int | None,
+        partitions: Sequence[int],
+        *,
+        head: Command | None = None,
+    ) -> tuple[Any, list[Opened]]:
+        of = StoreId(self.info.gen, operator, store, self._tenant)
+        ids = [PartitionId(of, partition) for partition in partitions]
+        commands = [*([head] if head else []), *open_commands(ids, version)]
+        replies = self._client.call("opening the state", commands) if commands else []
+        first = replies.pop(0) if head else None
         opened = [
             read_opened(id_, reply, version=version)
             for id_, reply in zip(ids, replies, strict=True)
         ]
-        return listed, [one for one in opened if one is not None]
+        return first, [one for one in opened if one is not None]
 
-    def _command(self) -> tuple[str, str]:
+    def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))
-
-    def _ids(self, operator: int, store: str, partitions: range) -> list[PartitionId]:
-        of = StoreId(self.info.gen, operator, store, self._tenant)
-        return [PartitionId(of, partition) for partition in partitions]
 
     def _operator(self, operator: int, store: str) -> OperatorInfo:
         found = self._known.get((operator, store))

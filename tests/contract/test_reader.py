@@ -279,3 +279,30 @@ def test_what_is_malformed_is_a_format_error(
     planted.client.hset(key, field.encode("utf-8", "surrogateescape"), value)
     with pytest.raises(FormatError):
         reader.query("flights").operator().get(UA)
+
+
+def test_further_keys_read_one_partition(planted: Planted, reader: Reader) -> None:
+    planted.partitions = 50
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, TWO)])
+    state = reader.query("flights").operator()
+    assert state.get(UA) == ONE
+    planted.client.config_resetstat()
+    before = reader.client.round_trips
+    assert state.get(AA) == TWO
+    assert reader.client.round_trips - before == 2
+    assert commands_seen(planted) == {"hgetall": 0, "eval": 1, "evalsha": 0, "hmget": 1, "hlen": 1}
+    assert state.get({"carrier": "absent"}) is None
+    assert commands_seen(planted)["hmget"] == 51
+
+
+def test_a_key_that_lies_elsewhere_is_found(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(AA, ONE)])
+    elsewhere = (planted.partition(UA) + 1) % planted.partitions
+    planted.delta(elsewhere, 2, {planted.key(UA): planted.value(TWO)})
+    state = reader.query("flights").operator()
+    assert state.get(AA) == ONE
+    for _ in range(2):
+        assert state.get(UA) == TWO
+        assert state.get({"carrier": "absent"}) is None
