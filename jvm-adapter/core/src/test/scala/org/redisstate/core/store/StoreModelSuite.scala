@@ -1,0 +1,118 @@
+package org.redisstate.core.store
+
+import scala.collection.immutable.TreeMap
+import scala.util.Random
+
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.format.{MultiValue, Tombstone, Vectors}
+
+/** Sessions of every kind of family against a plain map, seen by the writing store and by one that loads everything. */
+class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
+  import TestPartition._
+
+  private val seed = sys.props.get("redisstate.seed").fold(System.nanoTime())(_.toLong)
+  info(s"seed $seed (again: -Dredisstate.seed=$seed)")
+  private lazy val server = new RedisServerProcess()
+  override def afterAll(): Unit = server.close()
+
+  private type Rows = TreeMap[String, String]
+
+  private def randomKey(random: Random): Array[Byte] = {
+    val n = random.nextInt(600).toString
+    random.nextInt(4) match {
+      case 1 => prefixed(s"p${random.nextInt(9)}", n)
+      case family => key(family, n)
+    }
+  }
+
+  private def change(random: Random, session: WriteSession, before: Rows, large: Boolean): Rows = {
+    var rows = before
+    for (_ <- 1 to (if (large) 4000 else random.nextInt(200))) {
+      val k = randomKey(random)
+      val name = Vectors.hex(k)
+      val length = if (large) 1000 + random.nextInt(1000) else random.nextInt(20)
+      val text = random.alphanumeric.take(length).mkString
+      random.nextInt(9) match {
+        case 0 | 1 =>
+          session.remove(k, k.length)
+          rows -= name
+        case 2 if random.nextInt(30) == 0 =>
+          val family = random.nextInt(4)
+          val from = bound(random)
+          val to = bound(random)
+          session.deleteRange(family, from, to)
+          val range = Tombstone(family, from, to)
+          rows = rows.filterNot { case (name, _) =>
+            val bytes = Vectors.fromHex(name)
+            range.covers(bytes, 0, bytes.length)
+          }
+        case _ if k(1) == 2 =>
+          append(session, k, text)
+          rows = rows.updated(name, rows.getOrElse(name, "") + Vectors.hex(MultiValue.encode(Seq(text.getBytes))))
+        case _ =>
+          put(session, k, text)
+          rows = rows.updated(name, Vectors.hex(text.getBytes))
+      }
+    }
+    rows
+  }
+
+  private def bound(random: Random): Option[Array[Byte]] =
+    if (random.nextBoolean()) None else Some(random.nextInt(600).toString.getBytes)
+
+  private def ofFamily(model: Rows, family: Int): Seq[(String, String)] =
+    model.toSeq.filter(_._1.startsWith(f"$family%04x"))
+
+  private def compare(version: OpenVersion, model: Rows): Unit = {
+    assert(version.numKeys == model.size)
+    for (family <- 0 to 2) assert(rows(version.iterator(family)).sorted == ofFamily(model, family))
+    assert(rows(version.iterator(3)) == ofFamily(model, 3))
+    val prefix = prefixed("p3", "")
+    assert(rows(version.prefixScan(prefix, prefix.length)).sorted ==
+      model.toSeq.filter(_._1.startsWith(Vectors.hex(prefix))))
+    val range = Tombstone(3, Some("2".getBytes), Some("4".getBytes))
+    assert(rows(version.rangeScan(3, range.from, range.to)) == ofFamily(model, 3).filter { case (name, _) =>
+      val bytes = Vectors.fromHex(name)
+      range.covers(bytes, 0, bytes.length)
+    })
+  }
+
+  test("every committed version equals the model") {
+    for (round <- 1 to 6) withClue(s"seed $seed round $round: ") {
+      val random = new Random(seed + round)
+      val p = new TestPartition(server)
+      try {
+        var store = p.store("a")
+        var model = TreeMap.empty[String, String]
+        for (version <- 0 to 14) {
+          val session = store.open(version.toLong).write()
+          if (version == 0) Seq(Prefixed, Lists, Ordered).foreach(session.defineFamily)
+          val rows = change(random, session, model, large = version % 5 == 3)
+          assert(session.numKeys == rows.size)
+          model = if (random.nextInt(4) > 0) {
+            session.commit()
+            rows
+          } else {
+            session.abort()
+            val again = store.open(version.toLong).write()
+            if (version == 0) Seq(Prefixed, Lists, Ordered).foreach(again.defineFamily)
+            val second = change(random, again, model, large = false)
+            again.commit()
+            second
+          }
+          compare(store.open(version + 1L), model)
+          if (random.nextInt(3) == 0) compare(p.store("a").open(version + 1L), model)
+          if (random.nextInt(3) == 0) store.requestSnapshot()
+          store.snapshotIfDue()
+          if (random.nextInt(4) == 0) store = p.store("a")
+          if (random.nextInt(3) == 0) store.shrink(everything = random.nextBoolean())
+          assert(store.client.verify().damaged.isEmpty)
+        }
+        compare(p.store("a reader").open(15), model)
+      } finally p.close()
+    }
+  }
+}

@@ -1,0 +1,287 @@
+package org.redisstate.core.store
+
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.errors._
+import org.redisstate.core.format.{Segment, Vectors}
+import org.redisstate.core.ids.{Keys, Pin}
+import org.redisstate.core.local.{Base, Content, RowValidator, Slice}
+import org.redisstate.core.protocol.SegmentGone
+
+class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
+  import TestPartition._
+
+  private lazy val server = new RedisServerProcess()
+  override def afterAll(): Unit = server.close()
+
+  private def partition(name: String, versionsToRetain: Int = 100)(body: TestPartition => Unit): Unit =
+    test(name) {
+      val partition = new TestPartition(server, versionsToRetain)
+      try body(partition)
+      finally partition.close()
+    }
+
+  private def read(version: OpenVersion, key: Array[Byte]): Option[String] = {
+    val slice = new Slice
+    if (version.get(key, key.length, slice)) Some(text(slice)) else None
+  }
+
+  private def read(session: WriteSession, key: Array[Byte]): Option[String] = {
+    val slice = new Slice
+    if (session.get(key, key.length, slice)) Some(text(slice)) else None
+  }
+
+  private def commit(store: PartitionStore, version: Long)(change: WriteSession => Unit): Pin = {
+    val session = store.open(version).write()
+    change(session)
+    session.commit()
+  }
+
+  partition("changes are seen by the session, then by every store") { p =>
+    val store = p.store("a")
+    val session = store.open(0).write()
+    put(session, key(0, "x"), "1")
+    put(session, key(0, "y"), "2")
+    put(session, key(0, "x"), "3")
+    session.remove(key(0, "absent"), 8)
+    assert(read(session, key(0, "x")).contains("3") && session.numKeys == 2)
+    session.commit()
+    commit(store, 1) { s =>
+      s.remove(key(0, "y"), 3)
+      assert(read(s, key(0, "y")).isEmpty && s.numKeys == 1)
+    }
+    assert(read(p.store("a reader").open(1), key(0, "y")).contains("2"))
+    Seq(store, p.store("a"), p.store("a reader")).foreach { any =>
+      val now = any.open(2)
+      assert(read(now, key(0, "x")).contains("3") && read(now, key(0, "y")).isEmpty && now.numKeys == 1)
+    }
+  }
+
+  partition("the number of keys is exact without any read") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 100).foreach(i => put(s, key(0, s"k$i"), "v")))
+    commit(store, 1) { s =>
+      (50 until 150).foreach(i => put(s, key(0, s"k$i"), "w"))
+      (0 until 10).foreach(i => s.remove(key(0, s"k$i"), key(0, s"k$i").length))
+      (900 until 910).foreach(i => s.remove(key(0, s"k$i"), key(0, s"k$i").length))
+    }
+    assert(p.store("a").open(2).numKeys == 140)
+    assert(rows(p.store("a").open(2).iterator(0)).size == 140)
+  }
+
+  partition("in the steady state a batch takes two round trips") { p =>
+    val store = p.store("a")
+    commit(store, 0)(put(_, key(0, "x"), "0"))
+    (1 to 5).foreach { v =>
+      val before = store.client.roundTrips.get
+      commit(store, v.toLong)(put(_, key(0, "x"), v.toString))
+      assert(store.client.roundTrips.get - before == 2)
+    }
+    assert(store.counters.cacheHits.get == 5)
+  }
+
+  partition("an iterator shows the rows as they were when it was made") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 50).foreach(i => put(s, key(0, f"$i%03d"), "old")))
+    val session = store.open(1).write()
+    put(session, key(0, "050"), "old")
+    val all = session.iterator(0)
+    val k, v = new Slice
+    var seen = 0
+    while (all.next(k, v)) {
+      assert(text(v) == "old")
+      val copy = java.util.Arrays.copyOfRange(k.array, k.offset, k.offset + k.length)
+      put(session, copy, "new")
+      put(session, key(0, s"more$seen"), "new")
+      val other = session.iterator(0)
+      assert(other.next(new Slice, new Slice))
+      seen += 1
+    }
+    assert(seen == 51 && session.numKeys == 102)
+    session.abort()
+  }
+
+  partition("rows handed out stay as they were") { p =>
+    val store = p.store("a")
+    val session = store.open(0).write()
+    put(session, key(0, "x"), "first")
+    val slice = new Slice
+    assert(session.get(key(0, "x"), 3, slice))
+    put(session, key(0, "x"), "second")
+    (0 until 10000).foreach(i => put(session, key(0, s"k$i"), "v" * 100))
+    assert(text(slice) == "first")
+    session.commit()
+    assert(text(slice) == "first")
+  }
+
+  partition("a large write set is staged before its commit, and an abort leaves nothing of it") { p =>
+    val store = p.store("a")
+    commit(store, 0)(put(_, key(0, "x"), "0"))
+    val lost = store.open(1).write()
+    (0 until 30000).foreach(i => put(lost, key(0, s"k$i"), "v" * 300))
+    lost.abort()
+    lost.abort()
+    assert(p.keys.count(_.startsWith("d:2:")) == 0)
+    intercept[InternalException](put(lost, key(0, "x"), "1"))
+    val kept = store.open(1).write()
+    (0 until 30000).foreach(i => put(kept, key(0, s"k$i"), i.toString * 30))
+    (0 until 30000).filter(_ % 3 == 0).foreach(i => put(kept, key(0, s"k$i"), "again"))
+    (0 until 30000).filter(_ % 7 == 0).foreach(i => kept.remove(key(0, s"k$i"), key(0, s"k$i").length))
+    kept.commit()
+    intercept[InternalException](kept.commit())
+    Seq(store, p.store("a")).foreach { any =>
+      val now = any.open(2)
+      assert(now.numKeys == 1 + 30000 - 4286)
+      assert(rows(now.iterator(0)).size == now.numKeys)
+      assert(read(now, key(0, "k3")).contains("again") && read(now, key(0, "k21")).isEmpty)
+      assert(read(now, key(0, "k100")).contains("100" * 30))
+    }
+  }
+
+  partition("a snapshot is added when it is due, and is what a new store reads") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 5000).foreach(i => put(s, key(0, s"k$i"), s"v$i")))
+    assert(!store.snapshotIfDue())
+    (1 to 4).foreach(v => commit(store, v.toLong)(s => put(s, key(0, s"k$v"), "new")))
+    store.open(5)
+    assert(store.snapshotIfDue() && !store.snapshotIfDue())
+    assert(p.keys.count(_.startsWith("s:5:")) == 1)
+    (5 to 9).foreach(v => commit(store, v.toLong)(s => put(s, key(0, s"k$v"), "newer")))
+    assert(!store.snapshotIfDue())
+    val fresh = p.store("a")
+    val now = fresh.open(10)
+    assert(fresh.client.roundTrips.get < 20)
+    assert(read(now, key(0, "k4")).contains("new") && read(now, key(0, "k9")).contains("newer"))
+    assert(rows(now.iterator(0)).size == 5000 && now.numKeys == 5000)
+    assert(rows(p.store("a reader").open(5).iterator(0)).size == 5000)
+  }
+
+  partition("what no kept version needs is dropped", versionsToRetain = 2) { p =>
+    val store = p.store("a")
+    (0 to 9).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))
+    store.open(10)
+    assert(store.snapshotIfDue())
+    (10 to 13).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))
+    store.open(14)
+    assert(store.retain().dropped > 0)
+    assert(store.client.verify().damaged.isEmpty)
+    val reader = p.store("a reader")
+    intercept[VersionExpiredException](reader.open(3))
+    assert(reader.open(12).numKeys == 12 && reader.open(14).numKeys == 14)
+  }
+
+  partition("a sibling's version replaces the cached one") { p =>
+    val one = p.store("a")
+    val other = p.store("a")
+    commit(one, 0)(put(_, key(0, "x"), "0"))
+    commit(other, 1)(put(_, key(0, "x"), "other"))
+    commit(one, 1)(put(_, key(0, "x"), "one"))
+    assert(read(other.open(2), key(0, "x")).contains("one"))
+    assert(read(one.open(2), key(0, "x")).contains("one"))
+  }
+
+  partition("an older run is fenced") { p =>
+    val old = p.store("a")
+    commit(old, 0)(put(_, key(0, "x"), "0"))
+    val session = old.open(1).write()
+    put(session, key(0, "x"), "zombie")
+    val now = p.store("b")
+    commit(now, 1)(put(_, key(0, "x"), "1"))
+    intercept[FencedException](session.commit())
+    session.abort()
+    assert(read(now.open(2), key(0, "x")).contains("1"))
+  }
+
+  partition("keys and values above the limits are refused before anything is sent") { p =>
+    val session = p.store("a").open(0).write()
+    intercept[LimitException](session.put(new Array[Byte]((1 << 20) + 3), (1 << 20) + 3, Array[Byte](1), 1))
+    val huge = new Array[Byte]((64 << 20) + 1)
+    intercept[LimitException](session.put(key(0, "x"), 3, huge, huge.length))
+    session.abort()
+    assert(p.keys.forall(!_.startsWith("d:")))
+  }
+
+  partition("missing, cut and foreign blocks are named errors") { p =>
+    val store = p.store("a")
+    val first = commit(store, 0)(s => (0 until 2000).foreach(i => put(s, key(0, s"k$i"), "v")))
+    commit(store, 1)(put(_, key(0, "x"), "1"))
+    val delta = Keys.segment(p.id, Segment.deltaIdent(1, first.uid)).getBytes
+    val kept = p.raw.hget(delta, "0".getBytes)
+    p.raw.hset(delta, "0".getBytes, kept.dropRight(1))
+    intercept[FormatException](p.store("a").open(2))
+    p.raw.hset(delta, "0".getBytes, p.raw.hget(delta, "1".getBytes))
+    intercept[FormatException](p.store("a").open(2))
+    p.raw.hdel(delta, "0".getBytes)
+    intercept[StateLostException](p.store("a").open(2))
+    p.raw.hset(delta, "junk".getBytes, kept)
+    intercept[FormatException](p.store("a").open(2))
+    p.raw.del(delta)
+    intercept[StateLostException](p.store("a").open(2))
+    assert(read(store.open(2), key(0, "x")).contains("1"))
+  }
+
+  partition("a row that does not fit the schema is refused") { p =>
+    commit(p.store("a"), 0)(put(_, key(0, "x"), "1"))
+    val strict: RowValidator = (_, _, _, _, _) => "too short"
+    intercept[FormatException](p.store("a", strict).open(1))
+  }
+
+  partition("memory above the budget is compressed, and still read") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 20000).foreach(i => put(s, key(0, s"k$i"), "v" * 50)))
+    store.open(1)
+    store.requestSnapshot()
+    assert(store.snapshotIfDue())
+    val before = store.localBytes
+    store.shrink(everything = true)
+    assert(store.localBytes < before / 2)
+    assert(read(store.open(1), key(0, "k77")).contains("v" * 50))
+    assert(rows(store.open(1).iterator(0)).size == 20000)
+  }
+
+  test("a version whose segment was replaced under it is read again") {
+    val gone = Segment.parse("s:1:u", "w 1 1 1 1 1 0 h")
+    val lost = new Content(Base.remote(1, (_, _) => throw new SegmentGone(gone)), Nil)
+    var reloads = 0
+    val version = new LocalVersion(Pin(1, "u"), 0, Seq(Default), lost, History.Empty, _ => {
+      reloads += 1
+      if (reloads == 1) lost else Content.empty()
+    })
+    assert(!version.get(0, key(0, "x"), 3, new Slice) && reloads == 2)
+    assert(rows(version.scan(_.iterator(0, ordered = false, version.hashOf))).isEmpty)
+  }
+
+  test("versions of the vectors are read from the server as the vectors say") {
+    val segments = Vectors
+      .objects(Vectors.read("segments").getAsJsonObject.get("good"))
+      .map(one => Vectors.text(one, "name") -> one)
+      .toMap
+    Vectors.objects(Vectors.read("versions")).foreach { version =>
+      withClue(Vectors.text(version, "name")) {
+        val p = new TestPartition(server)
+        try {
+          val chain = Vectors.items(version.get("segments")).map(name => segments(name.getAsString))
+          chain.foreach { one =>
+            p.plant(
+              Vectors.text(one, "field"),
+              Vectors.text(one, "ident"),
+              Vectors.text(one, "entry"),
+              Vectors.fields(one.get("fields")))
+          }
+          val last = Segment.parse(Vectors.text(chain.last, "field"), Vectors.text(chain.last, "entry"))
+          p.plantHead(last.version, last.uid)
+          val opened = p.store("reader").open(last.version)
+          assert(Vectors.families(version.get("families")).contains(opened.families))
+          val found = opened.families.flatMap(f => rows(opened.iterator(f.id)))
+          val wanted = Vectors.items(version.get("rows")).map { row =>
+            val parts = Vectors.items(row).map(_.getAsString)
+            parts.head -> parts(1)
+          }
+          assert(found.sorted == wanted.sorted && opened.numKeys == wanted.size)
+        } finally p.close()
+      }
+    }
+  }
+}

@@ -1,0 +1,116 @@
+package org.redisstate.core.store
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
+import redis.clients.jedis.Jedis
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.backend._
+import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
+import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
+import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
+
+/** One partition on a real server, and stores of several runs and executors on it. */
+private[store] final class TestPartition(server: RedisServerProcess, versionsToRetain: Int = 100) {
+  private val settings = ConnectionSettings(
+    RedisUrl.parse(server.url),
+    None,
+    None,
+    None,
+    TlsSettings(None, None, None, verifyHostname = true),
+    socketTimeoutMs = 5000,
+    deadlineMs = 5000,
+    connectionsMax = 4)
+  private val backend =
+    new RedisBackend(new JedisTransport(settings), settings.deadlineMs, Clock.System, () => false)
+  private val gen = f"${TestPartition.count.incrementAndGet()}%032x"
+  val id: PartitionId = PartitionId("", gen, 0, 3, "default")
+  val budget: MemoryBudget = new MemoryBudget(1L << 30)
+
+  /** Looks at the server without the code under test. */
+  val raw: Jedis = new Jedis("127.0.0.1", server.port)
+
+  def registry: RunRegistry = new RunRegistry(backend, "", gen)
+
+  /** A store of a run, with nothing cached, as on a new executor. */
+  def store(run: String, validator: RowValidator = RowValidator.None): PartitionStore = {
+    val client = new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0), registry)
+    def registered = registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
+    new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)
+  }
+
+  /** Names behind `P:` of all keys of the partition. */
+  def keys: Set[String] = {
+    val base = Keys.meta(id).dropRight(1)
+    raw.keys("*").asScala.filter(_.startsWith(base)).map(_.drop(base.length)).toSet
+  }
+
+  def plant(field: String, ident: String, entry: String, fields: Map[String, Array[Byte]]): Unit = {
+    raw.hset(Keys.meta(id), field, entry)
+    val key = Keys.segment(id, ident).getBytes(UTF_8)
+    fields.foreach { case (name, block) => raw.hset(key, name.getBytes(UTF_8), block) }
+  }
+
+  def plantHead(version: Long, uid: String): Unit = {
+    val head = Map("f" -> "1", "l" -> version.toString, "lu" -> uid, "o" -> version.toString, "ou" -> uid,
+      "n" -> "100", "w" -> "0", "e" -> "1", "r" -> "earlier")
+    raw.hset(Keys.meta(id), head.asJava)
+    ()
+  }
+
+  def close(): Unit = {
+    raw.close()
+    backend.close()
+  }
+}
+
+private[store] object TestPartition {
+  private val count = new AtomicInteger
+  private val Schema = """{"type":"struct","fields":[]}"""
+
+  val Default: Family = family(0, "default", FamilyKind.Plain)
+  val Prefixed: Family = family(1, "prefixed", FamilyKind.Prefix)
+  val Lists: Family = family(2, "lists", FamilyKind.Plain).copy(multiValue = true)
+  val Ordered: Family = family(3, "ordered", FamilyKind.Range)
+
+  private def family(id: Int, name: String, kind: FamilyKind): Family = Family(
+    id,
+    name,
+    kind,
+    if (kind == FamilyKind.Plain) Nil else Seq(1),
+    Schema,
+    Schema,
+    multiValue = false,
+    internal = false)
+
+  def key(family: Int, text: String): Array[Byte] = Array[Byte](0, family.toByte) ++ text.getBytes(UTF_8)
+
+  def prefixed(prefix: String, text: String): Array[Byte] =
+    Array[Byte](0, 1, prefix.length.toByte, 0, 0, 0) ++ prefix.getBytes(UTF_8) ++ text.getBytes(UTF_8)
+
+  def put(session: WriteSession, key: Array[Byte], value: String): Unit = {
+    val bytes = value.getBytes(UTF_8)
+    session.put(key, key.length, bytes, bytes.length)
+  }
+
+  def append(session: WriteSession, key: Array[Byte], value: String): Unit = {
+    val bytes = MultiValue.encode(Seq(value.getBytes(UTF_8)))
+    session.append(key, key.length, bytes, bytes.length)
+  }
+
+  def text(slice: Slice): String = new String(slice.array, slice.offset, slice.length, UTF_8)
+
+  def rows(iterator: RowIterator): Seq[(String, String)] = {
+    val key, value = new Slice
+    val found = Seq.newBuilder[(String, String)]
+    while (iterator.next(key, value)) {
+      found += Vectors.hex(key.array, key.offset, key.length) ->
+        Vectors.hex(value.array, value.offset, value.length)
+    }
+    found.result()
+  }
+}
