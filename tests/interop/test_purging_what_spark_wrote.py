@@ -1,0 +1,88 @@
+"""The command `purge` on a checkpoint that Spark made, judged by the keys of the server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as sf
+
+from redis_state.cli.main import main
+from redis_state.reader import Reader
+from tests.spark.streams import Streams
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.spark
+
+ROWS = [{"k": f"k{number}", "v": number} for number in range(200)]
+
+
+def _run(streams: Streams, name: str, *, join: bool = False) -> str:
+    """One more batch; the id of the checkpoint."""
+    sources = [streams.input(f"{name}{side}", "k string, v long") for side in range(2)]
+    for source in sources:
+        source.add(ROWS)
+    left, right = (source.stream(streams.spark) for source in sources)
+    frame = (
+        left.join(right.select(sf.col("k").alias("r")), sf.expr("k = r"))
+        if join
+        else left.groupBy("k").agg(sf.sum("v").alias("total"))
+    )
+    streams.run(frame, name, mode="append" if join else "update")
+    marker = streams.checkpoint(name) / "state" / "_redis_state"
+    gen: str = json.loads(marker.read_text("utf-8"))["gen"]
+    return gen
+
+
+def _keys(server: RedisServer, gen: str) -> list[bytes]:
+    with server.client() as client:
+        return [key for key in client.scan_iter(count=1000) if gen.encode() in key]
+
+
+def _purge(server: RedisServer, checkpoint: Path, *arguments: str) -> int:
+    return main(["purge", "--url", server.url, "--checkpoint", str(checkpoint), *arguments])
+
+
+@pytest.mark.parametrize("join", [False, True])
+def test_no_key_is_left_and_the_neighbour_stays(
+    streams: Streams,
+    reader: Reader,
+    shared_redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+    join: bool,
+) -> None:
+    gone, stays = _run(streams, "gone", join=join), _run(streams, "stays")
+    before = _keys(shared_redis_server, stays)
+    assert _keys(shared_redis_server, gone)
+    checkpoint = streams.checkpoint("gone")
+    assert _purge(shared_redis_server, checkpoint, "--dry-run") == 0
+    assert "0 strays" in capsys.readouterr().out
+    assert _purge(shared_redis_server, checkpoint, "--yes") == 0
+    assert _keys(shared_redis_server, gone) == []
+    assert gone not in [info.gen for info in reader.queries()]
+    assert _keys(shared_redis_server, stays) == before
+    state = reader.query(stays).operator(0)
+    assert state.get({"k": "k7"}, version=1) == {"sum": 7}
+
+
+def test_a_purged_query_does_not_go_on_with_empty_state(
+    streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    _run(streams, "again")
+    assert _purge(shared_redis_server, streams.checkpoint("again"), "--yes") == 0
+    source = streams.input("again0", "k string, v long")
+    (source.folder / "more.json").write_text('{"k": "k7", "v": 1}\n', "utf-8")
+    frame = source.stream(streams.spark).groupBy("k").agg(sf.sum("v").alias("total"))
+    with pytest.raises(StreamingQueryException, match="REDIS_STATE_LOST"):
+        streams.run(frame, "again")
+
+
+def test_the_key_is_printed(
+    streams: Streams, shared_redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gen = _run(streams, "printed")
+    connection = ["--url", shared_redis_server.url, "--query", gen]
+    assert main(["get", *connection, "--version", "1", "k=k5"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"sum": 5}
