@@ -116,3 +116,28 @@ def test_session_windows_lie_under_a_prefix(streams: Streams, reader: Reader) ->
     assert len(rows) == sum(len(rows_of(batch)) for batch in range(BATCHES))
     key, value = rows[0]
     assert query.operator().get(key, version=BATCHES) == value
+
+
+def test_a_join_has_several_stores(streams: Streams, reader: Reader) -> None:
+    right = streams.input("right", SCHEMA)
+    right.add(rows_of(0))
+
+    def build(left: DataFrame) -> DataFrame:
+        other = right.stream(streams.spark).select("k", sf.col("v").alias("w"))
+        return left.join(other, "k")
+
+    query = run(streams, reader, build, mode="append")
+    rows: dict[str, int] = {}
+    for info in query.operators():
+        state = query.operator(info.operator, info.store)
+        # The input that ends first still has every later version, without changes.
+        found = list(state.items(version=BATCHES))
+        rows[info.store] = len(found)
+        # The shuffle goes by the join key, which is only a part of the key of some stores.
+        for key, value in found[:20]:
+            assert state.get(key, version=BATCHES) == value
+    keyed = {key for key in sums(BATCHES) if key is not None}
+    rows_left = sum(row["k"] is not None for batch in range(BATCHES) for row in rows_of(batch))
+    assert rows["left-keyToNumValues"] == len(keyed)
+    assert rows["left-keyWithIndexToValue"] == rows_left
+    assert rows["right-keyToNumValues"] == sum(row["k"] is not None for row in rows_of(0))
