@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from redis_state.errors import FormatError
 from redis_state.ids import EMPTY_UID, is_uid, text_number
@@ -11,6 +12,8 @@ BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
 _WORDS = 8
+# Readers meet the same entries again and again, and entries never change.
+_KNOWN_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Segment:
         return self.snapshot or self.entry.complete or self.entry.ref == EMPTY_UID
 
 
+@lru_cache(maxsize=_KNOWN_MAX)
 def parse_segment(field: str, entry: str) -> Segment:
     """Read a manifest field and its entry.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError
@@ -14,6 +15,7 @@ from redis_state.reader.spark_types import Row, Struct, parse_schema
 
 _VERSION = b"\0"
 _LENGTH_BYTES = 4
+_KNOWN_MAX = 256
 _READABLE_KINDS = ("none", "prefix")
 
 KeyValues = Mapping[str, Any] | Sequence[Any]
@@ -74,6 +76,7 @@ class Codec:
         return Struct(self.key.fields[:count]), Struct(self.key.fields[count:])
 
 
+@lru_cache(maxsize=_KNOWN_MAX)
 def codec_of(family: Family) -> Codec:
     """The codec of a family.
 

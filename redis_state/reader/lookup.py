@@ -12,7 +12,7 @@ from redis_state.format.bucketing import bucket_of
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, Family, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import part_fields, read_header, read_rows
+from redis_state.format.segment import part_fields, read_header, read_rows_near
 from redis_state.reader.partition import Opened, reopen
 
 _REOPENS_MAX = 5
@@ -153,7 +153,7 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:
             families = piece.head.families
         if decided:
             continue
-        rows = _rows(segment, piece.fields)
+        rows = _rows(segment, piece.fields, key)
         said = key in rows
         value = rows.get(key)
         if isinstance(value, Appended):
@@ -170,8 +170,8 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:
     return Found(opened, whole, families or ())
 
 
-def _rows(segment: Segment, fields: Mapping[str, bytes]) -> dict[bytes, Value]:
+def _rows(segment: Segment, fields: Mapping[str, bytes], key: bytes) -> dict[bytes, Value]:
     rows: dict[bytes, Value] = {}
     for name, raw in fields.items():
-        rows.update(read_rows(segment, name, raw))
+        rows.update(read_rows_near(segment, name, raw, key=key))
     return rows
