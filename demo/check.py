@@ -1,0 +1,67 @@
+"""Compares what the streaming queries came to with a plain computation over all flights."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from demo import sink
+from demo.queries import StreamingQuery
+from redis_state.reader import Reader
+
+_SHOWN_MAX = 5
+Rows = dict[tuple[Any, ...], tuple[Any, ...]]
+
+
+def _plain(value: Any) -> Any:
+    """One Python value for the several notations of the same number, time or null."""
+    if pd.isna(value):
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(timezone.utc).replace(tzinfo=None)
+        return value.isoformat()
+    return value if isinstance(value, str) else int(value)
+
+
+def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[Rows, int]:
+    """The last row of each key, by key, and how many rows came before the last of their key."""
+    names = [name for name in table.columns if name not in key]
+    rows: Rows = {}
+    for record in table.astype(object).to_dict("records"):
+        rows[tuple(_plain(record[name]) for name in key)] = tuple(
+            _plain(record[name]) for name in names
+        )
+    return rows, len(table) - len(rows)
+
+
+def open_windows(reader: Reader) -> pd.DataFrame:
+    """Departures of the hours that the watermark has not closed: those are still in Redis."""
+    items = reader.query("departures").operator(0).items()
+    return pd.DataFrame(
+        [(key["window"]["start"], key["origin"], value["count"]) for key, value in items],
+        columns=["hour", "origin", "departures"],
+    )
+
+
+def differences(
+    query: StreamingQuery, flights: pd.DataFrame, results: Path, reader: Reader
+) -> tuple[int, list[str]]:
+    """How many rows were compared, and in words what differs, nothing if all agrees."""
+    table = sink.read(results / query.name)
+    if query.mode == "append":
+        table = pd.concat([table.astype(object), open_windows(reader).astype(object)])
+    streamed, repeated = _rows(table, query.key)
+    expected, _ = _rows(query.batch(flights), query.key)
+    found = [
+        f"{key}: the stream says {streamed.get(key)}, the plain computation {expected.get(key)}"
+        for key in sorted({*streamed, *expected})
+        if streamed.get(key) != expected.get(key)
+    ]
+    if query.mode == "append" and repeated:
+        found.append(f"{repeated} rows came more than once")
+    more = [f"and {len(found) - _SHOWN_MAX} more"] if len(found) > _SHOWN_MAX else []
+    return len(expected), found[:_SHOWN_MAX] + more

@@ -1,0 +1,97 @@
+"""The Spark job as a child of the demo: started, killed with all that it started, and awaited."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LOG_LINES_SHOWN = 30
+
+
+class JobFailedError(Exception):
+    """The job ended with an error; the message holds the end of its log."""
+
+
+class Child:
+    """The job in a process group of its own, killed at the end of the `with` block.
+
+    Args:
+        folder: Holds the days and gets checkpoints, results and the log.
+        url: Of the Redis for the state.
+        files_per_batch: How many files a query reads in a batch.
+    """
+
+    def __init__(self, folder: Path, *, url: str, files_per_batch: int) -> None:
+        self._log = folder / "job.log"
+        self._command = [
+            *(sys.executable, "-m", "demo.job", "--folder", str(folder), "--url", url),
+            *("--files-per-batch", str(files_per_batch)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it on whatever an earlier run left in the folder."""
+        paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONWARNINGS": "ignore",  # pandas warns of Spark's own code, for every aircraft
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,  # its end tells the job that we are gone
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def running(self) -> bool:
+        """Whether it still works.
+
+        Raises:
+            JobFailedError: It ended with an error.
+        """
+        if self._process is None:
+            return False
+        status = self._process.poll()
+        if status:
+            last = self._log.read_text("utf-8", "replace").splitlines()[-_LOG_LINES_SHOWN:]
+            raise JobFailedError("\n".join([f"The job ended with status {status}:", *last]))
+        return status is None
+
+    def kill(self) -> None:
+        """SIGKILL to Python, Spark's JVM and all else in the group; returns once it is gone."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
