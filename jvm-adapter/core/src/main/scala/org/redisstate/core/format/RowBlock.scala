@@ -15,6 +15,7 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
   def keyOffset(i: Int): Int = places(i) + RowBlock.binHeader(bytes, places(i))
   def keyLength(i: Int): Int = RowBlock.binLength(bytes, places(i))
 
+  private def place(i: Int): Int = places(i)
   private def valuePlace(i: Int): Int = keyOffset(i) + keyLength(i)
   def isRemoved(i: Int): Boolean = (bytes(valuePlace(i)) & 0xff) == 0xc0
 
@@ -35,16 +36,18 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
   }
 
   /** Index of a key, or -1 - (where it belongs). */
-  def find(key: Array[Byte], offset: Int, length: Int): Int = {
-    var low = 0
+  def find(key: Array[Byte], offset: Int, length: Int): Int = find(key, offset, length, 0)
+
+  private def find(key: Array[Byte], offset: Int, length: Int, from: Int): Int = {
+    var low = from
     var high = places.length - 1
     while (low <= high) {
       val middle = (low + high) >>> 1
-      val from = keyOffset(middle)
+      val at = keyOffset(middle)
       val order = java.util.Arrays.compareUnsigned(
         bytes,
-        from,
-        from + keyLength(middle),
+        at,
+        at + keyLength(middle),
         key,
         offset,
         offset + length)
@@ -190,6 +193,22 @@ object RowBlock {
           block.valueLength(i))
       }
 
+    /** Rows [from, until) of a block, whose bytes stand one behind the other. */
+    private[RowBlock] def addRun(block: RowBlock, from: Int, until: Int): Unit =
+      if (from < until) {
+        val start = block.place(from)
+        val end = if (until < block.count) block.place(until) else block.bytes.length
+        val shift = rows.length - start
+        var i = from
+        while (i < until) {
+          if (size == places.length) places = java.util.Arrays.copyOf(places, size * 2)
+          places(size) = block.place(i) + shift
+          size += 1
+          i += 1
+        }
+        rows.raw(block.bytes, start, end - start)
+      }
+
     def result(): RowBlock = {
       val head = new MsgpackWriter(8)
       head.putArray(size * 2)
@@ -219,13 +238,15 @@ object RowBlock {
   def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock = {
     val out = new Builder(older.bytes.length + newer.bytes.length)
     var i, j = 0
-    while (i < older.count || j < newer.count) {
-      val order = if (i == older.count) 1 else if (j == newer.count) -1 else compare(older, i, newer, j)
-      if (order < 0) out.addFrom(older, i)
-      else addNewer(out, older, if (order == 0) i else -1, newer, j, resolve)
-      if (order <= 0) i += 1
-      if (order >= 0) j += 1
+    while (j < newer.count) {
+      val found = older.find(newer.bytes, newer.keyOffset(j), newer.keyLength(j), i)
+      val until = if (found >= 0) found else -1 - found
+      out.addRun(older, i, until)
+      addNewer(out, older, found, newer, j, resolve)
+      i = if (found >= 0) found + 1 else until
+      j += 1
     }
+    out.addRun(older, i, older.count)
     out.result()
   }
 
@@ -243,10 +264,4 @@ object RowBlock {
       val key = newer.keyOffset(j)
       out.add(newer.bytes, key, newer.keyLength(j), newer.bytes, newer.valueOffset(j), newer.valueLength(j))
     } else out.addFrom(newer, j)
-
-  private def compare(a: RowBlock, i: Int, b: RowBlock, j: Int): Int = {
-    val x = a.keyOffset(i)
-    val y = b.keyOffset(j)
-    java.util.Arrays.compareUnsigned(a.bytes, x, x + a.keyLength(i), b.bytes, y, y + b.keyLength(j))
-  }
 }

@@ -1,6 +1,7 @@
 package org.redisstate.core.store
 
 import java.util.UUID
+import java.util.concurrent.atomic.AtomicBoolean
 
 import org.slf4j.LoggerFactory
 
@@ -35,6 +36,7 @@ final class PartitionStore(
   @volatile private var cached: List[LocalVersion] = Nil
   @volatile private var confirmed: Pin = Pin.Empty
   @volatile private var snapshotWanted = false
+  private val compacting = new AtomicBoolean
   budget.register(this)
 
   /** @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced, unavailable … */
@@ -101,7 +103,7 @@ final class PartitionStore(
       val history = base.history.plus(DeltaSize(pin.version, entry.bytes))
       remember(new LocalVersion(pin, entry.live, families, base.content.over(layers), history, reload))
     }
-    if (isHeavy(base.content)) Background.helping(s"compaction of ${client.id}")(compact(base))
+    compactSoon()
     budget.checkSoon()
   }
 
@@ -113,13 +115,22 @@ final class PartitionStore(
     if (!closed) cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
   }
 
+  /** At most one compaction waits or runs; it takes the version that is the previous one by then. */
+  private def compactSoon(): Unit =
+    if (cached.lastOption.exists(v => isHeavy(v.content)) && compacting.compareAndSet(false, true)) {
+      Background.helping(s"compaction of ${client.id}") {
+        try cached.lastOption.foreach(compact)
+        finally compacting.set(false)
+      }
+    }
+
   /** Brings the layers of a version into its base, or into one layer, and lets newer versions share the result. */
   private def compact(version: LocalVersion): Unit = {
     val old = version.content
     if (!closed && isHeavy(old)) {
       old.base.loadAll(() => closed)
       val now =
-        if (old.layerBytes * 4 > old.base.memoryBytes) Content.fold(old, version.hashOf)
+        if (old.layerBytes * FoldShare > old.base.memoryBytes) Content.fold(old, version.hashOf)
         else new Content(old.base, List(Layer.merge(old.layers)))
       share(version, old, now)
     }
@@ -139,7 +150,7 @@ final class PartitionStore(
 
   private def isHeavy(content: Content): Boolean =
     content.layers.length > LayersMax ||
-      (content.layers.length > 1 && content.layerBytes * 4 > content.base.memoryBytes)
+      (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.memoryBytes)
 
   private def writeSnapshot(version: LocalVersion): Boolean = {
     val folded = version.read { content =>
@@ -228,6 +239,7 @@ final class PartitionStore(
         val alone = segment.isSnapshot || entry.complete
         if (alone) content = Content.empty()
         if (!layer.isEmpty) content = content.over(List(layer))
+        if (content.layers.length > LayersMax) content = new Content(content.base, List(Layer.merge(content.layers)))
         history = if (alone) History(entry.bytes, Nil) else history.plus(DeltaSize(segment.version, entry.bytes))
       }
     }
@@ -254,6 +266,9 @@ object PartitionStore {
   private val log = LoggerFactory.getLogger(classOf[PartitionStore])
   private val VersionsCached = 2
   private val LayersMax = 8
+
+  /** Layers that hold more than this part of the base's bytes are folded into it. */
+  private val FoldShare = 4
   private val DeltasMin = 4
   private val DeltasMax = 200
   private val LoadsMax = 5
