@@ -38,9 +38,14 @@ def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[Rows, int]:
     return rows, len(table) - len(rows)
 
 
-def open_windows(reader: Reader) -> pd.DataFrame:
-    """Departures of the hours that the watermark has not closed: those are still in Redis."""
-    items = reader.query("departures").operator(0).items()
+def _open_windows(reader: Reader, checkpoint: Path) -> pd.DataFrame:
+    """Departures of the hours that the watermark has not closed: those are still in Redis.
+
+    A read without a version gives the newest that a further batch has opened. After the last batch
+    there is none, so the version is named: Spark's commit log has it.
+    """
+    batches = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
+    items = reader.query("departures").operator(0).items(version=max(batches) + 1)
     return pd.DataFrame(
         [(key["window"]["start"], key["origin"], value["count"]) for key, value in items],
         columns=["hour", "origin", "departures"],
@@ -48,12 +53,13 @@ def open_windows(reader: Reader) -> pd.DataFrame:
 
 
 def differences(
-    query: StreamingQuery, flights: pd.DataFrame, results: Path, reader: Reader
+    query: StreamingQuery, flights: pd.DataFrame, folder: Path, reader: Reader
 ) -> tuple[int, list[str]]:
     """How many rows were compared, and in words what differs, nothing if all agrees."""
-    table = sink.read(results / query.name)
+    table = sink.read(folder / "results" / query.name)
     if query.mode == "append":
-        table = pd.concat([table.astype(object), open_windows(reader).astype(object)])
+        still_open = _open_windows(reader, folder / "checkpoints" / query.name)
+        table = pd.concat([table.astype(object), still_open.astype(object)])
     streamed, repeated = _rows(table, query.key)
     expected, _ = _rows(query.batch(flights), query.key)
     found = [

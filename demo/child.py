@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LOG_LINES_SHOWN = 30
+_GONE_S = 5.0
+_POLL_S = 0.02
 
 
 class JobFailedError(Exception):
@@ -89,8 +92,16 @@ class Child:
         """SIGKILL to Python, Spark's JVM and all else in the group; returns once it is gone."""
         if self._process is None:
             return
+        group = self._process.pid
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
+            self._process.wait()
+            # The JVM is no child of ours: it is gone when the group is. Where nobody reaps
+            # orphans the group stays, so the wait has an end.
+            end_s = time.monotonic() + _GONE_S
+            while time.monotonic() < end_s:
+                os.killpg(group, 0)
+                time.sleep(_POLL_S)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -31,8 +31,9 @@ _CONF = {
     # The files of a batch make few tasks, and are listed without a job of their own.
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # A JVM that lives for a minute gains nothing from the thorough compiler.
+    # A JVM that lives for a minute gains nothing from thorough compilation.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.stateStore.maintenanceInterval": "10s",

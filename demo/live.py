@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from itertools import cycle
 from typing import Any
 
 from redis_state.errors import NotFoundError
 from redis_state.reader import Reader
+from redis_state.reader.spark_types import Row
 
 _KEYS = (
     ("carriers", {"carrier": "UA"}),
@@ -28,9 +30,14 @@ def reads(reader: Reader) -> Iterator[str]:
         yield f"{query:9} {name:6} " + (_text(value) if value else "nothing yet")
 
 
-def _text(value: dict[str, Any]) -> str:
+def _text(columns: Mapping[str, Any]) -> str:
     """The columns of one state row; those of a nested row count as its own."""
     parts: list[str] = []
-    for column, one in value.items():
-        parts.append(_text(one) if isinstance(one, dict) else f"{column} {one}")
+    for column, value in columns.items():
+        if isinstance(value, Row):
+            parts.append(_text(value.as_dict()))
+        elif isinstance(value, datetime):
+            parts.append(f"{column} {value:%Y-%m-%d %H:%M}")
+        else:
+            parts.append(f"{column} {value}")
     return ", ".join(parts)

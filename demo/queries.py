@@ -43,12 +43,11 @@ def _delays(column: str) -> Callable[[DataFrame], DataFrame]:
 
         delay = f.col("dep_delay")
         return (
-            flights.where(f.col(column).isNotNull())
+            flights.where(f.col(column).isNotNull() & delay.isNotNull())
             .groupBy(column)
             .agg(
                 f.count("*").alias("flights"),
-                f.count(delay).alias("departed"),
-                f.coalesce(f.sum(delay), f.lit(0)).alias("delay_sum"),
+                f.sum(delay).alias("delay_sum"),
                 f.max(delay).alias("delay_max"),
             )
         )
@@ -58,11 +57,10 @@ def _delays(column: str) -> Callable[[DataFrame], DataFrame]:
 
 def _delays_in_pandas(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def batch(flights: pd.DataFrame) -> pd.DataFrame:
-        groups = flights.groupby(column)
+        groups = flights.dropna(subset=[column, "dep_delay"]).groupby(column)
         return pd.DataFrame(
             {
                 "flights": groups.size(),
-                "departed": groups["dep_delay"].count(),
                 "delay_sum": groups["dep_delay"].sum(),
                 "delay_max": groups["dep_delay"].max(),
             }

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 
@@ -83,16 +84,20 @@ def _figure(value: float | None, digits: int = 0) -> str:
 
 def table(all_figures: dict[str, Figures], *, redis_bytes: int) -> Table:
     """The closing table; `redis_bytes` is what the state of all queries takes in Redis."""
-    shown = Table(title="What it cost", title_justify="left")
-    shown.add_column("query")
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        caption="As Spark reported it; a batch that the kill cut short may be missing.",
+        caption_justify="left",
+    )
+    shown.add_column("query", no_wrap=True)
     for head in (
         "batches",
-        "flights read",
-        "state rows",
-        "commit ms\nper store",
-        "load ms after\nthe restart",
-        "heap bytes\nper row",
-        "Redis bytes\nper row",
+        "flights",
+        "state\nrows",
+        "commit\nms per\nstore",
+        "load ms\nafter\nrestart",
+        "heap B\nper row",
+        "Redis B\nper row",
     ):
         shown.add_column(head, justify="right")
     for name, one in all_figures.items():

@@ -82,11 +82,13 @@ class Show:
                     killed = True
                     bar.console.print(
                         f"[bold]kill -9[/bold] of the job after {done} of {batches} batches;"
-                        " a new one starts on the same checkpoints."
+                        " a new one starts on the same checkpoints.",
+                        soft_wrap=True,
                     )
                     job.start()
-                if done and time.monotonic() - read_at_s > _READ_EVERY_S:
-                    bar.console.print(f"  live {next(lines)}", highlight=False, markup=False)
+                # A batch's state is confirmed, and read, once the next batch has opened it.
+                if done > len(QUERIES) and time.monotonic() - read_at_s > _READ_EVERY_S:
+                    bar.console.print(f"  live {next(lines)}", highlight=False, soft_wrap=True)
                     read_at_s = time.monotonic()
                 time.sleep(_POLL_S)
             bar.update(task, completed=batches)
@@ -95,7 +97,7 @@ class Show:
         """Compare every result; whether all are right."""
         right = True
         for query in QUERIES:
-            rows, found = check.differences(query, flights, self._folder / "results", reader)
+            rows, found = check.differences(query, flights, self._folder, reader)
             verdict = "differs" if found else "equal"
             self._console.print(
                 f"{query.name:10} {rows:6,} rows against a plain computation: {verdict}",
