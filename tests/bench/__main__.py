@@ -80,7 +80,8 @@ def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Worklo
         loads=loads,
         redis_bytes=int(after["used_memory"]) - int(before["used_memory"]),
         redis_cpu_s=_cpu(after) - _cpu(filled),
-        redis_calls=int(after["total_commands_processed"]) - int(filled["total_commands_processed"]),
+        redis_calls=int(after["total_commands_processed"])
+        - int(filled["total_commands_processed"]),
     )
 
 

@@ -28,7 +28,10 @@ Median = Callable[[Sequence[float]], float]
 
 
 def write_report(results: Sequence[Result], *, command: str, machine: str, median: Median) -> str:
-    lines = [f"`{command}` on {machine}; {PARTITIONS} partitions; medians of interleaved batches.", ""]
+    lines = [
+        f"`{command}` on {machine}; {PARTITIONS} partitions; medians of interleaved batches.",
+        "",
+    ]
     for result in results:
         lines += [f"### {result.work.name}", "", *_table(result, median), "", *_server(result), ""]
     return "\n".join(lines)
@@ -42,7 +45,8 @@ def _table(result: Result, median: Median) -> list[str]:
         ("local memory per row, bytes", "", lambda b: b.memory_bytes / max(1, b.rows), 1.0),
     ]
     lines = [
-        "| figure | Redis | HDFSBacked | RocksDB + change log | Redis / HDFSBacked | Redis / RocksDB |",
+        "| figure | Redis | HDFSBacked | RocksDB + change log "
+        "| Redis / HDFSBacked | Redis / RocksDB |",
         "|---|---|---|---|---|---|",
     ]
     for title, _, value, scale in figures:

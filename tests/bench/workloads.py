@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
@@ -63,9 +63,9 @@ class Lane:
 
     def feed(self, start: int, rows: int) -> Batch:
         """Runs one batch of `rows` keys, spread over the key space from `start` on."""
-        keys = (F.col("id") * 2_654_435_761 + start) % self._work.keys
+        keys = (sf.col("id") * 2_654_435_761 + start) % self._work.keys
         staged = self._folder / "staged"
-        frame = self._spark.range(rows).select(keys.alias("k"), F.col("id").alias("v"))
+        frame = self._spark.range(rows).select(keys.alias("k"), sf.col("id").alias("v"))
         frame.coalesce(1).write.mode("overwrite").parquet(str(staged))
         (part,) = staged.glob("*.parquet")
         part.rename(self._folder / "in" / f"{self._files:05d}.parquet")
@@ -84,7 +84,7 @@ class Lane:
         """Digest of the whole state by Spark's own reader, for the check that all lanes agree."""
         frame: DataFrame = self._spark.read.format("statestore").load(str(self._folder / "check"))
         digest = frame.select(
-            F.count("*"), F.sum(F.xxhash64("key.*", "value.*").cast("decimal(38,0)"))
+            sf.count("*"), sf.sum(sf.xxhash64("key.*", "value.*").cast("decimal(38,0)"))
         )
         return [tuple(int(x) for x in row) for row in digest.collect()]
 
@@ -97,7 +97,7 @@ class Lane:
         conf.set(_PROVIDER, PROVIDERS[self._provider])
         conf.set(_CHANGELOG, "true")
         stream = self._spark.readStream.schema("k long, v long").parquet(str(self._folder / "in"))
-        counts = stream.groupBy("k").agg(F.sum("v").alias("v"), F.count("*").alias("n"))
+        counts = stream.groupBy("k").agg(sf.sum("v").alias("v"), sf.count("*").alias("n"))
         return (
             counts.writeStream.outputMode("update")
             .format("noop")

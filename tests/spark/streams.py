@@ -59,7 +59,7 @@ class Streams:
         provider: str = REDIS,
         output: Output | None = None,
     ) -> StreamingQuery:
-        """Processes what there is and stops; `output` gets the rows of each batch, as sorted text."""
+        """Processes what there is; `output` gets the rows of each batch, as sorted text."""
         kept: Output = {} if output is None else output
 
         def keep(batch: DataFrame, batch_id: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
@@ -25,13 +25,13 @@ def batch(number: int) -> list[dict[str, object]]:
 
 
 def counted(source: Input, spark: SparkSession) -> DataFrame:
-    return source.stream(spark).groupBy("k").agg(F.sum("v"), F.count("*"))
+    return source.stream(spark).groupBy("k").agg(sf.sum("v"), sf.count("*"))
 
 
 def expected(spark: SparkSession, batches: int) -> list[str]:
     rows = [row for number in range(batches) for row in batch(number)]
     frame = spark.createDataFrame(rows, "k string, v long")
-    return sorted(str(row) for row in frame.groupBy("k").agg(F.sum("v"), F.count("*")).collect())
+    return sorted(str(row) for row in frame.groupBy("k").agg(sf.sum("v"), sf.count("*")).collect())
 
 
 class Job:
@@ -199,7 +199,7 @@ def test_schema_change_stays_an_error_of_spark(job: Job) -> None:
     job.feed(2)
     job.run()
     job.feed(1)
-    frame = job.source.stream(job.streams.spark).groupBy("k").agg(F.max("k").alias("m"))
+    frame = job.source.stream(job.streams.spark).groupBy("k").agg(sf.max("k").alias("m"))
     message = failure(lambda: job.streams.run(frame, NAME, mode="complete") and None)
     assert "STATE_STORE" in message
     assert "SCHEMA" in message

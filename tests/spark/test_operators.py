@@ -1,4 +1,4 @@
-"""Every operator that Spark's HDFSBacked provider serves: the same output, batch for batch, restart included."""
+"""Every operator of HDFSBacked: the same output, batch for batch, a restart included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.streams import Streams
@@ -26,21 +26,15 @@ _BATCHES = 4
 def events(seed: int, *, rows: int = 40, keys: int = 9) -> list[list[list[dict[str, Any]]]]:
     """Batches of events whose times rise by ten minutes a batch, with some late ones."""
     rng = random.Random(seed)
-    batches = []
-    for batch in range(_BATCHES):
-        batches.append(
-            [
-                [
-                    {
-                        "k": None if rng.random() < 0.05 else f"k{rng.randrange(keys)}",
-                        "v": rng.randrange(-50, 50),
-                        "ts": f"2024-01-01T10:{batch * 10 + rng.randrange(10):02d}:00.000Z",
-                    }
-                    for _ in range(rows)
-                ]
-            ]
-        )
-    return batches
+
+    def event(batch: int) -> dict[str, Any]:
+        return {
+            "k": None if rng.random() < 0.05 else f"k{rng.randrange(keys)}",
+            "v": rng.randrange(-50, 50),
+            "ts": f"2024-01-01T10:{batch * 10 + rng.randrange(10):02d}:00.000Z",
+        }
+
+    return [[[event(batch) for _ in range(rows)]] for batch in range(_BATCHES)]
 
 
 def two_inputs(seed: int) -> list[list[list[dict[str, Any]]]]:
@@ -51,7 +45,7 @@ def two_inputs(seed: int) -> list[list[list[dict[str, Any]]]]:
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_aggregation(streams: Streams, mode: str) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
-        return inputs[0].groupBy("k").agg(F.sum("v"), F.count("*"), F.max("ts"))
+        return inputs[0].groupBy("k").agg(sf.sum("v"), sf.count("*"), sf.max("ts"))
 
     streams.same_on_both(build, [EVENTS], events(1), mode=mode)
 
@@ -59,14 +53,14 @@ def test_aggregation(streams: Streams, mode: str) -> None:
 def test_windowed_aggregation_in_append_mode(streams: Streams) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "5 minutes")
-        return late.groupBy(F.window("ts", "10 minutes"), "k").agg(F.sum("v"))
+        return late.groupBy(sf.window("ts", "10 minutes"), "k").agg(sf.sum("v"))
 
     streams.same_on_both(build, [EVENTS], events(2), mode="append")
 
 
 def test_global_aggregation(streams: Streams) -> None:
     streams.same_on_both(
-        lambda inputs: inputs[0].agg(F.sum("v"), F.count("k")),
+        lambda inputs: inputs[0].agg(sf.sum("v"), sf.count("k")),
         [EVENTS],
         events(3),
     )
@@ -92,7 +86,7 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         left = inputs[0].withWatermark("ts", "5 minutes").alias("l")
         right = inputs[1].withWatermark("ts", "5 minutes").alias("r")
-        near = F.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
+        near = sf.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
         return left.join(right, near, how)
 
     streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append")
@@ -101,20 +95,20 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
 def test_session_windows(streams: Streams) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "10 minutes")
-        return late.groupBy(F.session_window("ts", "3 minutes"), "k").agg(F.sum("v"))
+        return late.groupBy(sf.session_window("ts", "3 minutes"), "k").agg(sf.sum("v"))
 
     streams.same_on_both(build, [EVENTS], events(7), mode="append")
 
 
 def test_limit(streams: Streams) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
-        return inputs[0].limit(90).select(F.lit(1).alias("one"))
+        return inputs[0].limit(90).select(sf.lit(1).alias("one"))
 
     streams.same_on_both(build, [EVENTS], events(8), mode="append")
 
 
 def running_sum() -> StatefulFunction:
-    """A closure, so that it travels to the Python workers by value: they cannot import this module."""
+    """A closure, so that it travels by value: Python workers cannot import this module."""
     event_time = GroupStateTimeout.EventTimeTimeout
 
     def step(
@@ -144,7 +138,11 @@ def test_apply_in_pandas_with_state(streams: Streams, timeout: str) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
         return late.groupBy("k").applyInPandasWithState(
-            running_sum(), "k string, total long, timed_out boolean", "total long", "update", timeout
+            running_sum(),
+            "k string, total long, timed_out boolean",
+            "total long",
+            "update",
+            timeout,
         )
 
     streams.same_on_both(build, [EVENTS], events(9))
@@ -153,7 +151,7 @@ def test_apply_in_pandas_with_state(streams: Streams, timeout: str) -> None:
 def test_several_operators_in_one_query(streams: Streams) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "5 minutes").dropDuplicates(["k", "v", "ts"])
-        small = late.groupBy(F.window("ts", "5 minutes"), "k").agg(F.sum("v").alias("v"))
-        return small.groupBy(F.window(F.window_time("window"), "10 minutes")).agg(F.sum("v"))
+        small = late.groupBy(sf.window("ts", "5 minutes"), "k").agg(sf.sum("v").alias("v"))
+        return small.groupBy(sf.window(sf.window_time("window"), "10 minutes")).agg(sf.sum("v"))
 
     streams.same_on_both(build, [EVENTS], events(10), mode="append")

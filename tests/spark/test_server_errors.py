@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from tests.spark.streams import Streams
 from tests.spark.test_checkpoints import Job
@@ -88,7 +88,13 @@ def test_wrong_database(
 def test_tls_to_a_plain_port(
     job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
 ) -> None:
-    redis_conf({"url": redis_server.url.replace("redis://", "rediss://"), "deadline": "1s", "socketTimeout": "1s"})
+    redis_conf(
+        {
+            "url": redis_server.url.replace("redis://", "rediss://"),
+            "deadline": "1s",
+            "socketTimeout": "1s",
+        }
+    )
     message = failure(job)
     assert "[REDIS_UNAVAILABLE]" in message
     assert "does that port speak TLS" in message
@@ -124,9 +130,7 @@ def test_unknown_option_names_the_nearest(job: Job, redis_conf: Callable[..., No
     assert "versionsToRetain" in failure(job)
 
 
-def test_user_information_in_the_url_is_refused(
-    job: Job, redis_conf: Callable[..., None]
-) -> None:
+def test_user_information_in_the_url_is_refused(job: Job, redis_conf: Callable[..., None]) -> None:
     redis_conf({"url": f"redis://user:{CANARY}@127.0.0.1:6379/0"})
     message = failure(job)
     assert "[REDIS_CONFIG]" in message
@@ -151,7 +155,7 @@ def test_out_of_memory_fails_the_batch_and_loses_nothing(
 
 def test_value_above_the_limit_is_named(job: Job) -> None:
     frame = job.source.stream(job.streams.spark).groupBy(
-        F.repeat(F.col("k"), 1024 * 1024).alias("k")
+        sf.repeat(sf.col("k"), 1024 * 1024).alias("k")
     )
     with pytest.raises(StreamingQueryException) as caught:
         job.streams.run(frame.count(), "large")

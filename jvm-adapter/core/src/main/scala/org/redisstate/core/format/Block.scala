@@ -23,7 +23,8 @@ object Block {
       length: Int,
       compress: Boolean): Array[Byte] = {
     if (length > RawLengthMax) {
-      throw new FormatException(s"$ident field $field: a block of $length bytes is above $RawLengthMax")
+      throw new FormatException(
+        s"$ident field $field: a block of $length bytes is above $RawLengthMax")
     }
     val packed = if (compress) Compression.compress(payload, length, HeaderBytes) else null
     val small = packed != null && packed.length - HeaderBytes < length

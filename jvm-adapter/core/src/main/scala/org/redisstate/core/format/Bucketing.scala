@@ -29,7 +29,8 @@ object Bucketing {
       case _ => encoded
     }
     if (used < 0) {
-      throw new FormatException(s"a key of $encoded bytes is too short for the encoder ${kind.name}")
+      throw new FormatException(
+        s"a key of $encoded bytes is too short for the encoder ${kind.name}")
     }
     FamilyBytes + used
   }

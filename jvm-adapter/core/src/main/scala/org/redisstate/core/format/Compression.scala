@@ -6,7 +6,8 @@ import com.github.luben.zstd.{Zstd, ZstdCompressCtx, ZstdDecompressCtx, ZstdExce
 private[core] object Compression {
   private val Level = 1
   private val compressors = ThreadLocal.withInitial[Compressor](() => new Compressor)
-  private val decompressors = ThreadLocal.withInitial[ZstdDecompressCtx](() => new ZstdDecompressCtx)
+  private val decompressors =
+    ThreadLocal.withInitial[ZstdDecompressCtx](() => new ZstdDecompressCtx)
 
   private final class Compressor {
     val context: ZstdCompressCtx = new ZstdCompressCtx().setLevel(Level)

@@ -43,7 +43,8 @@ object Entry {
           number(buckets, BucketsMax).toInt,
           number(checksum, ChecksumMax),
           complete = flags == "c" || flags == "ch",
-          header = flags == "h" || flags == "ch")
+          header = flags == "h" || flags == "ch"
+        )
         val known = flags == "-" || entry.complete || entry.header
         if (known && Integer.bitCount(entry.buckets) == 1) entry else bad()
       case _ => bad()

@@ -129,7 +129,8 @@ object Header {
     for (_ <- 0 until in.mapSize()) {
       val name = in.string()
       val place = if (name.length == 1) Members.indexOf(name) else -1
-      if (place <= last) bad(s"the member '${name.take(20)}', unknown to this release or out of order")
+      if (place <= last)
+        bad(s"the member '${name.take(20)}', unknown to this release or out of order")
       last = place
       header = name match {
         case "f" => header.copy(families = Some(distinct(read(in)(family(in)))))

@@ -76,7 +76,12 @@ object RowBlock {
       val from = in.position - length
       if (length < 2) throw new FormatException("a block holds a key without a family")
       if (lastFrom >= 0 && java.util.Arrays.compareUnsigned(
-          payload, lastFrom, lastTo, payload, from, in.position) >= 0) {
+          payload,
+          lastFrom,
+          lastTo,
+          payload,
+          from,
+          in.position) >= 0) {
         throw new FormatException("the keys of a block are not in ascending order")
       }
       lastFrom = from
@@ -166,7 +171,12 @@ object RowBlock {
     private[RowBlock] def addJoined(older: RowBlock, i: Int, newer: RowBlock, j: Int): Unit = {
       val first = older.valueLength(i)
       val joined = MultiValue.join(
-        older.bytes, older.valueOffset(i), first, newer.bytes, newer.valueOffset(j), newer.valueLength(j))
+        older.bytes,
+        older.valueOffset(i),
+        first,
+        newer.bytes,
+        newer.valueOffset(j),
+        newer.valueLength(j))
       val key = newer.keyOffset(j)
       if (older.isAppended(i)) {
         addAppended(newer.bytes, key, newer.keyLength(j), joined, 0, joined.length)
@@ -262,6 +272,12 @@ object RowBlock {
     } else if (i >= 0 && !older.isRemoved(i)) out.addJoined(older, i, newer, j)
     else if (i >= 0 || resolve) {
       val key = newer.keyOffset(j)
-      out.add(newer.bytes, key, newer.keyLength(j), newer.bytes, newer.valueOffset(j), newer.valueLength(j))
+      out.add(
+        newer.bytes,
+        key,
+        newer.keyLength(j),
+        newer.bytes,
+        newer.valueOffset(j),
+        newer.valueLength(j))
     } else out.addFrom(newer, j)
 }

@@ -20,7 +20,8 @@ final class SegmentReader(segment: Segment) {
       if (segment.isSnapshot && (header.families.isEmpty || header.tombstones.nonEmpty)) {
         bad("a snapshot has no family table, or has tombstones")
       }
-      val claimed = header.parts.valuesIterator.map(_.toLong).sum + header.ordered.map(_._2.size.toLong).sum
+      val claimed =
+        header.parts.valuesIterator.map(_.toLong).sum + header.ordered.map(_._2.size.toLong).sum
       if (claimed >= entry.blocks || header.parts.keysIterator.exists(_ >= entry.buckets)) {
         bad("its header names more blocks than there are")
       }
@@ -54,15 +55,18 @@ final class SegmentReader(segment: Segment) {
    * @param fields every field of the segment that is there, but the header
    */
   def all(header: Header, headerBlock: Array[Byte], fields: Seq[EncodedField]): Seq[RowBlock] = {
-    val whole = if (headerBlock == null) fields else fields :+ EncodedField(Header.Field, headerBlock)
+    val whole =
+      if (headerBlock == null) fields else fields :+ EncodedField(Header.Field, headerBlock)
     if (whole.size != entry.blocks) bad(s"${whole.size} of ${entry.blocks} blocks are there")
-    if (whole.iterator.map(_.block.length.toLong).sum != entry.bytes) bad("its blocks have another size")
+    if (whole.iterator.map(_.block.length.toLong).sum != entry.bytes)
+      bad("its blocks have another size")
     if (SegmentWriter.checksum(whole) != entry.checksum) bad("the checksum does not match")
     val known = mutable.HashMap.empty[String, Int]
     (0 until entry.buckets).foreach(b => partNames(header, b).foreach(known(_) = known.size))
     orderedNames(header).foreach(known(_) = known.size)
-    val found = fields.sortBy(f => known.getOrElse(f.name, bad(s"no field ${f.name.take(40)} belongs here")))
-      .map(f => rows(f.name, f.block))
+    val found =
+      fields.sortBy(f => known.getOrElse(f.name, bad(s"no field ${f.name.take(40)} belongs here")))
+        .map(f => rows(f.name, f.block))
     val count = found.iterator.map(_.count.toLong).sum
     if (count != entry.rows) bad(s"it has $count rows, not ${entry.rows}")
     found

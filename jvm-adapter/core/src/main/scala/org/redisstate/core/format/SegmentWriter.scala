@@ -94,7 +94,9 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
     val header = Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones)
     if (!header.isEmpty) {
       val payload = header.encode
-      fields += EncodedField(Header.Field, Block.encode(ident, Header.Field, payload, payload.length, compress))
+      fields += EncodedField(
+        Header.Field,
+        Block.encode(ident, Header.Field, payload, payload.length, compress))
     }
     Entry(
       ref,
@@ -132,8 +134,9 @@ object SegmentWriter {
   /** @throws LimitException before anything is sent */
   def checkLimits(storedKeyBytes: Int, valueBytes: Int, where: => String): Unit = {
     if (storedKeyBytes - 2 > KeyBytesMax) {
-      throw new LimitException(s"$where: a key of ${storedKeyBytes - 2} bytes is above the limit of " +
-        s"$KeyBytesMax bytes. Nothing was written. Shorten the grouping key.")
+      throw new LimitException(
+        s"$where: a key of ${storedKeyBytes - 2} bytes is above the limit of " +
+          s"$KeyBytesMax bytes. Nothing was written. Shorten the grouping key.")
     }
     if (valueBytes > ValueBytesMax) {
       throw new LimitException(s"$where: a value of $valueBytes bytes is above the limit of " +

@@ -1,6 +1,7 @@
 package org.redisstate.core.local
 
 import java.util.concurrent.atomic.{AtomicLong, AtomicReferenceArray}
+import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.errors.InternalException
 import org.redisstate.core.format.{Compression, RowBlock}
@@ -22,7 +23,9 @@ final class Base private (val buckets: Int, source: BucketSource) {
   private val slots = new AtomicReferenceArray[AnyRef](buckets)
   private val touched = new Array[Boolean](buckets)
   private val memory = new AtomicLong
-  private val chunkLocks = Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new Object)
+  @volatile private var loaded = source == null
+  private val chunkLocks =
+    Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
   def memoryBytes: Long = memory.get
 
@@ -62,9 +65,21 @@ final class Base private (val buckets: Int, source: BucketSource) {
     sum
   }
 
-  /** Brings every bucket in; stops when `cancelled`. */
+  /** Brings every bucket in; stops when `cancelled`. Several threads share the work. */
   def loadAll(cancelled: () => Boolean): Unit =
-    chunkLocks.indices.iterator.takeWhile(_ => !cancelled()).foreach(loadChunk)
+    if (!loaded) {
+      var busy = List.empty[Int]
+      var chunk = 0
+      while (chunk < chunkLocks.length && !cancelled()) {
+        if (chunkLocks(chunk).tryLock()) {
+          try loadChunk(chunk)
+          finally chunkLocks(chunk).unlock()
+        } else busy ::= chunk
+        chunk += 1
+      }
+      busy.foreach(c => if (!cancelled()) loadChunk(c))
+      if (!cancelled()) loaded = true
+    }
 
   /** Compresses buckets that were not touched since the last call; all of them when `everything`. */
   def compress(everything: Boolean): Unit = {
@@ -79,17 +94,20 @@ final class Base private (val buckets: Int, source: BucketSource) {
     }
   }
 
-  private def loadChunk(chunk: Int): Unit = chunkLocks(chunk).synchronized {
-    val from = chunk * ChunkBuckets
-    val until = math.min(buckets, from + ChunkBuckets)
-    if (slots.get(from) == null) {
-      val rows = source.read(from, until)
-      var i = until - 1
-      while (i >= from) {
-        replace(i, null, rows(i - from))
-        i -= 1
+  private def loadChunk(chunk: Int): Unit = {
+    chunkLocks(chunk).lock()
+    try {
+      val from = chunk * ChunkBuckets
+      val until = math.min(buckets, from + ChunkBuckets)
+      if (slots.get(from) == null) {
+        val rows = source.read(from, until)
+        var i = until - 1
+        while (i >= from) {
+          replace(i, null, rows(i - from))
+          i -= 1
+        }
       }
-    }
+    } finally chunkLocks(chunk).unlock()
   }
 
   private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
@@ -129,6 +147,9 @@ object Base {
 
   private object Packed {
     def of(rows: RowBlock): Packed =
-      new Packed(Compression.compress(rows.bytes, rows.bytes.length, 0), rows.bytes.length, rows.count)
+      new Packed(
+        Compression.compress(rows.bytes, rows.bytes.length, 0),
+        rows.bytes.length,
+        rows.count)
   }
 }

@@ -28,7 +28,8 @@ final class Content(val base: Base, val layers: List[Layer]) {
     val found = new RowList
     val key, value = new Slice
     while (all.next(key, value)) {
-      if (range.covers(key.array, key.offset, key.length)) found.add(key.array, key.offset, key.length, value)
+      if (range.covers(key.array, key.offset, key.length))
+        found.add(key.array, key.offset, key.length, value)
     }
     found.sorted.iterator
   }
@@ -60,11 +61,21 @@ final class Content(val base: Base, val layers: List[Layer]) {
     found.iterator
   }
 
-  private def scanBase(hash: Int, prefix: Array[Byte], length: Int, found: RowList, row: Slice): Unit = {
+  private def scanBase(
+      hash: Int,
+      prefix: Array[Byte],
+      length: Int,
+      found: RowList,
+      row: Slice): Unit = {
     val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
     val at = rows.find(prefix, 0, length)
     var i = if (at >= 0) at else -1 - at
-    while (i < rows.count && startsWith(rows.bytes, rows.keyOffset(i), rows.keyLength(i), prefix, length)) {
+    while (i < rows.count && startsWith(
+        rows.bytes,
+        rows.keyOffset(i),
+        rows.keyLength(i),
+        prefix,
+        length)) {
       val offset = rows.keyOffset(i)
       if (!Content.hidden(layers, hash, rows.bytes, offset, rows.keyLength(i))) {
         row.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
@@ -154,7 +165,8 @@ object Content {
   def fold(content: Content, hashOf: KeyHash): Content =
     if (content.layers.isEmpty) content
     else {
-      val layer = if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
+      val layer =
+        if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
       val old = content.base
       val rows = old.rows + layer.rows
       val bytes = old.memoryBytes + layer.usedBytes
@@ -172,7 +184,12 @@ object Content {
     }
 
   /** Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a larger count. */
-  private def split(rows: RowBlock, bucket: Int, from: Int, into: Array[RowBlock], hashOf: KeyHash): Unit =
+  private def split(
+      rows: RowBlock,
+      bucket: Int,
+      from: Int,
+      into: Array[RowBlock],
+      hashOf: KeyHash): Unit =
     if (into.length == from) into(bucket) = rows
     else {
       val parts = Array.fill(into.length / from)(new RowBlock.Builder(1024))
@@ -190,7 +207,8 @@ object Content {
     else {
       val kept = new RowBlock.Builder(rows.bytes.length)
       (0 until rows.count).foreach { i =>
-        if (!layer.isCleared(rows.bytes, rows.keyOffset(i), rows.keyLength(i))) kept.addFrom(rows, i)
+        if (!layer.isCleared(rows.bytes, rows.keyOffset(i), rows.keyLength(i)))
+          kept.addFrom(rows, i)
       }
       kept.result()
     }

@@ -3,7 +3,8 @@ package org.redisstate.core.local
 import org.redisstate.core.format.RowBlock
 
 /** First the layers, newest first, then the base; a row about which a newer layer decides is passed over. */
-private[local] final class ContentIterator(content: Content, family: Int, hashOf: KeyHash) extends RowIterator {
+private[local] final class ContentIterator(content: Content, family: Int, hashOf: KeyHash)
+    extends RowIterator {
   private var newer: List[Layer] = Nil
   private var rest = content.layers
   private var entries: Array[Int] = if (rest.nonEmpty) rest.head.entries() else Array.emptyIntArray
@@ -12,7 +13,8 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
   private var rows: RowBlock = RowBlock.Empty
   private var row = 0
 
-  override def next(key: Slice, value: Slice): Boolean = nextOfLayers(key, value) || nextOfBase(key, value)
+  override def next(key: Slice, value: Slice): Boolean =
+    nextOfLayers(key, value) || nextOfBase(key, value)
 
   private def nextOfLayers(key: Slice, value: Slice): Boolean = {
     while (rest.nonEmpty) {
@@ -22,7 +24,12 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
         entry += 1
         val bytes = layer.bytes
         if (Layer.familyOf(bytes, layer.keyOffset(at)) == family && !layer.isRemoved(at) &&
-          !Content.hidden(newer, layer.hashOf(at), bytes, layer.keyOffset(at), layer.keyLength(at))) {
+          !Content.hidden(
+            newer,
+            layer.hashOf(at),
+            bytes,
+            layer.keyOffset(at),
+            layer.keyLength(at))) {
           layer.key(at, key)
           Content.value(rest, content.base, at, value)
           return true
@@ -45,7 +52,12 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
         val length = rows.keyLength(i)
         if (Layer.familyOf(rows.bytes, offset) == family &&
           (newer.isEmpty ||
-            !Content.hidden(newer, hashOf(rows.bytes, offset, length), rows.bytes, offset, length))) {
+            !Content.hidden(
+              newer,
+              hashOf(rows.bytes, offset, length),
+              rows.bytes,
+              offset,
+              length))) {
           key.set(rows.bytes, offset, length)
           value.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
           return true

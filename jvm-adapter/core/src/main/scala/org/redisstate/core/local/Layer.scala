@@ -35,7 +35,8 @@ final class Layer(initialRows: Int) {
 
   /** Drops the rows of a range, and hides those of older layers. */
   def clear(range: Tombstone): Unit = {
-    if (size > 0) entries().foreach(e => if (range.covers(arena, keyOffset(e), keyLength(e))) drop(e))
+    if (size > 0)
+      entries().foreach(e => if (range.covers(arena, keyOffset(e), keyLength(e))) drop(e))
     cleared ::= range
   }
 
@@ -62,7 +63,13 @@ final class Layer(initialRows: Int) {
     while (at >= 0) {
       if (int(at + HashAt) == hash && int(at + KeyLengthAt) == keyLength) {
         val from = at + HeadBytes
-        if (java.util.Arrays.equals(arena, from, from + keyLength, key, keyOffset, keyOffset + keyLength)) return at
+        if (java.util.Arrays.equals(
+            arena,
+            from,
+            from + keyLength,
+            key,
+            keyOffset,
+            keyOffset + keyLength)) return at
       }
       at = int(at) - 1
     }
@@ -76,7 +83,8 @@ final class Layer(initialRows: Int) {
       keyLength: Int,
       value: Array[Byte],
       valueOffset: Int,
-      valueLength: Int): Unit = insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
+      valueLength: Int): Unit =
+    insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
 
   def remove(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit =
     insert(hash, key, keyOffset, keyLength, key, 0, Removed)
@@ -92,10 +100,17 @@ final class Layer(initialRows: Int) {
       valueLength: Int): Unit = {
     val old = find(hash, key, keyOffset, keyLength)
     if (old < 0) putAppended(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
-    else if (isRemoved(old)) insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
+    else if (isRemoved(old))
+      insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
     else {
       val joined =
-        MultiValue.join(arena, this.valueOffset(old), this.valueLength(old), value, valueOffset, valueLength)
+        MultiValue.join(
+          arena,
+          this.valueOffset(old),
+          this.valueLength(old),
+          value,
+          valueOffset,
+          valueLength)
       val length = if (isAppended(old)) Appended - joined.length else joined.length
       insert(hash, key, keyOffset, keyLength, joined, 0, length)
     }
@@ -199,7 +214,8 @@ final class Layer(initialRows: Int) {
 
   /** @param without families that are left out */
   def foreachBucket(buckets: Int, without: Set[Int])(use: (Int, RowBlock) => Unit): Unit = {
-    val all = if (without.isEmpty) entries() else entries().filterNot(e => without(familyOf(arena, keyOffset(e))))
+    val all = if (without.isEmpty) entries()
+    else entries().filterNot(e => without(familyOf(arena, keyOffset(e))))
     val order = new Array[Long](all.length)
     var i = 0
     while (i < all.length) {
@@ -241,9 +257,21 @@ final class Layer(initialRows: Int) {
   private def addTo(rows: RowBlock.Builder, entry: Int): Unit =
     if (isRemoved(entry)) rows.addRemoved(arena, keyOffset(entry), keyLength(entry))
     else if (isAppended(entry)) {
-      rows.addAppended(arena, keyOffset(entry), keyLength(entry), arena, valueOffset(entry), valueLength(entry))
+      rows.addAppended(
+        arena,
+        keyOffset(entry),
+        keyLength(entry),
+        arena,
+        valueOffset(entry),
+        valueLength(entry))
     } else {
-      rows.add(arena, keyOffset(entry), keyLength(entry), arena, valueOffset(entry), valueLength(entry))
+      rows.add(
+        arena,
+        keyOffset(entry),
+        keyLength(entry),
+        arena,
+        valueOffset(entry),
+        valueLength(entry))
     }
 
   private def compareKeys(a: Int, b: Int): Int = java.util.Arrays.compareUnsigned(
@@ -338,7 +366,8 @@ object Layer {
   private final val Appended = -2
   private val ArenaBytesMax = (1L << 31) - 64
 
-  private def lengthOf(stored: Int): Int = if (stored <= Appended) Appended - stored else math.max(0, stored)
+  private def lengthOf(stored: Int): Int =
+    if (stored <= Appended) Appended - stored else math.max(0, stored)
 
   /** One layer that says what these say together; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {
@@ -350,10 +379,23 @@ object Layer {
         val length = layer.keyLength(e)
         if (layer.isAppended(e)) {
           merged.append(
-            layer.hashOf(e), layer.bytes, key, length, layer.bytes, layer.valueOffset(e), layer.valueLength(e))
+            layer.hashOf(e),
+            layer.bytes,
+            key,
+            length,
+            layer.bytes,
+            layer.valueOffset(e),
+            layer.valueLength(e))
         } else {
           val stored = if (layer.isRemoved(e)) Removed else layer.valueLength(e)
-          merged.insert(layer.hashOf(e), layer.bytes, key, length, layer.bytes, layer.valueOffset(e), stored)
+          merged.insert(
+            layer.hashOf(e),
+            layer.bytes,
+            key,
+            length,
+            layer.bytes,
+            layer.valueOffset(e),
+            stored)
         }
       }
     }

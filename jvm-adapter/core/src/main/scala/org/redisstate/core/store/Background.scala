@@ -19,12 +19,17 @@ private[store] object Background {
     helpers.submit(new Runnable {
       override def run(): Unit =
         try work
-        catch { case e: Exception => log.warn(s"$what failed; the next user of the data does it itself", e) }
+        catch {
+          case e: Exception =>
+            log.warn(s"$what failed; the next user of the data does it itself", e)
+        }
     })
     ()
   }
 
-  def staging(work: => Unit): Future[_] = stagers.submit(new Runnable { override def run(): Unit = work })
+  def staging(work: => Unit): Future[_] = stagers.submit(new Runnable {
+    override def run(): Unit = work
+  })
 
   private def pool(name: String, threads: Int): ExecutorService = {
     val count = new AtomicLong
@@ -36,6 +41,7 @@ private[store] object Background {
           thread.setDaemon(true)
           thread
         }
-      })
+      }
+    )
   }
 }

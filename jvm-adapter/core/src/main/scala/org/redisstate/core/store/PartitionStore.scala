@@ -56,7 +56,11 @@ final class PartitionStore(
         loaded
     }
     if (opened.held) confirmed = opened.pin
-    log.debug("opened {} version {}: {}", client.id, version: java.lang.Long, if (known.isEmpty) "loaded" else "cached")
+    log.debug(
+      "opened {} version {}: {}",
+      client.id,
+      version: java.lang.Long,
+      if (known.isEmpty) "loaded" else "cached")
     new OpenVersion(this, local, opened.held)
   }
 
@@ -65,7 +69,8 @@ final class PartitionStore(
 
   def localBytes: Long = {
     val versions = cached.map(_.content)
-    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(_.memoryBytes).sum
+    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
+      _.memoryBytes).sum
   }
 
   /** Adds a snapshot of the version opened last when the deltas since the newest one weigh more than half of it. */
@@ -98,10 +103,21 @@ final class PartitionStore(
     if (local.families.isEmpty) Seq(defaultFamily) else local.families
 
   /** Makes a committed version the current one. */
-  private[store] def install(base: LocalVersion, pin: Pin, entry: Entry, families: Seq[Family], layers: List[Layer]): Unit = {
+  private[store] def install(
+      base: LocalVersion,
+      pin: Pin,
+      entry: Entry,
+      families: Seq[Family],
+      layers: List[Layer]): Unit = {
     synchronized {
       val history = base.history.plus(DeltaSize(pin.version, entry.bytes))
-      remember(new LocalVersion(pin, entry.live, families, base.content.over(layers), history, reload))
+      remember(new LocalVersion(
+        pin,
+        entry.live,
+        families,
+        base.content.over(layers),
+        history,
+        reload))
     }
     compactSoon()
     budget.checkSoon()
@@ -117,7 +133,9 @@ final class PartitionStore(
 
   /** At most one compaction waits or runs; it takes the version that is the previous one by then. */
   private def compactSoon(): Unit =
-    if (cached.lastOption.exists(v => isHeavy(v.content)) && compacting.compareAndSet(false, true)) {
+    if (cached.lastOption.exists(v => isHeavy(v.content)) && compacting.compareAndSet(
+        false,
+        true)) {
       Background.helping(s"compaction of ${client.id}") {
         try cached.lastOption.foreach(compact)
         finally compacting.set(false)
@@ -126,9 +144,9 @@ final class PartitionStore(
 
   /** Brings the layers of a version into its base, or into one layer, and lets newer versions share the result. */
   private def compact(version: LocalVersion): Unit = {
+    version.read(_.base.loadAll(() => closed))
     val old = version.content
     if (!closed && isHeavy(old)) {
-      old.base.loadAll(() => closed)
       val now =
         if (old.layerBytes * FoldShare > old.base.memoryBytes) Content.fold(old, version.hashOf)
         else new Content(old.base, List(Layer.merge(old.layers)))
@@ -142,7 +160,8 @@ final class PartitionStore(
     cached.foreach { newer =>
       val content = newer.content
       val above = content.layers.length - old.layers.length
-      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(above) eq old.layers)) {
+      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(
+          above) eq old.layers)) {
         newer.replace(content, now.over(content.layers.take(above)))
       }
     }
@@ -160,7 +179,8 @@ final class PartitionStore(
       now.base
     }
     val writer = newUid()
-    val segment = new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), folded.buckets)
+    val segment =
+      new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), folded.buckets)
     val table = families(version)
     val ordered = table.filter(_.kind.ordered).map(_.id)
     (0 until folded.buckets).foreach(b => segment.add(b, without(folded.peek(b), ordered)))
@@ -170,7 +190,8 @@ final class PartitionStore(
     if (added) {
       counters.snapshots.incrementAndGet()
       snapshotWanted = false
-      log.info(s"added a snapshot of ${client.id} version ${version.pin.version}: ${entry.rows} rows, ${entry.bytes} bytes")
+      log.info(
+        s"added a snapshot of ${client.id} version ${version.pin.version}: ${entry.rows} rows, ${entry.bytes} bytes")
       forgetDeltas(version, entry.bytes)
     }
     added
@@ -204,9 +225,10 @@ final class PartitionStore(
           val unchanged = again.segments.exists(s => s == e.segment)
           tries += 1
           if (unchanged || tries > LoadsMax || again.pin != first.pin) {
-            throw new StateLostException(s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
-              "manifest, but blocks of it are missing. Likely: eviction, or a restart from an older copy of the " +
-              "data. Ways on: restore that Redis; rewind the checkpoint; start a new one.")
+            throw new StateLostException(
+              s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
+                "manifest, but blocks of it are missing. Likely: eviction, or a restart from an older copy of the " +
+                "data. Ways on: restore that Redis; rewind the checkpoint; start a new one.")
           }
           opened = again
       }
@@ -218,8 +240,9 @@ final class PartitionStore(
     val loader = new SegmentLoader(client, validator, counters)
     val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
     if (start.isEmpty && opened.start.version > 0) {
-      throw new InternalException(s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
-        s"${opened.start.version}, which this executor does not have.")
+      throw new InternalException(
+        s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
+          s"${opened.start.version}, which this executor does not have.")
     }
     var content = start.fold(Content.empty())(_.content)
     var families = start.fold(Seq.empty[Family])(_.families)
@@ -239,8 +262,10 @@ final class PartitionStore(
         val alone = segment.isSnapshot || entry.complete
         if (alone) content = Content.empty()
         if (!layer.isEmpty) content = content.over(List(layer))
-        if (content.layers.length > LayersMax) content = new Content(content.base, List(Layer.merge(content.layers)))
-        history = if (alone) History(entry.bytes, Nil) else history.plus(DeltaSize(segment.version, entry.bytes))
+        if (content.layers.length > LayersMax)
+          content = new Content(content.base, List(Layer.merge(content.layers)))
+        history = if (alone) History(entry.bytes, Nil)
+        else history.plus(DeltaSize(segment.version, entry.bytes))
       }
     }
     val live = opened.segments.headOption.map(_.entry.live).orElse(start.map(_.live)).getOrElse(0L)
@@ -250,13 +275,17 @@ final class PartitionStore(
   private def readAhead(base: Base): Unit =
     Background.helping(s"read-ahead of ${client.id}") {
       try base.loadAll(() => closed)
-      catch { case _: SegmentGone => log.info("read-ahead of {} ended: its snapshot was replaced", client.id) }
+      catch {
+        case _: SegmentGone =>
+          log.info("read-ahead of {} ended: its snapshot was replaced", client.id)
+      }
     }
 
   private def reload(pin: Pin): Content = {
     val opened = client.open("", Some(pin.version), Nil)
     if (opened.pin != pin) {
-      throw new StateLostException(s"read version ${pin.version} of ${client.id}: it was replaced while this task read it.")
+      throw new StateLostException(
+        s"read version ${pin.version} of ${client.id}: it was replaced while this task read it.")
     }
     load(opened, Nil).content
   }

@@ -10,7 +10,10 @@ import org.redisstate.core.local._
 import org.redisstate.core.protocol.PartitionClient
 
 /** Reads segments of one partition into local form, checking everything that comes over the wire. */
-private[store] final class SegmentLoader(client: PartitionClient, validator: RowValidator, counters: StoreCounters) {
+private[store] final class SegmentLoader(
+    client: PartitionClient,
+    validator: RowValidator,
+    counters: StoreCounters) {
 
   def header(segment: Segment): Header = headerOf(segment, headerBlock(segment))
 
@@ -32,8 +35,11 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
     val reader = new SegmentReader(segment)
     val block = headerBlock(segment)
     val head = headerOf(segment, block)
-    val names = (0 until entry.buckets).flatMap(reader.partNames(head, _)) ++ reader.orderedNames(head)
-    val fields = names.zip(client.fetch(segment, names)).collect { case (n, b) if b != null => EncodedField(n, b) }
+    val names =
+      (0 until entry.buckets).flatMap(reader.partNames(head, _)) ++ reader.orderedNames(head)
+    val fields = names.zip(client.fetch(segment, names)).collect {
+      case (n, b) if b != null => EncodedField(n, b)
+    }
     val blocks = named(segment)(reader.all(head, block, fields))
     head.tombstones.foreach(layer.clear)
     val families = head.families.getOrElse(known)
@@ -53,8 +59,22 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
       val hash = hashOf(rows.bytes, key, length)
       if (rows.isRemoved(i)) layer.remove(hash, rows.bytes, key, length)
       else if (rows.isAppended(i)) {
-        layer.putAppended(hash, rows.bytes, key, length, rows.bytes, rows.valueOffset(i), rows.valueLength(i))
-      } else layer.put(hash, rows.bytes, key, length, rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+        layer.putAppended(
+          hash,
+          rows.bytes,
+          key,
+          length,
+          rows.bytes,
+          rows.valueOffset(i),
+          rows.valueLength(i))
+      } else layer.put(
+        hash,
+        rows.bytes,
+        key,
+        length,
+        rows.bytes,
+        rows.valueOffset(i),
+        rows.valueLength(i))
       i += 1
     }
   }
@@ -90,12 +110,15 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
 
     private def checkWhole(): Unit = {
       val all = heads.values.asScala.toSeq :+ EncodedField(Header.Field, headerBlock(segment))
-      if (all.size != segment.entry.blocks) damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
-      if (SegmentWriter.checksum(all) != segment.entry.checksum) damaged(segment, "the checksum does not match")
+      if (all.size != segment.entry.blocks)
+        damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
+      if (SegmentWriter.checksum(all) != segment.entry.checksum)
+        damaged(segment, "the checksum does not match")
     }
   }
 
-  private def listsOf(families: Seq[Family]): Set[Int] = families.filter(_.multiValue).map(_.id).toSet
+  private def listsOf(families: Seq[Family]): Set[Int] =
+    families.filter(_.multiValue).map(_.id).toSet
 
   private def validated(segment: Segment, rows: RowBlock, lists: Set[Int]): RowBlock = {
     var i = 0
@@ -120,8 +143,14 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
     }
   }
 
-  private def validate(segment: Segment, rows: RowBlock, i: Int, valueOffset: Int, valueLength: Int): Unit = {
-    val wrong = validator.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
+  private def validate(
+      segment: Segment,
+      rows: RowBlock,
+      i: Int,
+      valueOffset: Int,
+      valueLength: Int): Unit = {
+    val wrong =
+      validator.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
     if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
   }
 
@@ -131,6 +160,7 @@ private[store] final class SegmentLoader(client: PartitionClient, validator: Row
     catch { case e: FormatException => damaged(segment, e.getMessage) }
 
   private def damaged(segment: Segment, found: String): Nothing =
-    throw new FormatException(s"${segment.ident} of ${client.id}: $found. Nothing of it was used. Restore that " +
-      s"Redis, or rewind the checkpoint below batch ${segment.version}.")
+    throw new FormatException(
+      s"${segment.ident} of ${client.id}: $found. Nothing of it was used. Restore that " +
+        s"Redis, or rewind the checkpoint below batch ${segment.version}.")
 }

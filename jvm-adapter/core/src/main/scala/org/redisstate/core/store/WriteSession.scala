@@ -165,7 +165,8 @@ final class WriteSession private[store] (base: OpenVersion) {
       earlier.entries().foreach { e =>
         val at = earlier.keyOffset(e)
         val length = earlier.keyLength(e)
-        if (range.covers(earlier.bytes, at, length)) layer.remove(earlier.hashOf(e), earlier.bytes, at, length)
+        if (range.covers(earlier.bytes, at, length))
+          layer.remove(earlier.hashOf(e), earlier.bytes, at, length)
       }
     }
     tombstones += range
@@ -187,7 +188,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     store.install(local, pin, entry, families, layers)
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
-    log.info(s"committed ${client.id} version ${pin.version}: ${entry.rows} rows, ${entry.bytes} bytes, ${entry.live} keys")
+    log.info(
+      s"committed ${client.id} version ${pin.version}: ${entry.rows} rows, ${entry.bytes} bytes, ${entry.live} keys")
     pin
   }
 
@@ -205,7 +207,8 @@ final class WriteSession private[store] (base: OpenVersion) {
       ()
     } catch {
       case _: ExecutionException => ()
-      case _: TimeoutException => log.info("a chunk of {} is still under way; it expires by itself", ident)
+      case _: TimeoutException =>
+        log.info("a chunk of {} is still under way; it expires by itself", ident)
       case _: InterruptedException => Thread.currentThread.interrupt()
     }
 
@@ -253,7 +256,8 @@ final class WriteSession private[store] (base: OpenVersion) {
   }
 
   private def refuse(what: String): Nothing =
-    throw new InternalException(s"$what in ${client.id} version ${version + 1} after its commit or abort.")
+    throw new InternalException(
+      s"$what in ${client.id} version ${version + 1} after its commit or abort.")
 
   private def takeOver(): Unit =
     if (!held) {
@@ -266,7 +270,8 @@ final class WriteSession private[store] (base: OpenVersion) {
   /** Large write sets leave for Redis while the task goes on; ordered families wait for the commit, their blocks being ranges. */
   private def stageIfLarge(): Unit =
     if (layer.usedBytes > StageBytes) {
-      if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
+      if (writer == null) writer =
+        new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
       val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
       staged = full :: staged
       frozen = Nil
@@ -292,7 +297,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     frozen = Nil
     relink()
     val rest = layer
-    if (writer == null) writer = new SegmentWriter(ident, Bucketing.bucketsFor(rest.rows.toLong, rest.usedBytes.toLong))
+    if (writer == null) writer =
+      new SegmentWriter(ident, Bucketing.bucketsFor(rest.rows.toLong, rest.usedBytes.toLong))
     val ordered = orderedIds
     rest.foreachBucket(writer.buckets, ordered)(writer.add)
     if (ordered.nonEmpty) {

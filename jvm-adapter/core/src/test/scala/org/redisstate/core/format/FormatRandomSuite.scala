@@ -31,7 +31,10 @@ class FormatRandomSuite extends AnyFunSuite {
         random.nextInt(10) match {
           case 0 => (key, "remove", "")
           case 1 => (key, "append", Vectors.hex(element()))
-          case _ => (key, "put", Vectors.hex(bytes(random.nextInt(if (random.nextInt(50) == 0) 70000 else 300))))
+          case _ => (
+              key,
+              "put",
+              Vectors.hex(bytes(random.nextInt(if (random.nextInt(50) == 0) 70000 else 300))))
         }
       }
 
@@ -53,7 +56,8 @@ class FormatRandomSuite extends AnyFunSuite {
     for (_ <- 1 to 500) {
       val block = Vectors.block(rows(20))
       val stored = Block.encode("d:1:u", "0", block.bytes, block.bytes.length)
-      stored(random.nextInt(stored.length)) = (stored(random.nextInt(stored.length)) ^ (1 << random.nextInt(8))).toByte
+      stored(random.nextInt(stored.length)) =
+        (stored(random.nextInt(stored.length)) ^ (1 << random.nextInt(8))).toByte
       val cut = stored.take(random.nextInt(stored.length + 1))
       Seq(stored, cut).foreach { hostile =>
         try assert(Vectors.hex(Block.decode("d:1:u", "0", hostile)) == Vectors.hex(block.bytes))
@@ -68,7 +72,8 @@ class FormatRandomSuite extends AnyFunSuite {
         if (random.nextBoolean()) bytes(random.nextInt(60))
         else Vectors.block(rows(6)).bytes
       if (payload.nonEmpty) {
-        (1 to random.nextInt(4)).foreach(_ => payload(random.nextInt(payload.length)) = random.nextInt().toByte)
+        (1 to random.nextInt(4)).foreach(_ =>
+          payload(random.nextInt(payload.length)) = random.nextInt().toByte)
       }
       try Vectors.shown(RowBlock.parse(payload))
       catch { case _: FormatException => () }
@@ -111,7 +116,8 @@ class FormatRandomSuite extends AnyFunSuite {
     val header = reader.header(headerBlock)
     val fields = writer.allFields.filter(_.name != Header.Field)
     assert(header.parts(0) == fields.size && fields.size > 4)
-    assert(reader.all(header, headerBlock, fields).flatMap(Vectors.shown).toSet == (wanted :+ huge).toSet)
+    assert(reader.all(header, headerBlock, fields).flatMap(
+      Vectors.shown).toSet == (wanted :+ huge).toSet)
     assert(Vectors.shown(reader.rows(fields.last.name, fields.last.block)).size == 1)
     intercept[FormatException](reader.all(header, headerBlock, fields.drop(1)))
   }

@@ -24,7 +24,9 @@ class FormatVectorsSuite extends AnyFunSuite {
         val payload = bytes(one, "payload")
         assert(hex(Block.decode(ident, field, bytes(one, "block"))) == hex(payload))
         if (one.get("codec").getAsInt == 0) {
-          assert(hex(Block.encode(ident, field, payload, payload.length, compress = false)) == text(one, "block"))
+          assert(hex(Block.encode(ident, field, payload, payload.length, compress = false)) == text(
+            one,
+            "block"))
         }
       }
     }
@@ -42,7 +44,8 @@ class FormatVectorsSuite extends AnyFunSuite {
         assert(hex(block(wanted).bytes) == text(one, "payload"))
       }
     }
-    objects(file.get("bad")).foreach(one => refused(text(one, "name"))(RowBlock.parse(bytes(one, "payload"))))
+    objects(file.get("bad")).foreach(one =>
+      refused(text(one, "name"))(RowBlock.parse(bytes(one, "payload"))))
   }
 
   test("keys fall into the same buckets") {
@@ -82,16 +85,19 @@ class FormatVectorsSuite extends AnyFunSuite {
         one.get("buckets").getAsInt,
         one.get("checksum").getAsLong,
         one.get("complete").getAsBoolean,
-        one.get("header").getAsBoolean))
+        one.get("header").getAsBoolean
+      ))
     }
-    objects(file.get("bad")).foreach(one => refused(text(one, "text"))(Entry.parse(text(one, "text"))))
+    objects(file.get("bad")).foreach(one =>
+      refused(text(one, "text"))(Entry.parse(text(one, "text"))))
     val fields = file.get("fields").getAsJsonObject
     objects(fields.get("good")).foreach { one =>
       val segment = Segment.parse(text(one, "field"), "w 0 0 0 0 1 0 -")
       assert(segment.isSnapshot == one.get("snapshot").getAsBoolean)
       assert(segment.version == one.get("version").getAsLong && segment.uid == text(one, "uid"))
     }
-    items(fields.get("bad")).foreach(f => refused(f.getAsString)(Segment.parse(f.getAsString, "w 0 0 0 0 1 0 -")))
+    items(fields.get("bad")).foreach(f =>
+      refused(f.getAsString)(Segment.parse(f.getAsString, "w 0 0 0 0 1 0 -")))
   }
 
   test("headers are read, and written to the same bytes") {
@@ -109,7 +115,8 @@ class FormatVectorsSuite extends AnyFunSuite {
         assert(hex(header.encode) == text(one, "payload"))
       }
     }
-    objects(file.get("bad")).foreach(one => refused(text(one, "name"))(Header.decode(bytes(one, "payload"))))
+    objects(file.get("bad")).foreach(one =>
+      refused(text(one, "name"))(Header.decode(bytes(one, "payload"))))
   }
 
   private def names[A](of: JsonObject)(value: com.google.gson.JsonElement => A): Map[String, A] = {
@@ -162,10 +169,14 @@ class FormatVectorsSuite extends AnyFunSuite {
         hashed
           .groupBy { case (key, _, _) =>
             val k = fromHex(key)
-            Bucketing.bucket(Bucketing.hash(crc, kinds(id(key)), k, 0, k.length), segment.entry.buckets)
+            Bucketing.bucket(
+              Bucketing.hash(crc, kinds(id(key)), k, 0, k.length),
+              segment.entry.buckets)
           }
           .foreach { case (bucket, of) => writer.add(bucket, block(of.sorted)) }
-        ordered.groupBy(row => id(row._1)).foreach { case (f, of) => writer.addOrdered(f, block(of.sorted)) }
+        ordered.groupBy(row => id(row._1)).foreach { case (f, of) =>
+          writer.addOrdered(f, block(of.sorted))
+        }
         val entry = writer.finish(
           segment.entry.ref,
           segment.entry.live,

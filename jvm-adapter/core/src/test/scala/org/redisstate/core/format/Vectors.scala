@@ -38,7 +38,8 @@ object Vectors {
     text(of, "keySchema"),
     text(of, "valueSchema"),
     of.get("multiValue").getAsBoolean,
-    of.get("internal").getAsBoolean)
+    of.get("internal").getAsBoolean
+  )
 
   def families(of: JsonElement): Option[Seq[Family]] =
     if (of.isJsonNull) None else Some(objects(of).map(family))
@@ -58,7 +59,8 @@ object Vectors {
   /** Rows of a block as (key, kind, value). */
   def shown(rows: RowBlock): Seq[(String, String, String)] = (0 until rows.count).map { i =>
     val kind = if (rows.isRemoved(i)) "remove" else if (rows.isAppended(i)) "append" else "put"
-    val value = if (rows.isRemoved(i)) "" else hex(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+    val value =
+      if (rows.isRemoved(i)) "" else hex(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
     (hex(rows.bytes, rows.keyOffset(i), rows.keyLength(i)), kind, value)
   }
 

@@ -16,7 +16,8 @@ class ContentSuite extends AnyFunSuite {
     Family(0, "default", FamilyKind.Plain, Nil, "", "", multiValue = false, internal = false),
     Family(1, "prefixed", FamilyKind.Prefix, Seq(1), "", "", multiValue = false, internal = false),
     Family(2, "lists", FamilyKind.Plain, Nil, "", "", multiValue = true, internal = false),
-    Family(3, "ordered", FamilyKind.Range, Seq(0), "", "", multiValue = false, internal = false))
+    Family(3, "ordered", FamilyKind.Range, Seq(0), "", "", multiValue = false, internal = false)
+  )
   private val hashOf = KeyHash.of(families)
   private type Rows = TreeMap[String, String]
 
@@ -61,7 +62,8 @@ class ContentSuite extends AnyFunSuite {
   }
 
   private def bound(random: Random): Option[Array[Byte]] =
-    if (random.nextBoolean()) None else Some(Array((random.nextInt(2)).toByte, random.nextInt().toByte))
+    if (random.nextBoolean()) None
+    else Some(Array((random.nextInt(2)).toByte, random.nextInt().toByte))
 
   private def all(rows: RowIterator): Seq[(String, String)] = {
     val key, value = new Slice

@@ -51,7 +51,9 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
           }
         case _ if k(1) == 2 =>
           append(session, k, text)
-          rows = rows.updated(name, rows.getOrElse(name, "") + Vectors.hex(MultiValue.encode(Seq(text.getBytes))))
+          rows = rows.updated(
+            name,
+            rows.getOrElse(name, "") + Vectors.hex(MultiValue.encode(Seq(text.getBytes))))
         case _ =>
           put(session, k, text)
           rows = rows.updated(name, Vectors.hex(text.getBytes))
@@ -74,9 +76,10 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(rows(version.prefixScan(prefix, prefix.length)).sorted ==
       model.toSeq.filter(_._1.startsWith(Vectors.hex(prefix))))
     val range = Tombstone(3, Some("2".getBytes), Some("4".getBytes))
-    assert(rows(version.rangeScan(3, range.from, range.to)) == ofFamily(model, 3).filter { case (name, _) =>
-      val bytes = Vectors.fromHex(name)
-      range.covers(bytes, 0, bytes.length)
+    assert(rows(version.rangeScan(3, range.from, range.to)) == ofFamily(model, 3).filter {
+      case (name, _) =>
+        val bytes = Vectors.fromHex(name)
+        range.covers(bytes, 0, bytes.length)
     })
   }
 

@@ -16,7 +16,9 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess()
   override def afterAll(): Unit = server.close()
 
-  private def partition(name: String, versionsToRetain: Int = 100)(body: TestPartition => Unit): Unit =
+  private def partition(
+      name: String,
+      versionsToRetain: Int = 100)(body: TestPartition => Unit): Unit =
     test(name) {
       val partition = new TestPartition(server, versionsToRetain)
       try body(partition)
@@ -55,7 +57,9 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(read(p.store("a reader").open(1), key(0, "y")).contains("2"))
     Seq(store, p.store("a"), p.store("a reader")).foreach { any =>
       val now = any.open(2)
-      assert(read(now, key(0, "x")).contains("3") && read(now, key(0, "y")).isEmpty && now.numKeys == 1)
+      assert(read(now, key(0, "x")).contains("3") && read(
+        now,
+        key(0, "y")).isEmpty && now.numKeys == 1)
     }
   }
 
@@ -116,28 +120,30 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(text(slice) == "first")
   }
 
-  partition("a large write set is staged before its commit, and an abort leaves nothing of it") { p =>
-    val store = p.store("a")
-    commit(store, 0)(put(_, key(0, "x"), "0"))
-    val lost = store.open(1).write()
-    (0 until 30000).foreach(i => put(lost, key(0, s"k$i"), "v" * 300))
-    lost.abort()
-    lost.abort()
-    assert(p.keys.count(_.startsWith("d:2:")) == 0)
-    intercept[InternalException](put(lost, key(0, "x"), "1"))
-    val kept = store.open(1).write()
-    (0 until 30000).foreach(i => put(kept, key(0, s"k$i"), i.toString * 30))
-    (0 until 30000).filter(_ % 3 == 0).foreach(i => put(kept, key(0, s"k$i"), "again"))
-    (0 until 30000).filter(_ % 7 == 0).foreach(i => kept.remove(key(0, s"k$i"), key(0, s"k$i").length))
-    kept.commit()
-    intercept[InternalException](kept.commit())
-    Seq(store, p.store("a")).foreach { any =>
-      val now = any.open(2)
-      assert(now.numKeys == 1 + 30000 - 4286)
-      assert(rows(now.iterator(0)).size == now.numKeys)
-      assert(read(now, key(0, "k3")).contains("again") && read(now, key(0, "k21")).isEmpty)
-      assert(read(now, key(0, "k100")).contains("100" * 30))
-    }
+  partition("a large write set is staged before its commit, and an abort leaves nothing of it") {
+    p =>
+      val store = p.store("a")
+      commit(store, 0)(put(_, key(0, "x"), "0"))
+      val lost = store.open(1).write()
+      (0 until 30000).foreach(i => put(lost, key(0, s"k$i"), "v" * 300))
+      lost.abort()
+      lost.abort()
+      assert(p.keys.count(_.startsWith("d:2:")) == 0)
+      intercept[InternalException](put(lost, key(0, "x"), "1"))
+      val kept = store.open(1).write()
+      (0 until 30000).foreach(i => put(kept, key(0, s"k$i"), i.toString * 30))
+      (0 until 30000).filter(_ % 3 == 0).foreach(i => put(kept, key(0, s"k$i"), "again"))
+      (0 until 30000).filter(_ % 7 == 0).foreach(i =>
+        kept.remove(key(0, s"k$i"), key(0, s"k$i").length))
+      kept.commit()
+      intercept[InternalException](kept.commit())
+      Seq(store, p.store("a")).foreach { any =>
+        val now = any.open(2)
+        assert(now.numKeys == 1 + 30000 - 4286)
+        assert(rows(now.iterator(0)).size == now.numKeys)
+        assert(read(now, key(0, "k3")).contains("again") && read(now, key(0, "k21")).isEmpty)
+        assert(read(now, key(0, "k100")).contains("100" * 30))
+      }
   }
 
   partition("a snapshot is added when it is due, and is what a new store reads") { p =>
@@ -196,7 +202,11 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   partition("keys and values above the limits are refused before anything is sent") { p =>
     val session = p.store("a").open(0).write()
-    intercept[LimitException](session.put(new Array[Byte]((1 << 20) + 3), (1 << 20) + 3, Array[Byte](1), 1))
+    intercept[LimitException](session.put(
+      new Array[Byte]((1 << 20) + 3),
+      (1 << 20) + 3,
+      Array[Byte](1),
+      1))
     val huge = new Array[Byte]((64 << 20) + 1)
     intercept[LimitException](session.put(key(0, "x"), 3, huge, huge.length))
     session.abort()
@@ -245,10 +255,16 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     val gone = Segment.parse("s:1:u", "w 1 1 1 1 1 0 h")
     val lost = new Content(Base.remote(1, (_, _) => throw new SegmentGone(gone)), Nil)
     var reloads = 0
-    val version = new LocalVersion(Pin(1, "u"), 0, Seq(Default), lost, History.Empty, _ => {
-      reloads += 1
-      if (reloads == 1) lost else Content.empty()
-    })
+    val version = new LocalVersion(
+      Pin(1, "u"),
+      0,
+      Seq(Default),
+      lost,
+      History.Empty,
+      _ => {
+        reloads += 1
+        if (reloads == 1) lost else Content.empty()
+      })
     assert(!version.get(0, key(0, "x"), 3, new Slice) && reloads == 2)
     assert(rows(version.scan(_.iterator(0, ordered = false, version.hashOf))).isEmpty)
   }
@@ -270,7 +286,8 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
               Vectors.text(one, "entry"),
               Vectors.fields(one.get("fields")))
           }
-          val last = Segment.parse(Vectors.text(chain.last, "field"), Vectors.text(chain.last, "entry"))
+          val last =
+            Segment.parse(Vectors.text(chain.last, "field"), Vectors.text(chain.last, "entry"))
           p.plantHead(last.version, last.uid)
           val opened = p.store("reader").open(last.version)
           assert(Vectors.families(version.get("families")).contains(opened.families))

@@ -39,7 +39,8 @@ private[store] final class TestPartition(server: RedisServerProcess, versionsToR
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(run: String, validator: RowValidator = RowValidator.None): PartitionStore = {
     val client = new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0), registry)
-    def registered = registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
+    def registered =
+      registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)
   }
 
@@ -56,8 +57,16 @@ private[store] final class TestPartition(server: RedisServerProcess, versionsToR
   }
 
   def plantHead(version: Long, uid: String): Unit = {
-    val head = Map("f" -> "1", "l" -> version.toString, "lu" -> uid, "o" -> version.toString, "ou" -> uid,
-      "n" -> "100", "w" -> "0", "e" -> "1", "r" -> "earlier")
+    val head = Map(
+      "f" -> "1",
+      "l" -> version.toString,
+      "lu" -> uid,
+      "o" -> version.toString,
+      "ou" -> uid,
+      "n" -> "100",
+      "w" -> "0",
+      "e" -> "1",
+      "r" -> "earlier")
     raw.hset(Keys.meta(id), head.asJava)
     ()
   }
@@ -87,10 +96,12 @@ private[store] object TestPartition {
     multiValue = false,
     internal = false)
 
-  def key(family: Int, text: String): Array[Byte] = Array[Byte](0, family.toByte) ++ text.getBytes(UTF_8)
+  def key(family: Int, text: String): Array[Byte] =
+    Array[Byte](0, family.toByte) ++ text.getBytes(UTF_8)
 
   def prefixed(prefix: String, text: String): Array[Byte] =
-    Array[Byte](0, 1, prefix.length.toByte, 0, 0, 0) ++ prefix.getBytes(UTF_8) ++ text.getBytes(UTF_8)
+    Array[Byte](0, 1, prefix.length.toByte, 0, 0, 0) ++ prefix.getBytes(UTF_8) ++ text.getBytes(
+      UTF_8)
 
   def put(session: WriteSession, key: Array[Byte], value: String): Unit = {
     val bytes = value.getBytes(UTF_8)

@@ -1,0 +1,75 @@
+package org.redisstate.core.model
+
+import scala.collection.mutable
+import scala.util.Random
+
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.backend._
+import org.redisstate.core.ids.Keys
+
+/**
+ * Random schedules of the protocol against a plain model, on a real server. `REDIS_STATE_SEED` replays one schedule,
+ * `REDIS_STATE_SCHEDULES` changes their number.
+ */
+class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
+  private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(2000)(_.toInt)
+  private val seed = sys.env.get("REDIS_STATE_SEED").map(_.toLong)
+  private lazy val server = new RedisServerProcess
+
+  private lazy val transport = new JedisTransport(
+    ConnectionSettings(
+      RedisUrl.parse(server.url),
+      None,
+      None,
+      None,
+      TlsSettings(None, None, None, verifyHostname = true),
+      socketTimeoutMs = 5000,
+      deadlineMs = 10000,
+      connectionsMax = 64))
+
+  override def afterAll(): Unit = {
+    transport.close()
+    server.close()
+  }
+
+  test(s"each load gives the model's content or a named error, in $schedules schedules") {
+    val counters = new Scheduler.Counters
+    val seeds = seed.fold(1L to schedules.toLong)(s => s to s)
+    seeds.foreach { n =>
+      val schedule = new Schedule(new Random(n), transport, f"$n%032x", counters)
+      val problems =
+        try schedule.run()
+        catch { case e: Exception => Seq(s"$e at ${e.getStackTrace.take(4).mkString(" < ")}") }
+      assert(problems.isEmpty, s"seed $n (REDIS_STATE_SEED=$n replays it): ${problems.mkString("; ")}")
+    }
+    info(s"seeds ${seeds.head} to ${seeds.last}: $counters")
+    if (seed.isEmpty) {
+      required.foreach(name => assert(counters(name) > 0, s"no schedule reached '$name': $counters"))
+    }
+  }
+
+  private val required = Seq(
+    "commits",
+    "loads compared",
+    "killed",
+    "lost requests",
+    "lost replies",
+    "late deliveries",
+    "rewinds",
+    "zombie attempts",
+    "fail-overs",
+    "expiries",
+    "snapshots",
+    "retentions",
+    "FENCED",
+    "STATE_LOST",
+    "VERSION_EXPIRED")
+
+  test("a key name holds no user text") {
+    assert(Keys.storeHash("default") == "37a8eec1ce19687d")
+    assert(mutable.Set(Keys.storeHash("}:{"), Keys.storeHash("")).forall(_.matches("[0-9a-f]{16}")))
+  }
+}

@@ -1,0 +1,303 @@
+package org.redisstate.core.model
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.util.Random
+
+import org.redisstate.core.backend._
+import org.redisstate.core.errors._
+import org.redisstate.core.format._
+import org.redisstate.core.ids._
+import org.redisstate.core.protocol._
+
+/**
+ * One schedule: a driver that runs batches with one or two attempts each, rewinds and restarts; zombies of earlier runs; readers that
+ * nobody knows; maintenance; fail-over to an older copy; keys that expire. The model is a map from attempt to content.
+ */
+final class Schedule(random: Random, server: Transport, gen: String, counters: Scheduler.Counters) {
+  import Schedule._
+
+  private val id = PartitionId("", gen, 0, 0, "default")
+  private val settings = ProtocolSettings(versionsToRetain = 1, keepMs = 0)
+  private val scheduler = new Scheduler(random, server, faults = true, counters.add)
+  private val plain = new RedisBackend(server, 10000, Clock.System, () => false)
+
+  /** What each attempt wrote, noted before it is sent; every load has to give exactly this. */
+  private val contents = new ConcurrentHashMap[String, Content]
+  @volatile private var runId = newRun(byDriver = true)
+  private var batch = 0L
+
+  /** Versions whose batch the driver may log: an attempt of its run has told it of the commit. */
+  @volatile private var confirmedCommits = Set.empty[Long]
+  private var failedOver = false
+  private var copy: Option[Seq[(Array[Byte], Array[Byte])]] = None
+  private val problems = new java.util.concurrent.ConcurrentLinkedQueue[String]
+
+  def run(): Seq[String] = {
+    for (_ <- 0 until Steps if problems.isEmpty) {
+      if (scheduler.running < ActorsMax && random.nextInt(4) == 0) startSomething()
+      random.nextInt(150) match {
+        case 0 => copy = Some(dump())
+        case 1 => copy.foreach(failOver)
+        case 2 => expire()
+        case _ => ()
+      }
+      scheduler.next().foreach(judge)
+    }
+    while (scheduler.running > 0) scheduler.next().foreach(judge)
+    scheduler.flush()
+    if (problems.isEmpty) settle()
+    cleanUp()
+    problems.toArray(Array.empty[String]).toSeq
+  }
+
+  private def startSomething(): Unit = random.nextInt(12) match {
+    case 0 if batch > 0 => rewind()
+    case 1 => reader()
+    case 2 => maintainer()
+    case 3 => startAttempt(newRun(byDriver = false), math.max(0, batch - random.nextInt(3)), zombie = true)
+    case _ => nextBatch()
+  }
+
+  private def nextBatch(): Unit = {
+    if (confirmedCommits(batch + 1)) batch += 1
+    startAttempt(runId, batch, zombie = false)
+    if (random.nextInt(4) == 0) startAttempt(runId, batch, zombie = false)
+  }
+
+  /** A restart, from the newest batch or an older one; attempts of the earlier run go on as zombies. */
+  private def rewind(): Unit = {
+    counters.add("rewinds")
+    batch = math.max(0, batch - random.nextInt(4))
+    confirmedCommits = confirmedCommits.filter(_ <= batch)
+    runId = newRun(byDriver = true)
+  }
+
+  private def startAttempt(run: String, version: Long, zombie: Boolean): Unit = {
+    if (zombie) counters.add("zombie attempts")
+    val changes = Seq.fill(random.nextInt(4))((s"k${random.nextInt(6)}", if (random.nextInt(4) == 0) None else Some(s"${random.nextInt(1000)}")))
+    val stageFirst = random.nextBoolean()
+    val giveUp = random.nextInt(10) == 0
+    scheduler.start(s"writer $version") { transport =>
+      val (client, registry) = connect(transport)
+      val opened = client.open(run, Some(version), Nil)
+      val before = load(client, opened)
+      compare(opened, before)
+      val holder = registry.lookup(run).getOrElse(registry.register(run, byDriver = false, above = 0, Map.empty))
+      if (!opened.held) client.acquire(holder, opened.pin)
+      val uid = PartitionUid()
+      val after = changes.foldLeft(before) { case (c, (k, v)) => v.fold(c - k)(c.updated(k, _)) }
+      contents.put(uid, after)
+      val (fields, entry) = encode(Segment.deltaIdent(version + 1, uid), opened.pin.uid, changes.toMap, after.size)
+      val ident = Segment.deltaIdent(version + 1, uid)
+      if (stageFirst) client.stage(ident, ident, fields)
+      if (giveUp) client.abort(ident)
+      else {
+        client.commit(holder, opened.pin, uid, entry, if (stageFirst) Nil else fields, fields)
+        counters.add("commits")
+        if (run == runId) confirmedCommits += version + 1
+      }
+    }
+  }
+
+  private def reader(): Unit = {
+    val version = if (random.nextBoolean()) None else Some(random.nextInt(batch.toInt + 2).toLong)
+    scheduler.start("reader") { transport =>
+      val (client, _) = connect(transport)
+      val opened = client.open("", version, Nil)
+      compare(opened, load(client, opened))
+    }
+  }
+
+  private def maintainer(): Unit = scheduler.start("maintainer") { transport =>
+    val (client, _) = connect(transport)
+    val opened = client.open("", None, Nil)
+    if (opened.pin.version > 0 && !opened.segments.headOption.exists(_.isSnapshot)) {
+      val rows = load(client, opened)
+      compare(opened, rows)
+      val writer = PartitionUid()
+      val (fields, entry) = encode(
+        Segment.snapshotIdent(opened.pin.version, writer), writer, rows.map { case (k, v) => k -> Option(v) }, rows.size)
+      if (client.addSnapshot(opened.pin, writer, fields, entry)) counters.add("snapshots")
+    }
+    client.retain()
+    counters.add("retentions")
+  }
+
+  /** Attempts may lose; they may only lose in the ways that the protocol names. */
+  private def judge(failure: Throwable): Unit = failure match {
+    case e: RedisStateException =>
+      counters.add(e.kind)
+      e match {
+        case _: FencedException | _: VersionExpiredException | _: UnavailableException | _: OutcomeUnknownException => ()
+        case _: StateLostException => ()
+        case other => problems.add(s"unexpected ${other.getMessage}")
+      }
+    case e => problems.add(s"$e at ${e.getStackTrace.take(3).mkString(" < ")}")
+  }
+
+  /** With nothing else running, a fresh run goes on from what the server confirms, and nothing was left behind. */
+  private def settle(): Unit = {
+    val registry = new RunRegistry(plain, "", gen)
+    val client = new PartitionClient(plain, id, settings, registry)
+    val latest = client.open("", None, Nil)
+    compare(latest, load(client, latest))
+    val run = registry.register(newId(), byDriver = true, above = 0, Map.empty)
+    val opened = client.open(run.id, Some(latest.pin.version), Nil)
+    if (opened.pin != latest.pin) problems.add(s"version ${latest.pin} reads as ${opened.pin} without anybody writing")
+    client.acquire(run, opened.pin)
+    val uid = PartitionUid()
+    val content = load(client, opened).updated("last", "1")
+    contents.put(uid, content)
+    val (fields, entry) =
+      encode(Segment.deltaIdent(opened.pin.version + 1, uid), opened.pin.uid, Map("last" -> Some("1")), content.size)
+    client.commit(run, opened.pin, uid, entry, fields, fields)
+    val reopened = client.open(run.id, Some(opened.pin.version + 1), Nil)
+    compare(reopened, load(client, reopened))
+    client.retain()
+    val report = client.verify()
+    report.damaged.foreach(d => problems.add(s"after maintenance $d"))
+    orphans().foreach(key => problems.add(s"orphan without expiry: $key"))
+  }
+
+  private def compare(opened: Opened, found: Content): Unit = {
+    counters.add("loads compared")
+    val wanted = if (opened.pin == Pin.Empty) Map.empty[String, String] else contents.get(opened.pin.uid)
+    if (found != wanted) problems.add(s"version ${opened.pin} reads as $found, the model has $wanted")
+  }
+
+  private def load(client: PartitionClient, first: Opened): Content = {
+    var opened = first
+    var tries = 0
+    while (true) {
+      try return opened.segments.reverseIterator.foldLeft(Map.empty: Content)((c, s) => apply(client, c, s))
+      catch {
+        case gone: SegmentGone =>
+          val again = client.open("", Some(first.pin.version), Nil)
+          tries += 1
+          if (again.pin != first.pin) throw new StateLostException("replaced while it was read")
+          if (again.segments.contains(gone.segment) || tries > 5) {
+            if (!failedOver) problems.add(s"${gone.segment.ident} is in the manifest but not there")
+            throw new StateLostException("blocks are missing")
+          }
+          opened = again
+      }
+    }
+    throw new IllegalStateException
+  }
+
+  private def apply(client: PartitionClient, before: Content, segment: Segment): Content = {
+    val base = if (segment.isSnapshot || segment.entry.complete) Map.empty: Content else before
+    if (segment.entry.blocks == 0) base
+    else {
+      val block = client.fetch(segment, Seq("0")).head
+      if (block == null) base
+      else {
+        val rows = RowBlock.parse(Block.decode(segment.ident, "0", block))
+        (0 until rows.count).foldLeft(base) { (c, i) =>
+          val key = new String(rows.bytes, rows.keyOffset(i) + 2, rows.keyLength(i) - 2, UTF_8)
+          if (rows.isRemoved(i)) c - key
+          else c.updated(key, new String(rows.bytes, rows.valueOffset(i), rows.valueLength(i), UTF_8))
+        }
+      }
+    }
+  }
+
+  private def encode(ident: String, ref: String, rows: Map[String, Option[String]], live: Int): (Seq[EncodedField], Entry) = {
+    val block = new RowBlock.Builder(256)
+    rows.toSeq.sortBy(_._1).foreach { case (k, v) =>
+      val key = s"\u0000\u0000$k".getBytes(UTF_8)
+      v match {
+        case Some(text) => block.add(key, 0, key.length, text.getBytes(UTF_8), 0, text.length)
+        case None => block.addRemoved(key, 0, key.length)
+      }
+    }
+    val writer = new SegmentWriter(ident, 1)
+    writer.add(0, block.result())
+    val entry = writer.finish(ref, live.toLong, None, Nil)
+    (writer.allFields, entry)
+  }
+
+  private def connect(transport: Transport): (PartitionClient, RunRegistry) = {
+    val backend = new RedisBackend(transport, 20, new StepClock, () => false)
+    val registry = new RunRegistry(backend, "", gen)
+    (new PartitionClient(backend, id, settings, registry), registry)
+  }
+
+  private def newRun(byDriver: Boolean): String = {
+    val run = newId()
+    if (byDriver) new RunRegistry(plain, "", gen).register(run, byDriver = true, above = 0, Map.empty)
+    run
+  }
+
+  private def newId(): String = new UUID(random.nextLong(), random.nextLong()).toString
+
+  private def keys(): Seq[Array[Byte]] = {
+    var cursor = "0"
+    var found = Seq.empty[Array[Byte]]
+    do {
+      server.exchange(Seq(Command("SCAN", cursor, "MATCH", s"*$gen*", "COUNT", "1000"))).head match {
+        case Seq(next: Array[Byte], page: Seq[_]) =>
+          cursor = new String(next, UTF_8)
+          found ++= page.asInstanceOf[Seq[Array[Byte]]]
+        case other => throw new IllegalStateException(String.valueOf(other))
+      }
+    } while (cursor != "0")
+    found
+  }
+
+  private def dump(): Seq[(Array[Byte], Array[Byte])] =
+    keys().map(k => k -> server.exchange(Seq(Command("DUMP", Array(k)))).head.asInstanceOf[Array[Byte]])
+
+  /** The server comes back with an older copy of everything; the registry included. */
+  private def failOver(old: Seq[(Array[Byte], Array[Byte])]): Unit = {
+    counters.add("fail-overs")
+    failedOver = true
+    keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
+    old.foreach { case (k, v) => server.exchange(Seq(Command("RESTORE", Array(k, Command.bytes("0"), v)))) }
+    rewind()
+    batch = 0
+    confirmedCommits = Set.empty
+  }
+
+  /** A key that has an expiry reaches it. */
+  private def expire(): Unit = {
+    val mortal = keys().filter(k => ttl(k) > 0 && !new String(k, UTF_8).endsWith("}:q"))
+    if (mortal.nonEmpty) {
+      counters.add("expiries")
+      server.exchange(Seq(Command("UNLINK", Array(mortal(random.nextInt(mortal.size))))))
+    }
+  }
+
+  private def orphans(): Seq[String] = {
+    val meta = server.exchange(Seq(Command("HGETALL", Keys.meta(id)))).head.asInstanceOf[Seq[Array[Byte]]]
+    val named = meta.map(new String(_, UTF_8)).grouped(2).collect {
+      case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+        Keys.segment(id, Segment.parse(field, entry).ident)
+    }.toSet
+    keys().filter(ttl(_) < 0).map(new String(_, UTF_8)).filter(k => k.contains("}:d:") || k.contains("}:s:")).filterNot(named)
+      .filterNot(_ => failedOver)
+  }
+
+  private def ttl(key: Array[Byte]): Long =
+    server.exchange(Seq(Command("PTTL", Array(key)))).head.asInstanceOf[java.lang.Long].longValue
+
+  private def cleanUp(): Unit = keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
+}
+
+object Schedule {
+  type Content = Map[String, String]
+  private val Steps = 120
+  private val ActorsMax = 4
+
+  private object PartitionUid { def apply(): String = UUID.randomUUID().toString.replace("-", "") }
+
+  /** Each look at the clock is a millisecond: deadlines come after so many tries, not after waiting. */
+  private final class StepClock extends Clock {
+    private var now = 0L
+    override def nowMs: Long = { now += 1; now }
+    override def sleep(ms: Long): Unit = ()
+  }
+}
