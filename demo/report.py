@@ -86,7 +86,8 @@ def table(all_figures: dict[str, Figures], *, redis_bytes: int) -> Table:
     """The closing table; `redis_bytes` is what the state of all queries takes in Redis."""
     shown = Table(
         box=box.SIMPLE_HEAD,
-        caption="As Spark reported it; a batch that the kill cut short may be missing.",
+        caption="As Spark reported it; a batch that the kill cut short may be missing."
+        " Heap and Redis hold several versions of the rows.",
         caption_justify="left",
     )
     shown.add_column("query", no_wrap=True)
@@ -96,8 +97,8 @@ def table(all_figures: dict[str, Figures], *, redis_bytes: int) -> Table:
         "state\nrows",
         "commit\nms per\nstore",
         "load ms\nafter\nrestart",
-        "heap B\nper row",
-        "Redis B\nper row",
+        "heap\nB per\nrow",
+        "Redis\nB per\nrow",
     ):
         shown.add_column(head, justify="right")
     for name, one in all_figures.items():
