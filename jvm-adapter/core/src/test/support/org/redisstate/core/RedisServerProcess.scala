@@ -7,16 +7,29 @@ import scala.util.{Try, Using}
 
 /** A private server on a free loopback port, from PATH; always stopped. */
 final class RedisServerProcess(options: String*) extends AutoCloseable {
-  val port: Int = Using.resource(new ServerSocket(0, 1, InetAddress.getLoopbackAddress))(_.getLocalPort)
+  val port: Int =
+    Using.resource(new ServerSocket(0, 1, InetAddress.getLoopbackAddress))(_.getLocalPort)
   val url: String = s"redis://127.0.0.1:$port/0"
   private val process = start()
 
   private def start(): Process = {
     val program = Seq("valkey-server", "redis-server").find(onPath).getOrElse(
-      throw new IllegalStateException("no valkey-server or redis-server on PATH: run `make test`, which installs one"))
+      throw new IllegalStateException(
+        "no valkey-server or redis-server on PATH: run `make test`, which installs one"))
     val command = Seq(
-      program, "--port", port.toString, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-      "--loglevel", "warning", "--databases", "2") ++ options
+      program,
+      "--port",
+      port.toString,
+      "--bind",
+      "127.0.0.1",
+      "--save",
+      "",
+      "--appendonly",
+      "no",
+      "--loglevel",
+      "warning",
+      "--databases",
+      "2") ++ options
     val started = new ProcessBuilder(command: _*)
       .redirectOutput(ProcessBuilder.Redirect.DISCARD)
       .redirectErrorStream(true)

@@ -26,8 +26,10 @@ final case class ConnectionSettings(
       try Some(Files.readString(Path.of(file)).stripLineEnd)
       catch {
         case e: java.io.IOException =>
-          throw new ConfigException(s"the password file $file cannot be read. Check that it exists " +
-            "on the driver and on every executor.", e)
+          throw new ConfigException(
+            s"the password file $file cannot be read. Check that it exists " +
+              "on the driver and on every executor.",
+            e)
       }
     case None => password.map(_.reveal)
   }
@@ -58,8 +60,9 @@ object RedisUrl {
 
   def parse(text: String): RedisUrl = {
     if (text.contains('@')) {
-      throw new ConfigException("the option url holds user information, which Spark shows in its UI and " +
-        "event log. Take it out of the URL and set username and passwordFile (or password).")
+      throw new ConfigException(
+        "the option url holds user information, which Spark shows in its UI and " +
+          "event log. Take it out of the URL and set username and passwordFile (or password).")
     }
     val uri =
       try new URI(text)
@@ -67,15 +70,22 @@ object RedisUrl {
     val tls = uri.getScheme match {
       case "redis" => false
       case "rediss" => true
-      case other => bad(text, s"the scheme '$other' is not supported by this release ($Schemes are)")
+      case other =>
+        bad(text, s"the scheme '$other' is not supported by this release ($Schemes are)")
     }
     if (uri.getHost == null) bad(text, "it names no host")
     val path = Option(uri.getPath).getOrElse("").stripPrefix("/")
-    if (!path.forall(_.isDigit) || path.length > 5) bad(text, "what follows the host must be the number of a database")
+    if (!path.forall(_.isDigit) || path.length > 5)
+      bad(text, "what follows the host must be the number of a database")
     val port = if (uri.getPort < 0) 6379 else uri.getPort
-    RedisUrl(uri.getHost.stripPrefix("[").stripSuffix("]"), port, if (path.isEmpty) 0 else path.toInt, tls)
+    RedisUrl(
+      uri.getHost.stripPrefix("[").stripSuffix("]"),
+      port,
+      if (path.isEmpty) 0 else path.toInt,
+      tls)
   }
 
   private def bad(text: String, found: String): Nothing =
-    throw new ConfigException(s"the option url is '$text': $found. Write redis://host:port/database.")
+    throw new ConfigException(
+      s"the option url is '$text': $found. Write redis://host:port/database.")
 }

@@ -7,7 +7,11 @@ import javax.net.ssl.{SSLException, SSLParameters}
 import scala.jdk.CollectionConverters._
 
 import redis.clients.jedis.{
-  ClientSetInfoConfig, Connection, DefaultJedisClientConfig, HostAndPort, RedisProtocol
+  ClientSetInfoConfig,
+  Connection,
+  DefaultJedisClientConfig,
+  HostAndPort,
+  RedisProtocol
 }
 import redis.clients.jedis.commands.ProtocolCommand
 import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataException, JedisException}
@@ -46,7 +50,9 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
     } catch {
       case e: JedisException =>
         quietly(connection)
-        throw new TransportException(s"the connection to ${settings.url} failed: ${e.getMessage}", e)
+        throw new TransportException(
+          s"the connection to ${settings.url} failed: ${e.getMessage}",
+          e)
     }
 
   private def quietly(connection: Connection): Unit =
@@ -70,17 +76,23 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
       config.sslParameters(parameters)
     }
     try {
-      val connection = new Connection(new HostAndPort(settings.url.host, settings.url.port), config.build())
+      val connection =
+        new Connection(new HostAndPort(settings.url.host, settings.url.port), config.build())
       connection.connect()
       connection
     } catch {
       case e: JedisDataException => throw refused(e)
       case e: JedisConnectionException if JedisTransport.isTls(e) =>
-        throw new ConfigException(s"the TLS handshake with ${settings.url} failed: ${rootOf(e).getMessage}. " +
-          "Check that the port speaks TLS, and tls.caFile and the host name in the URL.", e)
+        throw new ConfigException(
+          s"the TLS handshake with ${settings.url} failed: ${rootOf(e).getMessage}. " +
+            "Check that the port speaks TLS, and tls.caFile and the host name in the URL.",
+          e
+        )
       case e: JedisException =>
         val hint = if (settings.url.tls) " (does that port speak TLS? redis:// is without)" else ""
-        throw new TransportException(s"no connection to ${settings.url}: ${rootOf(e).getMessage}$hint", e)
+        throw new TransportException(
+          s"no connection to ${settings.url}: ${rootOf(e).getMessage}$hint",
+          e)
     }
   }
 
@@ -89,11 +101,15 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
     val message = Option(e.getMessage).getOrElse("")
     if (ReplyClass.of(message) == ReplyClass.Transient) new TransportException(message, e)
     else if (message.contains("DB index")) {
-      new ConfigException(s"${settings.url}: the server has no database ${settings.url.database}. " +
-        "Name one that it has at the end of the URL.", e)
+      new ConfigException(
+        s"${settings.url}: the server has no database ${settings.url.database}. " +
+          "Name one that it has at the end of the URL.",
+        e)
     } else {
-      new ConfigException(s"${settings.url}: the server refuses the login: $message. " +
-        "Check username and password (or passwordFile).", e)
+      new ConfigException(
+        s"${settings.url}: the server refuses the login: $message. " +
+          "Check username and password (or passwordFile).",
+        e)
     }
   }
 

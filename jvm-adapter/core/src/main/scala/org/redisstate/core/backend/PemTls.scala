@@ -17,13 +17,17 @@ private[backend] object PemTls {
   def socketFactory(settings: TlsSettings): SSLSocketFactory =
     try {
       val context = SSLContext.getInstance("TLS")
-      val keys = for (cert <- settings.certFile; key <- settings.keyFile) yield keyManagers(cert, key)
+      val keys = for (cert <- settings.certFile; key <- settings.keyFile)
+        yield keyManagers(cert, key)
       context.init(keys.orNull, settings.caFile.map(trustManagers).orNull, null)
       context.getSocketFactory
     } catch {
       case e @ (_: GeneralSecurityException | _: java.io.IOException | _: IllegalArgumentException) =>
-        throw new ConfigException(s"the TLS files cannot be used: ${e.getMessage}. Check that " +
-          "tls.caFile, tls.certFile and tls.keyFile are readable PEM files on driver and executors.", e)
+        throw new ConfigException(
+          s"the TLS files cannot be used: ${e.getMessage}. Check that " +
+            "tls.caFile, tls.certFile and tls.keyFile are readable PEM files on driver and executors.",
+          e
+        )
     }
 
   private def certificates(file: String): Seq[Certificate] = {
@@ -34,7 +38,9 @@ private[backend] object PemTls {
 
   private def trustManagers(caFile: String) = {
     val store = emptyStore()
-    certificates(caFile).zipWithIndex.foreach { case (ca, i) => store.setCertificateEntry(s"ca$i", ca) }
+    certificates(caFile).zipWithIndex.foreach { case (ca, i) =>
+      store.setCertificateEntry(s"ca$i", ca)
+    }
     val factory = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm)
     factory.init(store)
     factory.getTrustManagers
@@ -42,14 +48,19 @@ private[backend] object PemTls {
 
   private def keyManagers(certFile: String, keyFile: String) = {
     val store = emptyStore()
-    store.setKeyEntry("client", privateKey(keyFile), Array.emptyCharArray, certificates(certFile).toArray)
+    store.setKeyEntry(
+      "client",
+      privateKey(keyFile),
+      Array.emptyCharArray,
+      certificates(certFile).toArray)
     val factory = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm)
     factory.init(store, Array.emptyCharArray)
     factory.getKeyManagers
   }
 
   private def privateKey(file: String): PrivateKey = {
-    val body = Files.readString(Path.of(file)).linesIterator.filterNot(_.startsWith("-----")).mkString
+    val body =
+      Files.readString(Path.of(file)).linesIterator.filterNot(_.startsWith("-----")).mkString
     val spec = new PKCS8EncodedKeySpec(Base64.getDecoder.decode(body))
     Iterator("RSA", "EC", "Ed25519")
       .flatMap { algorithm =>

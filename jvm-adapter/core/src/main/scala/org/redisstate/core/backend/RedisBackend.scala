@@ -68,7 +68,8 @@ final class RedisBackend(
         case results: Seq[_] if results.size == commands.size =>
           results.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
           results.asInstanceOf[Seq[AnyRef]]
-        case _ => throw new InternalException(s"$what: EXEC answered something else than its results.")
+        case _ =>
+          throw new InternalException(s"$what: EXEC answered something else than its results.")
       }
     }
 
@@ -113,11 +114,15 @@ final class RedisBackend(
       if (left <= 0 || cancelled()) {
         val found = s"$what: no answer after $tries tries in $deadlineMs ms: ${last.getMessage}."
         if (mayHaveApplied) {
-          throw new OutcomeUnknownException(s"$found It may have been applied. Spark runs the batch again, " +
-            "which is safe either way.", last)
+          throw new OutcomeUnknownException(
+            s"$found It may have been applied. Spark runs the batch again, " +
+              "which is safe either way.",
+            last)
         }
-        throw new UnavailableException(s"$found Check that the server runs and is reachable from driver and " +
-          "executors; the query can be started again without loss.", last)
+        throw new UnavailableException(
+          s"$found Check that the server runs and is reachable from driver and " +
+            "executors; the query can be started again without loss.",
+          last)
       }
       log.warn("{}: try {} failed ({}), trying again", what, tries: Integer, last.getMessage)
       val ceiling = math.min(BackoffMaxMs, BackoffMinMs << math.min(tries - 1, 10))

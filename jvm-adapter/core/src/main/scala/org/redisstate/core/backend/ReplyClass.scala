@@ -1,6 +1,11 @@
 package org.redisstate.core.backend
 
-import org.redisstate.core.errors.{FullException, InternalException, PermissionException, RedisStateException}
+import org.redisstate.core.errors.{
+  FullException,
+  InternalException,
+  PermissionException,
+  RedisStateException
+}
 
 /** What an error reply means for the caller: the one table of it. */
 sealed trait ReplyClass
@@ -22,7 +27,15 @@ object ReplyClass {
   case object Programming extends ReplyClass
 
   private val transient = Set(
-    "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK", "READONLY", "NOREPLICAS")
+    "LOADING",
+    "BUSY",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "MOVED",
+    "ASK",
+    "READONLY",
+    "NOREPLICAS")
   private val full = Set("OOM", "MISCONF")
   private val permission = Set("NOPERM", "WRONGPASS", "NOAUTH")
 

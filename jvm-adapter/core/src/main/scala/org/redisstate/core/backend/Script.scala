@@ -15,13 +15,21 @@ final class Script private (text: String) {
     .mkString
     .getBytes(US_ASCII)
 
-  def byHash(keys: Seq[String], args: Seq[Array[Byte]]): Command = command("EVALSHA", hash, keys, args)
+  def byHash(keys: Seq[String], args: Seq[Array[Byte]]): Command =
+    command("EVALSHA", hash, keys, args)
 
   /** For transactions: an unknown hash would fail inside `EXEC` while the rest is applied. */
-  def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command = command("EVAL", textBytes, keys, args)
+  def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command =
+    command("EVAL", textBytes, keys, args)
 
-  private def command(name: String, script: Array[Byte], keys: Seq[String], args: Seq[Array[Byte]]) =
-    Command(name, (Seq(script, Command.bytes(keys.size.toString)) ++ keys.map(Command.bytes) ++ args).toArray)
+  private def command(
+      name: String,
+      script: Array[Byte],
+      keys: Seq[String],
+      args: Seq[Array[Byte]]) =
+    Command(
+      name,
+      (Seq(script, Command.bytes(keys.size.toString)) ++ keys.map(Command.bytes) ++ args).toArray)
 }
 
 object Script {
@@ -40,12 +48,14 @@ object Script {
   private def load(name: String): Script = {
     val text = read(name)
     val first = text.linesIterator.next()
-    new Script(if (first.startsWith(Include)) read(first.stripPrefix(Include).trim) + text else text)
+    new Script(if (first.startsWith(Include)) read(first.stripPrefix(Include).trim) + text
+    else text)
   }
 
   private def read(name: String): String = {
     val in = getClass.getResourceAsStream(s"/org/redisstate/scripts/$name.lua")
-    if (in == null) throw new InternalException(s"the jar holds no script $name: build it with `make build`")
+    if (in == null)
+      throw new InternalException(s"the jar holds no script $name: build it with `make build`")
     try new String(in.readAllBytes(), UTF_8)
     finally in.close()
   }

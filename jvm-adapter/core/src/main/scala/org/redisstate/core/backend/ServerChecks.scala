@@ -17,8 +17,10 @@ object ServerChecks {
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Transient =>
         throw new TransportException(message, null)
       case ErrorReply(message) if message.startsWith("NOAUTH") =>
-        throw new ConfigException(s"$url wants a password and none is configured. Set passwordFile (or password).")
-      case ErrorReply(message) => log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
+        throw new ConfigException(
+          s"$url wants a password and none is configured. Set passwordFile (or password).")
+      case ErrorReply(message) =>
+        log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
       case bytes: Array[Byte] => inspect(url, parse(new String(bytes, UTF_8)))
       case _ => ()
     }
@@ -27,7 +29,8 @@ object ServerChecks {
     val version = info.getOrElse("redis_version", "0.0")
     version.split('.').take(2).map(_.toIntOption.getOrElse(0)) match {
       case Array(major, minor) if Ordering[(Int, Int)].lt((major, minor), VersionMin) =>
-        throw new ConfigException(s"$url runs version $version. Redis 6.2 or newer, or Valkey, is needed.")
+        throw new ConfigException(
+          s"$url runs version $version. Redis 6.2 or newer, or Valkey, is needed.")
       case _ => ()
     }
     val policy = info.getOrElse("maxmemory_policy", "noeviction")
@@ -47,5 +50,7 @@ object ServerChecks {
   }
 
   private def parse(info: String): Map[String, String] =
-    info.linesIterator.map(_.split(":", 2)).collect { case Array(name, value) => name -> value.trim }.toMap
+    info.linesIterator.map(_.split(":", 2)).collect { case Array(name, value) =>
+      name -> value.trim
+    }.toMap
 }

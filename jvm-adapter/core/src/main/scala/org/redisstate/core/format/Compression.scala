@@ -2,7 +2,10 @@ package org.redisstate.core.format
 
 import com.github.luben.zstd.{Zstd, ZstdCompressCtx, ZstdDecompressCtx, ZstdException}
 
-/** zstd at level 1 with one context a thread: a block is so small that making a context would cost more than its use. */
+/**
+ * zstd at level 1 with one context a thread: a block is so small that making a context would cost
+ * more than its use.
+ */
 private[core] object Compression {
   private val Level = 1
   private val compressors = ThreadLocal.withInitial[Compressor](() => new Compressor)

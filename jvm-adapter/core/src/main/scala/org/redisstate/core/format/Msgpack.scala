@@ -131,7 +131,10 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
     new String(bytes, from, size, UTF_8)
   }
 
-  /** Reads a `bin` header and skips its content; the length, the content starting at `position - length`. */
+  /**
+   * Reads a `bin` header and skips its content; the length, the content starting at `position -
+   * length`.
+   */
   def skipBin(): Int = {
     val size = u8() match {
       case 0xc4 => u8()

@@ -2,7 +2,10 @@ package org.redisstate.core.format
 
 import org.redisstate.core.errors.FormatException
 
-/** The value of a multi-value family: its elements one after the other, each a msgpack `bin` (docs/format.md, section 4.2). */
+/**
+ * The value of a multi-value family: its elements one after the other, each a msgpack `bin`
+ * (docs/format.md, section 4.2).
+ */
 object MultiValue {
 
   /** @throws FormatException when the bytes are not a sequence of elements */

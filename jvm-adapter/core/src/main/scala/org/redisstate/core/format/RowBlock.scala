@@ -3,7 +3,8 @@ package org.redisstate.core.format
 import org.redisstate.core.errors.FormatException
 
 /**
- * Sorted rows as they stand in a block's payload, with the place of each row: two ints a row and no object per row. Immutable.
+ * Sorted rows as they stand in a block's payload, with the place of each row: two ints a row and no
+ * object per row. Immutable.
  *
  * @param bytes a msgpack array of keys and values (docs/format.md, section 4.2)
  */
@@ -243,7 +244,8 @@ object RowBlock {
   /**
    * Rows of both; those of `newer` override.
    *
-   * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended elements become the value
+   * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended
+   *   elements become the value
    */
   def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock = {
     val out = new Builder(older.bytes.length + newer.bytes.length)

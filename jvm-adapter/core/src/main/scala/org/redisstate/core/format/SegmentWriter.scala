@@ -11,8 +11,9 @@ import org.redisstate.core.errors.LimitException
 final case class EncodedField(name: String, block: Array[Byte])
 
 /**
- * Turns rows into the fields of a segment. Buckets are added in any order, the rows of a bucket in key order; a bucket that comes
- * again gets a further part, which overrides the earlier ones. An ordered family comes once, all its rows in key order.
+ * Turns rows into the fields of a segment. Buckets are added in any order, the rows of a bucket in
+ * key order; a bucket that comes again gets a further part, which overrides the earlier ones. An
+ * ordered family comes once, all its rows in key order.
  *
  * @param ident of the segment, part of every block's check
  */
@@ -84,7 +85,10 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
 
   def allFields: Seq[EncodedField] = fields.toSeq
 
-  /** Ends the segment and gives its entry; the header, where one is needed, is a further fresh field. */
+  /**
+   * Ends the segment and gives its entry; the header, where one is needed, is a further fresh
+   * field.
+   */
   def finish(
       ref: String,
       live: Long,
@@ -117,7 +121,9 @@ object SegmentWriter {
   private val OrderedBytesMax = 16 << 10
   private val OrderedRowsMax = 128
 
-  /** CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6). */
+  /**
+   * CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6).
+   */
   def checksum(fields: Iterable[EncodedField]): Long = {
     val crc = new CRC32
     if (fields.isEmpty) 0L

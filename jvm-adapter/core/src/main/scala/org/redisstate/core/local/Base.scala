@@ -14,8 +14,8 @@ trait BucketSource {
 }
 
 /**
- * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still in Redis. What a bucket holds never
- * changes; only the form in which it is kept does.
+ * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
+ * in Redis. What a bucket holds never changes; only the form in which it is kept does.
  */
 final class Base private (val buckets: Int, source: BucketSource) {
   import Base._
@@ -81,7 +81,9 @@ final class Base private (val buckets: Int, source: BucketSource) {
       if (!cancelled()) loaded = true
     }
 
-  /** Compresses buckets that were not touched since the last call; all of them when `everything`. */
+  /**
+   * Compresses buckets that were not touched since the last call; all of them when `everything`.
+   */
   def compress(everything: Boolean): Unit = {
     var i = 0
     while (i < buckets) {

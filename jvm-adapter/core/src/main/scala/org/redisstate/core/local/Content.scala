@@ -5,8 +5,8 @@ import scala.collection.mutable
 import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
 
 /**
- * The rows of a version: layers, newest first, over a base. Immutable, so that versions share what they have in common and readers
- * need no lock.
+ * The rows of a version: layers, newest first, over a base. Immutable, so that versions share what
+ * they have in common and readers need no lock.
  */
 final class Content(val base: Base, val layers: List[Layer]) {
 
@@ -183,7 +183,10 @@ object Content {
       new Content(Base.of(folded), Nil)
     }
 
-  /** Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a larger count. */
+  /**
+   * Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a
+   * larger count.
+   */
   private def split(
       rows: RowBlock,
       bucket: Int,

@@ -2,7 +2,10 @@ package org.redisstate.core.local
 
 import org.redisstate.core.format.RowBlock
 
-/** First the layers, newest first, then the base; a row about which a newer layer decides is passed over. */
+/**
+ * First the layers, newest first, then the base; a row about which a newer layer decides is passed
+ * over.
+ */
 private[local] final class ContentIterator(content: Content, family: Int, hashOf: KeyHash)
     extends RowIterator {
   private var newer: List[Layer] = Nil

@@ -6,12 +6,14 @@ import org.redisstate.core.errors.LimitException
 import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
 
 /**
- * Rows that changed, in a hash table over one growing byte array: the write set while a batch runs, an overlay of the local state
- * afterwards. No object per row. Bytes once written are never overwritten, so slices into them stay valid.
+ * Rows that changed, in a hash table over one growing byte array: the write set while a batch runs,
+ * an overlay of the local state afterwards. No object per row. Bytes once written are never
+ * overwritten, so slices into them stay valid.
  *
- * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int), key, value.
- * The value length is -1 for a removal, and -2 - length where elements are appended to the older value.
- * Rows with the same hash hang in one chain; the hash covers the bucketing bytes only, so the rows of a prefix share a chain.
+ * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int),
+ * key, value. The value length is -1 for a removal, and -2 - length where elements are appended to
+ * the older value. Rows with the same hash hang in one chain; the hash covers the bucketing bytes
+ * only, so the rows of a prefix share a chain.
  */
 final class Layer(initialRows: Int) {
   import Layer._
@@ -116,7 +118,10 @@ final class Layer(initialRows: Int) {
     }
   }
 
-  /** Elements for the list below, whatever this layer held of the key; for rows as a delta holds them. */
+  /**
+   * Elements for the list below, whatever this layer held of the key; for rows as a delta holds
+   * them.
+   */
   def putAppended(
       hash: Int,
       key: Array[Byte],
@@ -208,7 +213,10 @@ final class Layer(initialRows: Int) {
     all
   }
 
-  /** The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in ascending order of buckets. */
+  /**
+   * The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in
+   * ascending order of buckets.
+   */
   def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit =
     foreachBucket(buckets, Set.empty)(use)
 

@@ -1,6 +1,9 @@
 package org.redisstate.core.local
 
-/** A reused view of bytes. The array under it is immutable from here on: it stays valid after commit, abort and close. */
+/**
+ * A reused view of bytes. The array under it is immutable from here on: it stays valid after
+ * commit, abort and close.
+ */
 final class Slice {
   var array: Array[Byte] = Array.emptyByteArray
   var offset: Int = 0

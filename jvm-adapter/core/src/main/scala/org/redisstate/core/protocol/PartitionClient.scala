@@ -28,7 +28,8 @@ final class PartitionClient(
   /** @param version None for the newest confirmed one */
   def open(runId: String, version: Option[Long], cached: Seq[Pin]): Opened = {
     val wanted = version.fold("opened")(_.toString)
-    val args = Seq(runId, wanted, "") ++ cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
+    val args =
+      Seq(runId, wanted, "") ++ cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
     val what = s"open version $wanted of $id"
     words(run(what, Script.Open, args)) match {
       case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
@@ -39,7 +40,10 @@ final class PartitionClient(
           opened.toLong,
           floor.toLong,
           Pin(start.toLong, startUid),
-          segments.grouped(2).collect { case Seq(field, entry) => Segment.parse(field, entry) }.toSeq)
+          segments.grouped(2).collect { case Seq(field, entry) =>
+            Segment.parse(field, entry)
+          }.toSeq
+        )
       case reply => throw refusal(what, reply, version.getOrElse(0))
     }
   }
@@ -52,7 +56,8 @@ final class PartitionClient(
     while (true) {
       words(this.run(what, Script.Acquire, acquireArgs(holder, pin))) match {
         case Seq("OK", dropped) =>
-          if (dropped != "0") log.info("{}: {} segments of later versions were dropped", what, dropped)
+          if (dropped != "0")
+            log.info("{}: {} segments of later versions were dropped", what, dropped)
           return
         case Seq("REOPEN", _) => open(run.id, Some(pin.version), Nil)
         case Seq("FENCED", "epoch", found) if tries < ReregisterMax && registry.isNewest(run.id) =>
@@ -61,7 +66,8 @@ final class PartitionClient(
       }
       tries += 1
       if (tries > AcquireTriesMax) {
-        throw new FencedException(s"$what: the partition changes hands faster than it can be taken.")
+        throw new FencedException(
+          s"$what: the partition changes hands faster than it can be taken.")
       }
     }
   }
@@ -91,7 +97,8 @@ final class PartitionClient(
     val ident = Segment.deltaIdent(parent.version + 1, uid)
     val what = s"commit version ${parent.version + 1} of $id"
     val chunks = chunked(rest)
-    chunks.dropRight(1).foreach(chunk => this.run(what, Script.Stage, Seq(ident), stageArgs(ident, chunk)))
+    chunks.dropRight(1).foreach(chunk =>
+      this.run(what, Script.Stage, Seq(ident), stageArgs(ident, chunk)))
     var last = chunks.lastOption.getOrElse(Nil)
     var tries = 0
     while (true) {
@@ -99,10 +106,16 @@ final class PartitionClient(
         case Seq("OK") | Seq("ALREADY") => return
         case reply if tries >= PublishTriesMax => throw refusal(what, reply, parent.version)
         case Seq("REOPEN", _) =>
-          log.warn("{}: the server forgot that this run opened the version (a fail-over?); opening again", what)
+          log.warn(
+            "{}: the server forgot that this run opened the version (a fail-over?); opening again",
+            what)
           reopen(run, parent)
         case Seq("INCOMPLETE", found) =>
-          log.warn("{}: the server has {} of {} blocks; sending all again", what, found, entry.blocks.toString)
+          log.warn(
+            "{}: the server has {} of {} blocks; sending all again",
+            what,
+            found,
+            entry.blocks.toString)
           last = all
         case reply => throw refusal(what, reply, parent.version)
       }
@@ -113,15 +126,21 @@ final class PartitionClient(
   /** Drops what an attempt staged. Never throws: what it cannot drop expires. */
   def abort(ident: String): Unit =
     try {
-      val abort = Script.Abort.byText(Seq(meta, Keys.segment(id, ident)), Seq(ident.getBytes(US_ASCII)))
+      val abort =
+        Script.Abort.byText(Seq(meta, Keys.segment(id, ident)), Seq(ident.getBytes(US_ASCII)))
       roundTrips.incrementAndGet()
       try backend.transaction(s"abort $ident of $id", Seq(abort))
       catch {
-        case _: FullException => run(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
+        case _: FullException =>
+          run(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
       }
     } catch {
       case e: RedisStateException =>
-        log.info("abort {} of {} was not possible, its blocks expire by themselves: {}", ident, id, e.getMessage)
+        log.info(
+          "abort {} of {} was not possible, its blocks expire by themselves: {}",
+          ident,
+          id,
+          e.getMessage)
     }
 
   /**
@@ -170,7 +189,8 @@ final class PartitionClient(
   }
 
   def retain(): RetainReport =
-    words(run(s"retention of $id", Script.Retain, Seq(ProtocolSettings.DroppedTtlMs.toString))) match {
+    words(
+      run(s"retention of $id", Script.Retain, Seq(ProtocolSettings.DroppedTtlMs.toString))) match {
       case Seq("OK", floor, dropped, droppedBytes, kept) =>
         RetainReport(floor.toLong, dropped.toLong, droppedBytes.toLong, kept.toLong)
       case Seq("EMPTY") => RetainReport(0, 0, 0, 0)
@@ -185,9 +205,11 @@ final class PartitionClient(
   /** Looks at every published segment: no expiry (unless ephemeral), all its blocks. Bounded by the manifest. */
   def verify(): VerifyReport = {
     val what = s"verify $id"
-    val fields = backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
+    val fields =
+      backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
     val segments = fields.map(new String(_, UTF_8)).grouped(2).collect {
-      case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") => Segment.parse(field, entry)
+      case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+        Segment.parse(field, entry)
     }.toSeq
     val questions = segments.flatMap { s =>
       val key = Keys.segment(id, s.ident)
@@ -197,7 +219,8 @@ final class PartitionClient(
     val damaged = mutable.ArrayBuffer.empty[String]
     segments.zip(answers.grouped(2).toSeq).foreach {
       case (s, Seq(blocks: java.lang.Long, ttl: java.lang.Long)) =>
-        if (blocks != s.entry.blocks.toLong) damaged += s"${s.ident}: $blocks of ${s.entry.blocks} blocks"
+        if (blocks != s.entry.blocks.toLong)
+          damaged += s"${s.ident}: $blocks of ${s.entry.blocks} blocks"
         if (settings.keepMs == 0 && ttl >= 0) damaged += s"${s.ident}: expires in $ttl ms"
       case (s, _) => damaged += s"${s.ident}: no answer"
     }
@@ -223,7 +246,8 @@ final class PartitionClient(
       entry.text,
       ProtocolSettings.DroppedTtlMs.toString,
       CheckpointFormat,
-      settings.keepMs.toString)
+      settings.keepMs.toString
+    )
     val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, last)))
     val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
     roundTrips.incrementAndGet()
@@ -241,8 +265,9 @@ final class PartitionClient(
   private def reopen(run: Run, parent: Pin): Unit = {
     val opened = open(run.id, Some(parent.version), Nil)
     if (opened.pin != parent) {
-      throw new FencedException(s"commit on version ${parent.version} of $id: the version that this attempt " +
-        "read was replaced. Spark runs the task again.")
+      throw new FencedException(
+        s"commit on version ${parent.version} of $id: the version that this attempt " +
+          "read was replaced. Spark runs the task again.")
     }
     if (!opened.held) acquire(run, parent)
   }
@@ -256,7 +281,8 @@ final class PartitionClient(
     settings.versionsToRetain.toString,
     ProtocolSettings.DroppedTtlMs.toString,
     CheckpointFormat,
-    settings.keepMs.toString)
+    settings.keepMs.toString
+  )
 
   private def stageArgs(field: String, fields: Seq[EncodedField]): Seq[Array[Byte]] =
     Seq(bytes(field), bytes(ProtocolSettings.StagedTtlMs.toString)) ++
@@ -265,7 +291,11 @@ final class PartitionClient(
   private def run(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     run(what, script, Nil, args.map(bytes))
 
-  private def run(what: String, script: Script, idents: Seq[String], args: Seq[Array[Byte]]): Seq[AnyRef] = {
+  private def run(
+      what: String,
+      script: Script,
+      idents: Seq[String],
+      args: Seq[Array[Byte]]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
     backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args)
@@ -288,7 +318,8 @@ object PartitionClient {
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
 
   private def words(reply: AnyRef): Seq[String] = reply match {
-    case items: Seq[_] => items.map { case b: Array[Byte] => new String(b, UTF_8); case x => String.valueOf(x) }
+    case items: Seq[_] =>
+      items.map { case b: Array[Byte] => new String(b, UTF_8); case x => String.valueOf(x) }
     case other => Seq(String.valueOf(other))
   }
 

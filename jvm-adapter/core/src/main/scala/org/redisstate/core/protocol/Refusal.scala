@@ -6,24 +6,30 @@ import org.redisstate.core.ids.PartitionId
 /** Turns a script's refusal into the named error with what was found and what to do next. */
 private[protocol] object Refusal {
 
-  def of(what: String, reply: Seq[String], version: Long, id: PartitionId): RedisStateException = reply match {
-    case Seq("FENCED", reason, found) => new FencedException(s"$what: ${fenced(reason, found, id)}")
-    case Seq("STATE_LOST", latest, _*) =>
-      new StateLostException(s"$what: Spark asks for version $version, Redis holds up to $latest. Likely: " +
-        "fail-over to a lagging replica, restart from an older AOF or RDB, eviction, or another server or " +
-        s"database than before. Ways on: restore that Redis; rewind the checkpoint to batch $latest; " +
-        "start a new checkpoint.")
-    case Seq("VERSION_EXPIRED", floor, _*) =>
-      new VersionExpiredException(s"$what: version $version is below the floor $floor that retention keeps. " +
-        "Ask for a newer one, and set versionsToRetain higher for the next time.")
-    case Seq("FORMAT", found) =>
-      new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
-        "Use the release that wrote it.")
-    case Seq("INCOMPLETE", found) =>
-      new UnavailableException(s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
-        "eviction policy under memory pressure does that: give it more memory.")
-    case other => new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
-  }
+  def of(what: String, reply: Seq[String], version: Long, id: PartitionId): RedisStateException =
+    reply match {
+      case Seq("FENCED", reason, found) =>
+        new FencedException(s"$what: ${fenced(reason, found, id)}")
+      case Seq("STATE_LOST", latest, _*) =>
+        new StateLostException(
+          s"$what: Spark asks for version $version, Redis holds up to $latest. Likely: " +
+            "fail-over to a lagging replica, restart from an older AOF or RDB, eviction, or another server or " +
+            s"database than before. Ways on: restore that Redis; rewind the checkpoint to batch $latest; " +
+            "start a new checkpoint.")
+      case Seq("VERSION_EXPIRED", floor, _*) =>
+        new VersionExpiredException(
+          s"$what: version $version is below the floor $floor that retention keeps. " +
+            "Ask for a newer one, and set versionsToRetain higher for the next time.")
+      case Seq("FORMAT", found) =>
+        new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
+          "Use the release that wrote it.")
+      case Seq("INCOMPLETE", found) =>
+        new UnavailableException(
+          s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
+            "eviction policy under memory pressure does that: give it more memory.")
+      case other =>
+        new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
+    }
 
   private def fenced(reason: String, found: String, id: PartitionId): String = reason match {
     case "opened" =>
@@ -37,6 +43,7 @@ private[protocol] object Refusal {
     case "unregistered" =>
       s"this run was not registered by its driver and asks for a version older than the opened one ($found). " +
         "Set spark.sql.streaming.streamingQueryListeners as redis_state.configure does and start the query again."
-    case _ => "the version that this attempt read was replaced by a sibling. Spark runs the task again."
+    case _ =>
+      "the version that this attempt read was replaced by a sibling. Spark runs the task again."
   }
 }

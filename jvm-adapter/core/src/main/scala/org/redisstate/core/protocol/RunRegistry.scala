@@ -28,13 +28,15 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    * @param fields display fields of the query, such as its name
    */
   def register(runId: String, byDriver: Boolean, above: Long, fields: Map[String, String]): Run = {
-    val args = Seq(runId, if (byDriver) Driver else Executor, above.toString, UnusedTtlMs.toString) ++
-      fields.toSeq.flatMap { case (name, value) => Seq(name, value) }
+    val args =
+      Seq(runId, if (byDriver) Driver else Executor, above.toString, UnusedTtlMs.toString) ++
+        fields.toSeq.flatMap { case (name, value) => Seq(name, value) }
     val what = s"register run $runId"
     backend.script(what, Script.Register, Seq(query), args.map(Command.bytes)).map(text) match {
       case Seq("OK", epoch, source) => Run(runId, epoch.toLong, source == Driver)
       case _ =>
-        throw new FencedException(s"$what: a newer run of the query is registered. This run is over.")
+        throw new FencedException(
+          s"$what: a newer run of the query is registered. This run is over.")
     }
   }
 
@@ -56,7 +58,11 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     backend.call(what, Seq(Command("HSET", query, s"op:$operator:$storeName", json)))
     backend.call(
       what,
-      Seq(Command("HSET", Keys.checkpoints(prefix), s"$gen:$operator:$storeName", partitions.toString)))
+      Seq(Command(
+        "HSET",
+        Keys.checkpoints(prefix),
+        s"$gen:$operator:$storeName",
+        partitions.toString)))
     ()
   }
 
@@ -64,7 +70,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   def field(name: String): Option[String] = Option(get(name))
 
   private def get(field: String): String =
-    backend.call(s"read registry of checkpoint $gen", Seq(Command("HGET", query, field))).head match {
+    backend.call(
+      s"read registry of checkpoint $gen",
+      Seq(Command("HGET", query, field))).head match {
       case bytes: Array[Byte] => new String(bytes, UTF_8)
       case _ => null
     }
@@ -84,7 +92,8 @@ object RunRegistry {
       json: PartitionId => String,
       ttlMs: Long): Unit =
     if (instances.nonEmpty) {
-      val commands = instances.map(id => Command("SET", Keys.instance(id), json(id), "PX", ttlMs.toString))
+      val commands =
+        instances.map(id => Command("SET", Keys.instance(id), json(id), "PX", ttlMs.toString))
       backend.call("report instances", commands)
       ()
     }

@@ -2,7 +2,10 @@ package org.redisstate.core.store
 
 import java.util.concurrent.atomic.AtomicReference
 
-/** What a write session may do when: one table. Thread-safe, since an abort may come from any thread. */
+/**
+ * What a write session may do when: one table. Thread-safe, since an abort may come from any
+ * thread.
+ */
 private[store] final class LifeCycle {
   import LifeCycle._
 

@@ -26,8 +26,8 @@ private[store] object History {
 }
 
 /**
- * One version in executor memory. Its rows never change; how they are kept does: compaction and reloading put an equal content in the
- * place of the old one.
+ * One version in executor memory. Its rows never change; how they are kept does: compaction and
+ * reloading put an equal content in the place of the old one.
  */
 private[store] final class LocalVersion(
     val pin: Pin,
@@ -51,7 +51,10 @@ private[store] final class LocalVersion(
     try current.get(hash, key, 0, length, out)
     catch { case _: SegmentGone => read(_.get(hash, key, 0, length, out)) }
 
-  /** Rows for a pass over a family, with layers of a write set over them; everything is here before the first row is given out. */
+  /**
+   * Rows for a pass over a family, with layers of a write set over them; everything is here before
+   * the first row is given out.
+   */
   def scan(body: Content => RowIterator): RowIterator = read { content =>
     content.base.loadAll(() => false)
     body(content)

@@ -5,7 +5,10 @@ import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.jdk.CollectionConverters._
 
-/** The local memory of all stores of an executor. Above it, buckets that nobody touched lately are compressed, then all. */
+/**
+ * The local memory of all stores of an executor. Above it, buckets that nobody touched lately are
+ * compressed, then all.
+ */
 final class MemoryBudget(val bytesMax: Long) {
   private val stores = ConcurrentHashMap.newKeySet[PartitionStore]
   private val checking = new AtomicBoolean

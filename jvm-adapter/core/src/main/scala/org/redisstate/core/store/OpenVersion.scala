@@ -5,7 +5,8 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 
 /**
- * A version, open for reading. Keys are stored keys: family id and encoded key, in a buffer of the caller.
+ * A version, open for reading. Keys are stored keys: family id and encoded key, in a buffer of the
+ * caller.
  *
  * @param held whether the run holds the partition already
  */

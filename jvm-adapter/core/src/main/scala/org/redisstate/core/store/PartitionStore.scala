@@ -12,8 +12,8 @@ import org.redisstate.core.local._
 import org.redisstate.core.protocol.{Opened, PartitionClient, RetainReport, SegmentGone}
 
 /**
- * One partition of a store on this executor: opens versions, keeps the current and the previous one, and does their maintenance.
- * Thread-safe.
+ * One partition of a store on this executor: opens versions, keeps the current and the previous
+ * one, and does their maintenance. Thread-safe.
  *
  * @param runId of the query run that this store serves
  * @param run its epoch, asked for at the first write
@@ -39,7 +39,10 @@ final class PartitionStore(
   private val compacting = new AtomicBoolean
   budget.register(this)
 
-  /** @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced, unavailable … */
+  /**
+   * @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced,
+   * unavailable …
+   */
   def open(version: Long): OpenVersion = timed(counters.openMs) {
     val held = cached
     val opened = client.open(runId, Some(version), held.map(_.pin))
@@ -73,7 +76,10 @@ final class PartitionStore(
       _.memoryBytes).sum
   }
 
-  /** Adds a snapshot of the version opened last when the deltas since the newest one weigh more than half of it. */
+  /**
+   * Adds a snapshot of the version opened last when the deltas since the newest one weigh more than
+   * half of it.
+   */
   def snapshotIfDue(): Boolean = timed(counters.maintenanceMs) {
     cached.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
       val history = version.history
@@ -131,7 +137,9 @@ final class PartitionStore(
     if (!closed) cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
   }
 
-  /** At most one compaction waits or runs; it takes the version that is the previous one by then. */
+  /**
+   * At most one compaction waits or runs; it takes the version that is the previous one by then.
+   */
   private def compactSoon(): Unit =
     if (cached.lastOption.exists(v => isHeavy(v.content)) && compacting.compareAndSet(
         false,
@@ -142,7 +150,10 @@ final class PartitionStore(
       }
     }
 
-  /** Brings the layers of a version into its base, or into one layer, and lets newer versions share the result. */
+  /**
+   * Brings the layers of a version into its base, or into one layer, and lets newer versions share
+   * the result.
+   */
   private def compact(version: LocalVersion): Unit = {
     version.read(_.base.loadAll(() => closed))
     val old = version.content
@@ -154,7 +165,10 @@ final class PartitionStore(
     }
   }
 
-  /** Puts an equal content in the place of an old one, under the newer versions that stand on it too. */
+  /**
+   * Puts an equal content in the place of an old one, under the newer versions that stand on it
+   * too.
+   */
   private def share(version: LocalVersion, old: Content, now: Content): Unit = synchronized {
     version.replace(old, now)
     cached.foreach { newer =>
@@ -191,7 +205,8 @@ final class PartitionStore(
       counters.snapshots.incrementAndGet()
       snapshotWanted = false
       log.info(
-        s"added a snapshot of ${client.id} version ${version.pin.version}: ${entry.rows} rows, ${entry.bytes} bytes")
+        s"added a snapshot of ${client.id} version ${version.pin.version}: " +
+          s"${entry.rows} rows, ${entry.bytes} bytes")
       forgetDeltas(version, entry.bytes)
     }
     added
@@ -213,7 +228,10 @@ final class PartitionStore(
     }
   }
 
-  /** Builds a version from what `open` listed; starts again when maintenance replaces a segment under the load. */
+  /**
+   * Builds a version from what `open` listed; starts again when maintenance replaces a segment
+   * under the load.
+   */
   private def load(first: Opened, held: List[LocalVersion]): LocalVersion = {
     var opened = first
     var tries = 0

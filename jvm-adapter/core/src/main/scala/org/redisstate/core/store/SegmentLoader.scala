@@ -9,7 +9,9 @@ import org.redisstate.core.format._
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.PartitionClient
 
-/** Reads segments of one partition into local form, checking everything that comes over the wire. */
+/**
+ * Reads segments of one partition into local form, checking everything that comes over the wire.
+ */
 private[store] final class SegmentLoader(
     client: PartitionClient,
     validator: RowValidator,

@@ -12,7 +12,8 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
 
 /**
- * The uncommitted changes of one attempt, over an open version. For one task thread, except `abort`, which any thread may call.
+ * The uncommitted changes of one attempt, over an open version. For one task thread, except
+ * `abort`, which any thread may call.
  */
 final class WriteSession private[store] (base: OpenVersion) {
   import WriteSession._
@@ -100,7 +101,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     SegmentWriter.checkLimits(keyLength, length, s"append in ${client.id}")
     val hash = hashOf(key, 0, keyLength)
     if (!exists(hash, key, keyLength)) live += 1
-    // A part replaces the row of an earlier part: what is staged already has to be written as a whole.
+    // A part replaces the row of an earlier part: what is staged already has to be written as a
+    // whole.
     if (staged.exists(_.find(hash, key, 0, keyLength) >= 0)) {
       val known = lookup(hash, key, keyLength, probe)
       val joined =
@@ -114,7 +116,10 @@ final class WriteSession private[store] (base: OpenVersion) {
     stageIfLarge()
   }
 
-  /** Rows as they are now, in key order where the family is an ordered one; later changes do not show. */
+  /**
+   * Rows as they are now, in key order where the family is an ordered one; later changes do not
+   * show.
+   */
   def iterator(family: Int): RowIterator = {
     val ordered = families.exists(f => f.id == family && f.kind.ordered)
     val layers = snapshot()
@@ -126,7 +131,10 @@ final class WriteSession private[store] (base: OpenVersion) {
     local.read(_.over(own).prefixScan(hash, prefix, length))
   }
 
-  /** Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. Later changes do not show. */
+  /**
+   * Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. Later changes
+   * do not show.
+   */
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
     local.scan(_.over(own).rangeScan(Tombstone(family, from, to), hashOf))
 
@@ -160,7 +168,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     layer = Layer.merge(layer :: frozen)
     frozen = Nil
     layer.clear(range)
-    // The tombstone applies before all rows of the delta: those that are staged are removed one by one.
+    // The tombstone applies before all rows of the delta: those that are staged are removed one by
+    // one.
     staged.foreach { earlier =>
       earlier.entries().foreach { e =>
         val at = earlier.keyOffset(e)
@@ -189,7 +198,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
     log.info(
-      s"committed ${client.id} version ${pin.version}: ${entry.rows} rows, ${entry.bytes} bytes, ${entry.live} keys")
+      s"committed ${client.id} version ${pin.version}: ${entry.rows} rows, " +
+        s"${entry.bytes} bytes, ${entry.live} keys")
     pin
   }
 
@@ -267,7 +277,10 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   private def orderedIds: Set[Int] = families.filter(_.kind.ordered).map(_.id).toSet
 
-  /** Large write sets leave for Redis while the task goes on; ordered families wait for the commit, their blocks being ranges. */
+  /**
+   * Large write sets leave for Redis while the task goes on; ordered families wait for the commit,
+   * their blocks being ranges.
+   */
   private def stageIfLarge(): Unit =
     if (layer.usedBytes > StageBytes) {
       if (writer == null) writer =

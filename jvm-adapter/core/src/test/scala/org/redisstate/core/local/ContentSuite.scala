@@ -7,7 +7,9 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Tombstone, Vectors}
 
-/** The local state against a plain map, over random versions that share what they have in common. */
+/**
+ * The local state against a plain map, over random versions that share what they have in common.
+ */
 class ContentSuite extends AnyFunSuite {
   private val seed = sys.props.get("redisstate.seed").fold(System.nanoTime())(_.toLong)
   info(s"seed $seed (again: -Dredisstate.seed=$seed)")

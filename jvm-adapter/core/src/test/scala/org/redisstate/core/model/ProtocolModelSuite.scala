@@ -43,11 +43,14 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       val problems =
         try schedule.run()
         catch { case e: Exception => Seq(s"$e at ${e.getStackTrace.take(4).mkString(" < ")}") }
-      assert(problems.isEmpty, s"seed $n (REDIS_STATE_SEED=$n replays it): ${problems.mkString("; ")}")
+      assert(
+        problems.isEmpty,
+        s"seed $n (REDIS_STATE_SEED=$n replays it): ${problems.mkString("; ")}")
     }
     info(s"seeds ${seeds.head} to ${seeds.last}: $counters")
     if (seed.isEmpty) {
-      required.foreach(name => assert(counters(name) > 0, s"no schedule reached '$name': $counters"))
+      required.foreach(name =>
+        assert(counters(name) > 0, s"no schedule reached '$name': $counters"))
     }
   }
 
@@ -66,7 +69,8 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     "retentions",
     "FENCED",
     "STATE_LOST",
-    "VERSION_EXPIRED")
+    "VERSION_EXPIRED"
+  )
 
   test("a key name holds no user text") {
     assert(Keys.storeHash("default") == "37a8eec1ce19687d")

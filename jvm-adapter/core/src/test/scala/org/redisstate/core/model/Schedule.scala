@@ -57,7 +57,8 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     case 0 if batch > 0 => rewind()
     case 1 => reader()
     case 2 => maintainer()
-    case 3 => startAttempt(newRun(byDriver = false), math.max(0, batch - random.nextInt(3)), zombie = true)
+    case 3 =>
+      startAttempt(newRun(byDriver = false), math.max(0, batch - random.nextInt(3)), zombie = true)
     case _ => nextBatch()
   }
 
@@ -77,7 +78,9 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
 
   private def startAttempt(run: String, version: Long, zombie: Boolean): Unit = {
     if (zombie) counters.add("zombie attempts")
-    val changes = Seq.fill(random.nextInt(4))((s"k${random.nextInt(6)}", if (random.nextInt(4) == 0) None else Some(s"${random.nextInt(1000)}")))
+    val changes = Seq.fill(random.nextInt(4))((
+      s"k${random.nextInt(6)}",
+      if (random.nextInt(4) == 0) None else Some(s"${random.nextInt(1000)}")))
     val stageFirst = random.nextBoolean()
     val giveUp = random.nextInt(10) == 0
     scheduler.start(s"writer $version") { transport =>
@@ -85,12 +88,17 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
       val opened = client.open(run, Some(version), Nil)
       val before = load(client, opened)
       compare(opened, before)
-      val holder = registry.lookup(run).getOrElse(registry.register(run, byDriver = false, above = 0, Map.empty))
+      val holder = registry.lookup(run).getOrElse(registry.register(
+        run,
+        byDriver = false,
+        above = 0,
+        Map.empty))
       if (!opened.held) client.acquire(holder, opened.pin)
       val uid = PartitionUid()
       val after = changes.foldLeft(before) { case (c, (k, v)) => v.fold(c - k)(c.updated(k, _)) }
       contents.put(uid, after)
-      val (fields, entry) = encode(Segment.deltaIdent(version + 1, uid), opened.pin.uid, changes.toMap, after.size)
+      val (fields, entry) =
+        encode(Segment.deltaIdent(version + 1, uid), opened.pin.uid, changes.toMap, after.size)
       val ident = Segment.deltaIdent(version + 1, uid)
       if (stageFirst) client.stage(ident, ident, fields)
       if (giveUp) client.abort(ident)
@@ -119,7 +127,10 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
       compare(opened, rows)
       val writer = PartitionUid()
       val (fields, entry) = encode(
-        Segment.snapshotIdent(opened.pin.version, writer), writer, rows.map { case (k, v) => k -> Option(v) }, rows.size)
+        Segment.snapshotIdent(opened.pin.version, writer),
+        writer,
+        rows.map { case (k, v) => k -> Option(v) },
+        rows.size)
       if (client.addSnapshot(opened.pin, writer, fields, entry)) counters.add("snapshots")
     }
     client.retain()
@@ -131,7 +142,8 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     case e: RedisStateException =>
       counters.add(e.kind)
       e match {
-        case _: FencedException | _: VersionExpiredException | _: UnavailableException | _: OutcomeUnknownException => ()
+        case _: FencedException | _: VersionExpiredException | _: UnavailableException | _: OutcomeUnknownException =>
+          ()
         case _: StateLostException => ()
         case other => problems.add(s"unexpected ${other.getMessage}")
       }
@@ -146,13 +158,18 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     compare(latest, load(client, latest))
     val run = registry.register(newId(), byDriver = true, above = 0, Map.empty)
     val opened = client.open(run.id, Some(latest.pin.version), Nil)
-    if (opened.pin != latest.pin) problems.add(s"version ${latest.pin} reads as ${opened.pin} without anybody writing")
+    if (opened.pin != latest.pin)
+      problems.add(s"version ${latest.pin} reads as ${opened.pin} without anybody writing")
     client.acquire(run, opened.pin)
     val uid = PartitionUid()
     val content = load(client, opened).updated("last", "1")
     contents.put(uid, content)
     val (fields, entry) =
-      encode(Segment.deltaIdent(opened.pin.version + 1, uid), opened.pin.uid, Map("last" -> Some("1")), content.size)
+      encode(
+        Segment.deltaIdent(opened.pin.version + 1, uid),
+        opened.pin.uid,
+        Map("last" -> Some("1")),
+        content.size)
     client.commit(run, opened.pin, uid, entry, fields, fields)
     val reopened = client.open(run.id, Some(opened.pin.version + 1), Nil)
     compare(reopened, load(client, reopened))
@@ -164,15 +181,18 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
 
   private def compare(opened: Opened, found: Content): Unit = {
     counters.add("loads compared")
-    val wanted = if (opened.pin == Pin.Empty) Map.empty[String, String] else contents.get(opened.pin.uid)
-    if (found != wanted) problems.add(s"version ${opened.pin} reads as $found, the model has $wanted")
+    val wanted =
+      if (opened.pin == Pin.Empty) Map.empty[String, String] else contents.get(opened.pin.uid)
+    if (found != wanted)
+      problems.add(s"version ${opened.pin} reads as $found, the model has $wanted")
   }
 
   private def load(client: PartitionClient, first: Opened): Content = {
     var opened = first
     var tries = 0
     while (true) {
-      try return opened.segments.reverseIterator.foldLeft(Map.empty: Content)((c, s) => apply(client, c, s))
+      try return opened.segments.reverseIterator.foldLeft(Map.empty: Content)((c, s) =>
+          apply(client, c, s))
       catch {
         case gone: SegmentGone =>
           val again = client.open("", Some(first.pin.version), Nil)
@@ -199,13 +219,18 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
         (0 until rows.count).foldLeft(base) { (c, i) =>
           val key = new String(rows.bytes, rows.keyOffset(i) + 2, rows.keyLength(i) - 2, UTF_8)
           if (rows.isRemoved(i)) c - key
-          else c.updated(key, new String(rows.bytes, rows.valueOffset(i), rows.valueLength(i), UTF_8))
+          else
+            c.updated(key, new String(rows.bytes, rows.valueOffset(i), rows.valueLength(i), UTF_8))
         }
       }
     }
   }
 
-  private def encode(ident: String, ref: String, rows: Map[String, Option[String]], live: Int): (Seq[EncodedField], Entry) = {
+  private def encode(
+      ident: String,
+      ref: String,
+      rows: Map[String, Option[String]],
+      live: Int): (Seq[EncodedField], Entry) = {
     val block = new RowBlock.Builder(256)
     rows.toSeq.sortBy(_._1).foreach { case (k, v) =>
       val key = s"\u0000\u0000$k".getBytes(UTF_8)
@@ -228,7 +253,8 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
 
   private def newRun(byDriver: Boolean): String = {
     val run = newId()
-    if (byDriver) new RunRegistry(plain, "", gen).register(run, byDriver = true, above = 0, Map.empty)
+    if (byDriver)
+      new RunRegistry(plain, "", gen).register(run, byDriver = true, above = 0, Map.empty)
     run
   }
 
@@ -238,7 +264,8 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     var cursor = "0"
     var found = Seq.empty[Array[Byte]]
     do {
-      server.exchange(Seq(Command("SCAN", cursor, "MATCH", s"*$gen*", "COUNT", "1000"))).head match {
+      server.exchange(
+        Seq(Command("SCAN", cursor, "MATCH", s"*$gen*", "COUNT", "1000"))).head match {
         case Seq(next: Array[Byte], page: Seq[_]) =>
           cursor = new String(next, UTF_8)
           found ++= page.asInstanceOf[Seq[Array[Byte]]]
@@ -249,14 +276,17 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
   }
 
   private def dump(): Seq[(Array[Byte], Array[Byte])] =
-    keys().map(k => k -> server.exchange(Seq(Command("DUMP", Array(k)))).head.asInstanceOf[Array[Byte]])
+    keys().map(k =>
+      k -> server.exchange(Seq(Command("DUMP", Array(k)))).head.asInstanceOf[Array[Byte]])
 
   /** The server comes back with an older copy of everything; the registry included. */
   private def failOver(old: Seq[(Array[Byte], Array[Byte])]): Unit = {
     counters.add("fail-overs")
     failedOver = true
     keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
-    old.foreach { case (k, v) => server.exchange(Seq(Command("RESTORE", Array(k, Command.bytes("0"), v)))) }
+    old.foreach { case (k, v) =>
+      server.exchange(Seq(Command("RESTORE", Array(k, Command.bytes("0"), v))))
+    }
     rewind()
     batch = 0
     confirmedCommits = Set.empty
@@ -272,19 +302,22 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
   }
 
   private def orphans(): Seq[String] = {
-    val meta = server.exchange(Seq(Command("HGETALL", Keys.meta(id)))).head.asInstanceOf[Seq[Array[Byte]]]
+    val meta =
+      server.exchange(Seq(Command("HGETALL", Keys.meta(id)))).head.asInstanceOf[Seq[Array[Byte]]]
     val named = meta.map(new String(_, UTF_8)).grouped(2).collect {
       case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
         Keys.segment(id, Segment.parse(field, entry).ident)
     }.toSet
-    keys().filter(ttl(_) < 0).map(new String(_, UTF_8)).filter(k => k.contains("}:d:") || k.contains("}:s:")).filterNot(named)
+    keys().filter(ttl(_) < 0).map(new String(_, UTF_8)).filter(k =>
+      k.contains("}:d:") || k.contains("}:s:")).filterNot(named)
       .filterNot(_ => failedOver)
   }
 
   private def ttl(key: Array[Byte]): Long =
     server.exchange(Seq(Command("PTTL", Array(key)))).head.asInstanceOf[java.lang.Long].longValue
 
-  private def cleanUp(): Unit = keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
+  private def cleanUp(): Unit =
+    keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
 }
 
 object Schedule {

@@ -80,7 +80,8 @@ final class Scheduler(random: Random, server: Transport, faults: Boolean, count:
     if (living.isEmpty) None
     else {
       val actor = living(random.nextInt(living.size))
-      actor.go.put(if (faults && random.nextInt(60) == 0) { count("killed"); Kill } else Let(fate()))
+      actor.go.put(if (faults && random.nextInt(60) == 0) { count("killed"); Kill }
+      else Let(fate()))
       if (take(actor.turn)) None
       else {
         living -= actor
@@ -127,7 +128,8 @@ object Scheduler {
   private val HangS = 60L
 
   private def take[A](queue: ArrayBlockingQueue[A]): A =
-    Option(queue.poll(HangS, TimeUnit.SECONDS)).getOrElse(throw new IllegalStateException("an actor hangs"))
+    Option(queue.poll(HangS, TimeUnit.SECONDS)).getOrElse(throw new IllegalStateException(
+      "an actor hangs"))
 
   /** Named counters of a whole run. */
   final class Counters {

@@ -9,7 +9,10 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{MultiValue, Tombstone, Vectors}
 
-/** Sessions of every kind of family against a plain map, seen by the writing store and by one that loads everything. */
+/**
+ * Sessions of every kind of family against a plain map, seen by the writing store and by one that
+ * loads everything.
+ */
 class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 

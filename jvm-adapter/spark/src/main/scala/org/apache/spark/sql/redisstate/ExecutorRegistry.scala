@@ -12,7 +12,13 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 
-import org.redisstate.core.backend.{Clock, ConnectionSettings, JedisTransport, RedisBackend, ServerChecks}
+import org.redisstate.core.backend.{
+  Clock,
+  ConnectionSettings,
+  JedisTransport,
+  RedisBackend,
+  ServerChecks
+}
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{PartitionClient, RunRegistry}
 import org.redisstate.core.store.MemoryBudget
@@ -62,7 +68,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
     shared(settings).foreach(_.instances.put(id, instance))
 
   def unregister(settings: ConnectionSettings, id: PartitionId, runId: String): Unit =
-    shared(settings).foreach(_.instances.computeIfPresent(id, (_, i) => if (i.runId == runId) null else i))
+    shared(settings).foreach(_.instances.computeIfPresent(
+      id,
+      (_, i) => if (i.runId == runId) null else i))
 
   /** The first store of the process decides; one executor has one bound. */
   def memoryBudget(bytes: Long): MemoryBudget = synchronized {
@@ -73,7 +81,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
   def host: String = Option(SparkEnv.get).fold("local")(_.blockManager.blockManagerId.host)
   def executorId: String = Option(SparkEnv.get).fold("local")(_.executorId)
 
-  private def shared(settings: ConnectionSettings): Option[Shared] = synchronized(backends.get(settings))
+  private def shared(settings: ConnectionSettings): Option[Shared] =
+    synchronized(backends.get(settings))
 
   private def connect(settings: ConnectionSettings): RedisBackend =
     new RedisBackend(
@@ -81,7 +90,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
       settings.deadlineMs,
       Clock.System,
       () => Option(TaskContext.get()).exists(_.isInterrupted()),
-      ServerChecks.check(settings.url.toString, _))
+      ServerChecks.check(settings.url.toString, _)
+    )
 
   private def startHeartbeat(): Unit =
     if (!heartbeatStarted) {

@@ -12,7 +12,11 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 
-import org.redisstate.core.errors.{CheckpointMovedException, FormatException, MarkerMissingException}
+import org.redisstate.core.errors.{
+  CheckpointMovedException,
+  FormatException,
+  MarkerMissingException
+}
 import org.redisstate.core.ids.Keys
 
 /** Who a checkpoint is: the file `_redis_state` in its state folder (docs/format.md, section 9). */
@@ -39,13 +43,15 @@ private[redisstate] final class MarkerFile(stateRoot: String, hadoopConf: Config
       write(adopted)
       adopted
     case Some(_) =>
-      throw new CheckpointMovedException(s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
-        "moved or copied. If it was moved, set onPathChange=adopt once. A copy cannot run beside its original: " +
-        "start a new checkpoint for it.")
+      throw new CheckpointMovedException(
+        s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
+          "moved or copied. If it was moved, set onPathChange=adopt once. A copy cannot run beside its original: " +
+          "start a new checkpoint for it.")
     case None if version > 0 =>
-      throw new MarkerMissingException(s"open version $version of the state in $stateRoot: the marker file ${MarkerFile.Name} " +
-        "is missing. Either the checkpoint was never kept in Redis (Spark pins the provider in its offset log; " +
-        "start a new checkpoint), or the file was deleted: restore it from a backup.")
+      throw new MarkerMissingException(
+        s"open version $version of the state in $stateRoot: the marker file ${MarkerFile.Name} " +
+          "is missing. Either the checkpoint was never kept in Redis (Spark pins the provider in its offset log; " +
+          "start a new checkpoint), or the file was deleted: restore it from a backup.")
     case None => Marker(runId.replace("-", ""), pathHash)
   }
 
@@ -90,7 +96,8 @@ private[redisstate] object MarkerFile {
       if gen.matches("[0-9a-f]{32}")
       path <- (json \ "path").extractOpt[String]
     } yield Marker(gen, path)
-    marker.getOrElse(throw new FormatException(s"the marker file $file cannot be read by this release. " +
-      "Restore it from a backup, or use the release that wrote it."))
+    marker.getOrElse(
+      throw new FormatException(s"the marker file $file cannot be read by this release. " +
+        "Restore it from a backup, or use the release that wrote it."))
   }
 }

@@ -32,13 +32,16 @@ private[redisstate] final class Metrics(store: PartitionStore) {
       cacheHits -> c.cacheHits.get,
       cacheMisses -> c.cacheMisses.get,
       bucketsLoaded -> c.bucketsLoaded.get,
-      snapshots -> c.snapshots.get)
+      snapshots -> c.snapshots.get
+    )
   }
 }
 
 private[redisstate] object Metrics {
-  private def sum(name: String, what: String) = StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what")
-  private def size(name: String, what: String) = StateStoreCustomSizeMetric(s"redisState$name", s"Redis state: $what")
+  private def sum(name: String, what: String) =
+    StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what")
+  private def size(name: String, what: String) =
+    StateStoreCustomSizeMetric(s"redisState$name", s"Redis state: $what")
   private def timing(name: String, what: String) =
     StateStoreCustomTimingMetric(s"redisState$name", s"Redis state: $what")
 
@@ -76,5 +79,6 @@ private[redisstate] object Metrics {
     bucketsLoaded,
     snapshots,
     localBytes,
-    forceSnapshot)
+    forceSnapshot
+  )
 }

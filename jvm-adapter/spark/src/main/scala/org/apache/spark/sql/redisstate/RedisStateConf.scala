@@ -28,7 +28,8 @@ final class RedisStateConf private (values: Map[String, String], minVersionsToRe
       flag("tls.verifyHostname", default = true)),
     milliseconds("socketTimeout", 5000).toInt,
     milliseconds("deadline", 60000),
-    number("connectionsMax", 16))
+    number("connectionsMax", 16)
+  )
 
   /** Empty, or the tenant prefix and a colon. */
   val keyPrefix: String = values.get("keyPrefix").fold("")(_ + ":")
@@ -63,10 +64,12 @@ object RedisStateConf {
   private lazy val known: Seq[Known] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     val in = getClass.getResourceAsStream("/org/redisstate/options.json")
-    if (in == null) throw new InternalException("the jar holds no table of options: build it with `make build`")
+    if (in == null)
+      throw new InternalException("the jar holds no table of options: build it with `make build`")
     try {
       (JsonMethods.parse(in) \ "options") match {
-        case JArray(options) => options.map(o => Known((o \ "name").extract[String], choices(o \ "values")))
+        case JArray(options) =>
+          options.map(o => Known((o \ "name").extract[String], choices(o \ "values")))
         case _ => throw new InternalException("the table of options in the jar cannot be read")
       }
     } finally in.close()
@@ -83,7 +86,9 @@ object RedisStateConf {
    * @throws ConfigException for an unknown or wrong option, with what to write instead
    */
   def apply(confs: Map[String, String], minVersionsToRetain: Int): RedisStateConf = {
-    val values = confs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
+    val values = confs.collect {
+      case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value
+    }
     values.foreach { case (name, value) =>
       val option = known.find(_.name == name).getOrElse(throw unknown(name))
       if (option.choices.nonEmpty && !option.choices.contains(value)) {

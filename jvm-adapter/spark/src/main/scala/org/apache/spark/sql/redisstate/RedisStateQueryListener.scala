@@ -30,8 +30,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     try executionOf(event.id).foreach(started(_, event))
     catch {
       case NonFatal(e) =>
-        logError(s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
-          "an older batch until this is mended.", e)
+        logError(
+          s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
+            "an older batch until this is mended.",
+          e)
     }
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = ()
@@ -50,8 +52,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       val checkpoint = new Path(query.resolvedCheckpointRoot)
       pinnedProvider(checkpoint, hadoopConf).filter(_ != sqlConf.stateStoreProviderClass) match {
         case Some(other) =>
-          logWarning(s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
-            s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
+          logWarning(
+            s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
+              s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
         case None => register(event, sqlConf, checkpoint, hadoopConf)
       }
     }
@@ -83,11 +86,14 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {
       val fs = checkpoint.getFileSystem(hadoopConf)
-      val batches = fs.listStatus(new Path(checkpoint, "offsets")).map(_.getPath).filter(_.getName.forall(_.isDigit))
+      val batches =
+        fs.listStatus(new Path(checkpoint, "offsets")).map(_.getPath).filter(_.getName.forall(
+          _.isDigit))
       val in = fs.open(batches.maxBy(_.getName.toLong))
       try {
         val metadata = new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next()
-        ((JsonMethods.parse(metadata): JValue) \ "conf" \ SQLConf.STATE_STORE_PROVIDER_CLASS.key).extractOpt[String]
+        ((JsonMethods.parse(
+          metadata): JValue) \ "conf" \ SQLConf.STATE_STORE_PROVIDER_CLASS.key).extractOpt[String]
       } finally in.close()
     }.toOption.flatten
   }

@@ -61,7 +61,14 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
       new Configuration(hadoopConf),
       hadoopConf.get(StreamExecution.RUN_ID_KEY),
       RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain),
-      RowCodec.family(0, StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, internal = false))
+      RowCodec.family(
+        0,
+        StateStore.DEFAULT_COL_FAMILY_NAME,
+        keySchema,
+        valueSchema,
+        keyStateEncoderSpec,
+        internal = false)
+    )
   }
 
   override def stateStoreId: StateStoreId = id
@@ -72,7 +79,8 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     refuseIds(stateStoreCkptId)
-    if (loadEmpty) throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Name)
+    if (loadEmpty)
+      throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Name)
     writeStore(open(version), forceSnapshotOnCommit)
   }
 
@@ -88,13 +96,16 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
       forceSnapshotOnCommit: Boolean): StateStore = {
     refuseIds(stateStoreCkptId)
     readStore match {
-      case ours: RedisReadStateStore if ours.version == version && link.exists(_.store.owns(ours.opened)) =>
+      case ours: RedisReadStateStore
+          if ours.version == version && link.exists(_.store.owns(ours.opened)) =>
         writeStore(ours.opened, forceSnapshotOnCommit)
       case ours: RedisReadStateStore =>
         val opened = open(version)
         if (opened.pin != ours.opened.pin) {
-          throw StoreErrors.cannotLoad(id.toString, new UnavailableException(
-            s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
+          throw StoreErrors.cannotLoad(
+            id.toString,
+            new UnavailableException(
+              s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
         }
         writeStore(opened, forceSnapshotOnCommit)
       case _ => getStore(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty = false)
@@ -106,7 +117,8 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
   override protected def removeExpired(): Unit = link.foreach { l =>
     val report = l.store.retain()
     if (report.dropped > 0) {
-      logInfo(s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
+      logInfo(
+        s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
     }
   }
 
@@ -124,17 +136,29 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
   override def toString: String = s"$Name[$id]"
 
   private def codecs: CodecSet =
-    new CodecSet(plan.keySchema, plan.valueSchema, plan.spec, plan.useColumnFamilies, plan.defaultFamily)
+    new CodecSet(
+      plan.keySchema,
+      plan.valueSchema,
+      plan.spec,
+      plan.useColumnFamilies,
+      plan.defaultFamily)
 
   private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
     val linked = connected(opened.pin.version)
-    new RedisStateStore(id, opened.write(), codecs, linked.metrics, forceSnapshot, afterCommit(linked, forceSnapshot, _))
+    new RedisStateStore(
+      id,
+      opened.write(),
+      codecs,
+      linked.metrics,
+      forceSnapshot,
+      afterCommit(linked, forceSnapshot, _))
   }
 
   /** A snapshot that Spark wants is added by the next maintenance: only opened versions get one. */
   private def afterCommit(linked: Link, forceSnapshot: Boolean, version: Long): Unit = {
     if (forceSnapshot) linked.store.requestSnapshot()
-    if (plan.storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, id, plan.hadoopConf)
+    if (plan.storeConf.commitValidationEnabled)
+      StateStore.reportCommitToCoordinator(version, id, plan.hadoopConf)
   }
 
   private def open(version: Long): OpenVersion = {
@@ -162,10 +186,15 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
     val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf)
     val marker = markerFile.resolve(plan.runId, version, conf.adoptMovedCheckpoint)
     val backend = ExecutorRegistry.acquire(conf.connection)
-    val partition = PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
+    val partition =
+      PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
     val keepMs = if (conf.ephemeral) ExecutorRegistry.InstanceTtlMs * EphemeralHeartbeats else 0L
     val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
-    val client = new PartitionClient(backend, partition, ProtocolSettings(conf.versionsToRetain, keepMs), registry)
+    val client = new PartitionClient(
+      backend,
+      partition,
+      ProtocolSettings(conf.versionsToRetain, keepMs),
+      registry)
     lazy val run = enter(registry, markerFile, marker)
     val store = new PartitionStore(
       client,
@@ -177,7 +206,8 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
         plan.valueSchema,
         plan.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
         plan.storeConf),
-      ExecutorRegistry.memoryBudget(conf.localMemoryBytes))
+      ExecutorRegistry.memoryBudget(conf.localMemoryBytes)
+    )
     ExecutorRegistry.register(
       conf.connection,
       partition,
@@ -199,7 +229,10 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
         plan.runId,
         byDriver = false,
         above = 0,
-        Map("path" -> marker.pathHash, "id" -> local(StreamExecution.QUERY_ID_KEY), "created" -> now.toString)))
+        Map(
+          "path" -> marker.pathHash,
+          "id" -> local(StreamExecution.QUERY_ID_KEY),
+          "created" -> now.toString)))
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val listing = ("path" -> marker.pathHash) ~ ("id" -> local(StreamExecution.QUERY_ID_KEY)) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
@@ -221,19 +254,24 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
       parse(family.keySchema),
       parse(family.valueSchema),
       render(family.multiValue),
-      render(family.internal))
-    compact(render(("operator" -> operatorName) ~ ("partitions" -> partitions) ~ ("families" -> List(row))))
+      render(family.internal)
+    )
+    compact(render(
+      ("operator" -> operatorName) ~ ("partitions" -> partitions) ~ ("families" -> List(row))))
   }
 
   /** As Spark wrote it into the operator's metadata; for display. */
   private def operatorName: String = {
     implicit val formats: DefaultFormats.type = DefaultFormats
-    val file = new org.apache.hadoop.fs.Path(id.checkpointRootLocation, s"${id.operatorId}/_metadata/metadata")
+    val file = new org.apache.hadoop.fs.Path(
+      id.checkpointRootLocation,
+      s"${id.operatorId}/_metadata/metadata")
     Try {
       val in = file.getFileSystem(plan.hadoopConf).open(file)
       try {
         val text = new String(in.readAllBytes(), java.nio.charset.StandardCharsets.UTF_8)
-        (parse(text.substring(text.indexOf('\n') + 1)) \ "operatorInfo" \ "operatorName").extract[String]
+        (parse(text.substring(text.indexOf('\n') + 1)) \ "operatorInfo" \ "operatorName").extract[
+          String]
       } finally in.close()
     }.recover { case NonFatal(_) => "" }.get
   }

@@ -35,7 +35,9 @@ private[redisstate] trait RedisReads extends ReadStateStore {
     new StateStoreIterator(pairs(codec, scan(codec.family.id)))
   }
 
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def prefixScan(
+      prefixKey: UnsafeRow,
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     checkReadable()
     val codec = codecs.of("prefixScan", colFamilyName)
     val length = codec.encodePrefix(prefixKey)
@@ -44,11 +46,13 @@ private[redisstate] trait RedisReads extends ReadStateStore {
 
   override def allColumnFamilyNames: Set[String] = codecs.names
 
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = multiValue("valuesIterator")
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] =
+    multiValue("valuesIterator")
 
   override def prefixScanWithMultiValues(
       prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = multiValue("prefixScanWithMultiValues")
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    multiValue("prefixScanWithMultiValues")
 
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     multiValue("iteratorWithMultiValues")
@@ -56,26 +60,27 @@ private[redisstate] trait RedisReads extends ReadStateStore {
   protected def multiValue(operation: String): Nothing =
     throw StateStoreErrors.unsupportedOperationException(operation, "RedisStateStoreProvider")
 
-  private def pairs(codec: RowCodec, rows: RowIterator): Iterator[UnsafeRowPair] = new Iterator[UnsafeRowPair] {
-    private val pair = new UnsafeRowPair
-    private val key, value = new Slice
-    private var ready = false
-    private var ended = false
+  private def pairs(codec: RowCodec, rows: RowIterator): Iterator[UnsafeRowPair] =
+    new Iterator[UnsafeRowPair] {
+      private val pair = new UnsafeRowPair
+      private val key, value = new Slice
+      private var ready = false
+      private var ended = false
 
-    override def hasNext: Boolean = {
-      if (!ready && !ended) {
-        ready = rows.next(key, value)
-        ended = !ready
+      override def hasNext: Boolean = {
+        if (!ready && !ended) {
+          ready = rows.next(key, value)
+          ended = !ready
+        }
+        ready
       }
-      ready
-    }
 
-    override def next(): UnsafeRowPair = {
-      if (!hasNext) throw new NoSuchElementException
-      ready = false
-      pair.withRows(codec.decodeKey(key), codec.decodeValue(value))
+      override def next(): UnsafeRowPair = {
+        if (!hasNext) throw new NoSuchElementException
+        ready = false
+        pair.withRows(codec.decodeKey(key), codec.decodeValue(value))
+      }
     }
-  }
 }
 
 private[redisstate] final class RedisReadStateStore(
@@ -89,9 +94,11 @@ private[redisstate] final class RedisReadStateStore(
   override def abort(): Unit = ()
   override def release(): Unit = ()
   override protected def checkReadable(): Unit = ()
-  override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean = opened.get(key, length, out)
+  override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
+    opened.get(key, length, out)
   override protected def scan(family: Int): RowIterator = opened.iterator(family)
-  override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator = opened.prefixScan(prefix, length)
+  override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator =
+    opened.prefixScan(prefix, length)
   override def toString: String = s"RedisReadStateStore[$id, version=$version]"
 }
 
@@ -115,7 +122,8 @@ private[redisstate] final class RedisStateStore(
   private var lastMetrics: Option[StateStoreMetrics] = None
   codecs.learn(session.allFamilies)
 
-  Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => if (phase == Updating) abort()))
+  Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ =>
+    if (phase == Updating) abort()))
 
   override def version: Long = session.pin.version
 
@@ -171,8 +179,10 @@ private[redisstate] final class RedisStateStore(
     found
   }
 
-  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = multiValue("putList")
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = multiValue("merge")
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit =
+    multiValue("putList")
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
+    multiValue("merge")
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit =
     multiValue("mergeList")
 
@@ -204,20 +214,24 @@ private[redisstate] final class RedisStateStore(
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo =
     StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
 
-  override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean = session.get(key, length, out)
+  override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
+    session.get(key, length, out)
   override protected def scan(family: Int): RowIterator = session.iterator(family)
-  override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator = session.prefixScan(prefix, length)
+  override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator =
+    session.prefixScan(prefix, length)
   override protected def checkReadable(): Unit =
     if (phase == Aborted) throw outOfOrder(s"Cannot read after $phase")
 
   override def toString: String = s"RedisStateStore[$id, version=$version]"
 
   private def currentMetrics(): StateStoreMetrics = {
-    val custom = metricsSource.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
+    val custom =
+      metricsSource.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
     StateStoreMetrics(session.numKeys, session.localBytes, custom)
   }
 
-  private def checkUpdating(): Unit = if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
+  private def checkUpdating(): Unit =
+    if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
 
   private def outOfOrder(message: String) = StateStoreErrors.stateStoreOperationOutOfOrder(message)
 }

@@ -22,7 +22,8 @@ private[redisstate] final class RowCodec(
 
   private val encoder: Option[RocksDBKeyStateEncoder] = spec match {
     case _: NoPrefixKeyStateEncoderSpec => None
-    case other => Some(other.toEncoder(new UnsafeRowDataEncoder(other, valueSchema), useColumnFamilies))
+    case other =>
+      Some(other.toEncoder(new UnsafeRowDataEncoder(other, valueSchema), useColumnFamilies))
   }
   private val keyRow = new UnsafeRow(keySchema.length)
   private val valueRow = new UnsafeRow(valueSchema.length)
@@ -47,7 +48,9 @@ private[redisstate] final class RowCodec(
   /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
   def encodePrefix(row: UnsafeRow): Int = encoder match {
     case Some(spark) => store(spark.encodePrefixKey(row))
-    case None => throw StateStoreErrors.unsupportedOperationException("prefixScan", "a store without prefix key")
+    case None => throw StateStoreErrors.unsupportedOperationException(
+        "prefixScan",
+        "a store without prefix key")
   }
 
   /** Length of the value that `value` now holds. */
@@ -64,10 +67,14 @@ private[redisstate] final class RowCodec(
       pointTo(keyRow, stored.array, stored.offset + FamilyBytes, stored.length - FamilyBytes)
     case Some(spark) =>
       val from = stored.offset + FamilyBytes
-      spark.decodeKey(java.util.Arrays.copyOfRange(stored.array, from, stored.offset + stored.length))
+      spark.decodeKey(java.util.Arrays.copyOfRange(
+        stored.array,
+        from,
+        stored.offset + stored.length))
   }
 
-  def decodeValue(stored: Slice): UnsafeRow = pointTo(valueRow, stored.array, stored.offset, stored.length)
+  def decodeValue(stored: Slice): UnsafeRow =
+    pointTo(valueRow, stored.array, stored.offset, stored.length)
 
   private def store(encoded: Array[Byte]): Int = {
     val length = FamilyBytes + encoded.length
@@ -89,7 +96,10 @@ private[redisstate] object RowCodec {
   val RowVersion: Byte = 0
 
   def pointTo(row: UnsafeRow, bytes: Array[Byte], offset: Int, length: Int): UnsafeRow = {
-    row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET.toLong + offset + VersionBytes, length - VersionBytes)
+    row.pointTo(
+      bytes,
+      Platform.BYTE_ARRAY_OFFSET.toLong + offset + VersionBytes,
+      length - VersionBytes)
     row
   }
 

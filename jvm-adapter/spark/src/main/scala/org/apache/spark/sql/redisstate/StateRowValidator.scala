@@ -38,7 +38,11 @@ private[redisstate] final class StateRowValidator(
       else if (keyBytes < 0 || keyBytes % 8 != 0) "the key is no UnsafeRow"
       else {
         fault(
-          RowCodec.pointTo(keyRow.get, bytes, keyOffset + RowCodec.FamilyBytes, keyLength - RowCodec.FamilyBytes),
+          RowCodec.pointTo(
+            keyRow.get,
+            bytes,
+            keyOffset + RowCodec.FamilyBytes,
+            keyLength - RowCodec.FamilyBytes),
           keySchema)
       }
     if (keyFault != null || !checkValue) keyFault

@@ -11,8 +11,10 @@ private[redisstate] object StoreErrors {
   def cannotLoad(store: String, e: RedisStateException): Throwable =
     new SparkException(
       errorClass = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE",
-      messageParameters = Map("fileToRead" -> s"the state of $store (${e.getMessage}); the version does not exist"),
-      cause = e)
+      messageParameters =
+        Map("fileToRead" -> s"the state of $store (${e.getMessage}); the version does not exist"),
+      cause = e
+    )
 
   def cannotCommit(store: String, e: Throwable): Throwable =
     QueryExecutionErrors.failedToCommitStateFileError(
@@ -22,5 +24,6 @@ private[redisstate] object StoreErrors {
       },
       e)
 
-  def negativeVersion(version: Long): Throwable = QueryExecutionErrors.unexpectedStateStoreVersion(version)
+  def negativeVersion(version: Long): Throwable =
+    QueryExecutionErrors.unexpectedStateStoreVersion(version)
 }

@@ -28,11 +28,13 @@ class SparkStateStoreSuite
       "injects a file system whose rename fails; this provider writes no state files",
     "SPARK-38320 - state store iterator behavior differences" ->
       ("asks every class not named RocksDBStateStore for HDFSBacked's iterator, which shows later updates; ours shows " +
-        "none, as RocksDB's: ProviderContractSuite tests that"))
+        "none, as RocksDB's: ProviderContractSuite tests that")
+  )
 
   private lazy val server = new RedisServerProcess
 
-  override protected def test(name: String, tags: Tag*)(body: => Any)(implicit pos: Position): Unit =
+  override protected def test(name: String, tags: Tag*)(body: => Any)(implicit
+      pos: Position): Unit =
     if (!ofOtherProviders.keys.exists(name.startsWith)) super.test(name, tags: _*)(body)
 
   override def beforeAll(): Unit = {
@@ -58,10 +60,14 @@ class SparkStateStoreSuite
   override def newStoreProvider(storeId: StateStoreId): RedisStateStoreProvider =
     newStoreProvider(storeId, useColumnFamilies = false)
 
-  override def newStoreProvider(storeId: StateStoreId, useColumnFamilies: Boolean): RedisStateStoreProvider =
+  override def newStoreProvider(
+      storeId: StateStoreId,
+      useColumnFamilies: Boolean): RedisStateStoreProvider =
     made(storeId, useColumnFamilies = useColumnFamilies)
 
-  override def newStoreProvider(storeId: StateStoreId, conf: Configuration): RedisStateStoreProvider =
+  override def newStoreProvider(
+      storeId: StateStoreId,
+      conf: Configuration): RedisStateStoreProvider =
     made(storeId, hadoopConf = conf)
 
   override def newStoreProvider(
@@ -83,7 +89,9 @@ class SparkStateStoreSuite
 
   override def newStoreProviderNoInit(): RedisStateStoreProvider = new RedisStateStoreProvider
 
-  override def getDefaultSQLConf(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): SQLConf = {
+  override def getDefaultSQLConf(
+      minDeltasForSnapshot: Int,
+      numOfVersToRetainInMemory: Int): SQLConf = {
     val conf = SQLConf.get.clone()
     conf.setConf(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT, minDeltasForSnapshot)
     conf.setConf(SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY, numOfVersToRetainInMemory)
@@ -104,8 +112,9 @@ class SparkStateStoreSuite
       storeProvider: RedisStateStoreProvider,
       version: Int,
       useColumnFamilies: Boolean): Set[((String, Int), Int)] =
-    tryWithProviderResource(newStoreProvider(storeProvider.stateStoreId, useColumnFamilies)) { fresh =>
-      rowPairsToDataSet(fresh.getReadStore(version, None).iterator())
+    tryWithProviderResource(newStoreProvider(storeProvider.stateStoreId, useColumnFamilies)) {
+      fresh =>
+        rowPairsToDataSet(fresh.getReadStore(version, None).iterator())
     }
 
   private def exists(id: StateStoreId, version: Int): Boolean =
@@ -116,7 +125,8 @@ class SparkStateStoreSuite
       } catch { case e: Exception if e.getMessage.contains("does not exist") => false }
     }
 
-  private def randomId(): StateStoreId = StateStoreId(newDir(), Random.nextInt(Int.MaxValue).toLong, 0)
+  private def randomId(): StateStoreId =
+    StateStoreId(newDir(), Random.nextInt(Int.MaxValue).toLong, 0)
 
   private def made(
       id: StateStoreId,
@@ -136,7 +146,8 @@ class SparkStateStoreSuite
       new StateStoreConf(sqlConf),
       hadoopConf,
       useMultipleValuesPerKey = false,
-      stateSchemaProvider = None)
+      stateSchemaProvider = None
+    )
     provider
   }
 }

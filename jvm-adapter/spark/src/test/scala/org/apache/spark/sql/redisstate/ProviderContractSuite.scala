@@ -19,7 +19,8 @@ import org.redisstate.core.local.Slice
 
 /** What Spark expects of a provider, on every supported minor. */
 class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
-  private val keySchema = StructType(Seq(StructField("k", StringType), StructField("i", IntegerType)))
+  private val keySchema =
+    StructType(Seq(StructField("k", StringType), StructField("i", IntegerType)))
   private val valueSchema = StructType(Seq(StructField("v", IntegerType)))
   private val toKey = UnsafeProjection.create(keySchema)
   private val toValue = UnsafeProjection.create(valueSchema)
@@ -32,7 +33,8 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   private def value(v: Int): UnsafeRow = toValue(new GenericInternalRow(Array[Any](v))).copy()
 
-  private def newId(): StateStoreId = StateStoreId(Files.createTempDirectory("contract").toString, 0L, 0)
+  private def newId(): StateStoreId =
+    StateStoreId(Files.createTempDirectory("contract").toString, 0L, 0)
 
   private def provider(id: StateStoreId, run: UUID = UUID.randomUUID()): RedisStateStoreProvider = {
     val conf = new SQLConf
@@ -41,8 +43,16 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
     hadoopConf.set(StreamExecution.RUN_ID_KEY, run.toString)
     val made = new RedisStateStoreProvider
     made.init(
-      id, keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema), useColumnFamilies = false,
-      new StateStoreConf(conf), hadoopConf, useMultipleValuesPerKey = false, stateSchemaProvider = None)
+      id,
+      keySchema,
+      valueSchema,
+      NoPrefixKeyStateEncoderSpec(keySchema),
+      useColumnFamilies = false,
+      new StateStoreConf(conf),
+      hadoopConf,
+      useMultipleValuesPerKey = false,
+      stateSchemaProvider = None
+    )
     made
   }
 
@@ -63,7 +73,8 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
     val second = store.iterator()
     store.put(key("a", 0), value(2))
     store.put(key("b", 0), value(3))
-    def seen(i: Iterator[UnsafeRowPair]) = i.map(p => p.key.getUTF8String(0).toString -> p.value.getInt(0)).toMap
+    def seen(i: Iterator[UnsafeRowPair]) =
+      i.map(p => p.key.getUTF8String(0).toString -> p.value.getInt(0)).toMap
     assert(seen(first) == Map.empty)
     assert(seen(second) == Map("a" -> 1))
     assert(rows(store) == Map("a" -> 2, "b" -> 3))
@@ -158,8 +169,10 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("rows that do not fit the schema are refused") {
-    val validator = new StateRowValidator(keySchema, valueSchema, plainKeys = true, StateStoreConf.empty)
-    val bytes = Array[Byte](0, 0, 0) ++ key("abc", 7).getBytes ++ Array[Byte](0) ++ value(5).getBytes
+    val validator =
+      new StateRowValidator(keySchema, valueSchema, plainKeys = true, StateStoreConf.empty)
+    val bytes =
+      Array[Byte](0, 0, 0) ++ key("abc", 7).getBytes ++ Array[Byte](0) ++ value(5).getBytes
     val valueAt = 3 + key("abc", 7).getSizeInBytes
     val valueLength = bytes.length - valueAt
     assert(validator.check(bytes, 0, valueAt, valueAt, valueLength) == null)
