@@ -17,17 +17,22 @@ trait BucketSource {
  * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
  * in Redis. What a bucket holds never changes; only the form in which it is kept does.
  */
-final class Base private (val buckets: Int, source: BucketSource) {
+final class Base private (val buckets: Int, initialSource: BucketSource) {
   import Base._
 
   private val slots = new AtomicReferenceArray[AnyRef](buckets)
   private val touched = new Array[Boolean](buckets)
   private val memory = new AtomicLong
-  @volatile private var loaded = source == null
+  private val decoded = new AtomicLong
+  @volatile private var source = initialSource
+  @volatile private var loaded = initialSource == null
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
   def memoryBytes: Long = memory.get
+
+  /** What all that was here needs decoded, however it is kept now. */
+  def decodedBytes: Long = decoded.get
 
   def bucket(index: Int): RowBlock = {
     touched(index) = true
@@ -96,6 +101,46 @@ final class Base private (val buckets: Int, source: BucketSource) {
     }
   }
 
+  /** From now on Redis has these rows too, so that they need not stay in memory. */
+  def attach(copy: BucketSource): Unit = source = copy
+
+  /**
+   * Forgets compressed buckets that Redis has, until so many bytes are free.
+   *
+   * @return bytes that were freed
+   */
+  def drop(bytes: Long): Long = {
+    val before = memory.get
+    var chunk = 0
+    while (source != null && chunk < chunkLocks.length && before - memory.get < bytes) {
+      if (chunkLocks(chunk).tryLock()) {
+        try dropChunk(chunk)
+        finally chunkLocks(chunk).unlock()
+      }
+      chunk += 1
+    }
+    before - memory.get
+  }
+
+  private def dropChunk(chunk: Int): Unit = {
+    val from = chunk * ChunkBuckets
+    val until = math.min(buckets, from + ChunkBuckets)
+    val packed = (from until until).forall { i =>
+      slots.get(i) match {
+        case rows: RowBlock => rows.count == 0
+        case _ => true
+      }
+    }
+    if (packed) {
+      loaded = false
+      var i = from
+      while (i < until) {
+        memory.addAndGet(-sizeOf(slots.getAndSet(i, null)))
+        i += 1
+      }
+    }
+  }
+
   private def loadChunk(chunk: Int): Unit = {
     chunkLocks(chunk).lock()
     try {
@@ -113,7 +158,10 @@ final class Base private (val buckets: Int, source: BucketSource) {
   }
 
   private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
-    if (slots.compareAndSet(index, old, now)) memory.addAndGet(sizeOf(now) - sizeOf(old))
+    if (slots.compareAndSet(index, old, now)) {
+      decoded.accumulateAndGet(memory.addAndGet(sizeOf(now) - sizeOf(old)), math.max(_, _))
+      ()
+    }
 }
 
 object Base {

@@ -169,7 +169,7 @@ object Content {
         if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
       val old = content.base
       val rows = old.rows + layer.rows
-      val bytes = old.memoryBytes + layer.usedBytes
+      val bytes = old.decodedBytes + layer.usedBytes
       val buckets = math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
       val folded = new Array[RowBlock](buckets)
       var i = 0

@@ -10,7 +10,7 @@ private[store] object Background {
   private val log = LoggerFactory.getLogger(getClass)
 
   /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
-  private val helpers = pool("redis-state-background", 1)
+  private val helpers = pool("redis-state-background", 2)
 
   /** Staging of large write sets: commit waits for it. */
   private val stagers = pool("redis-state-stage", 1)

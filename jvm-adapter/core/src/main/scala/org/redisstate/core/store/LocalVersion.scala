@@ -1,5 +1,6 @@
 package org.redisstate.core.store
 
+import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.format.Family
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Content, KeyHash, RowIterator, Slice}
@@ -57,7 +58,7 @@ private[store] final class LocalVersion(
    */
   def scan(body: Content => RowIterator): RowIterator = read { content =>
     content.base.loadAll(() => false)
-    body(content)
+    new LocalVersion.Scan(pin, body(content))
   }
 
   /** Runs a read; when a segment under it was replaced meanwhile, resolves the version again. */
@@ -79,4 +80,17 @@ private[store] final class LocalVersion(
 
 private[store] object LocalVersion {
   private val ReloadsMax = 3
+
+  /** Buckets that were forgotten under way are read again; that they are gone ends the task. */
+  private final class Scan(pin: Pin, rows: RowIterator) extends RowIterator {
+    override def next(key: Slice, value: Slice): Boolean =
+      try rows.next(key, value)
+      catch {
+        case e: SegmentGone =>
+          throw new UnavailableException(
+            s"scan version ${pin.version}: ${e.segment.ident} was replaced while its rows were " +
+              "read, and memory had no room for them. Spark runs the task again; give the " +
+              "executor a larger localMemory.")
+      }
+  }
 }

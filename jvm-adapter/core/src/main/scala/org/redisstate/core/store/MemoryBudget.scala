@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 
 /**
  * The local memory of all stores of an executor. Above it, buckets that nobody touched lately are
- * compressed, then all.
+ * compressed, then all; then compressed ones that Redis has are forgotten until they are touched.
  */
 final class MemoryBudget(val bytesMax: Long) {
   private val stores = ConcurrentHashMap.newKeySet[PartitionStore]
@@ -23,6 +23,11 @@ final class MemoryBudget(val bytesMax: Long) {
       try {
         if (usedBytes > bytesMax) stores.forEach(_.shrink(everything = false))
         if (usedBytes > bytesMax) stores.forEach(_.shrink(everything = true))
+        stores.forEach { store =>
+          val excess = usedBytes - bytesMax
+          if (excess > 0) store.drop(excess)
+          ()
+        }
       } finally checking.set(false)
     }
 }

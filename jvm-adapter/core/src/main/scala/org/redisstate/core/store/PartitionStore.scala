@@ -85,7 +85,7 @@ final class PartitionStore(
       val history = version.history
       val due = history.deltas.size >= DeltasMin &&
         (history.deltaBytes * 2 > history.snapshotBytes || history.deltas.size >= DeltasMax)
-      (due || snapshotWanted) && writeSnapshot(version)
+      (due || snapshotWanted) && trySnapshot(version)
     }
   }
 
@@ -133,6 +133,13 @@ final class PartitionStore(
   private[store] def shrink(everything: Boolean): Unit =
     cached.map(_.content.base).distinct.foreach(_.compress(everything))
 
+  /**
+   * Compressed buckets that Redis has in a snapshot are forgotten, until so many bytes are free.
+   */
+  private[store] def drop(bytes: Long): Long =
+    cached.map(_.content.base).distinct.foldLeft(0L)((freed, base) =>
+      freed + base.drop(bytes - freed))
+
   private def remember(version: LocalVersion): Unit = synchronized {
     if (!closed) cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
   }
@@ -155,13 +162,14 @@ final class PartitionStore(
    * the result.
    */
   private def compact(version: LocalVersion): Unit = {
-    version.read(_.base.loadAll(() => closed))
-    val old = version.content
-    if (!closed && isHeavy(old)) {
-      val now =
-        if (old.layerBytes * FoldShare > old.base.memoryBytes) Content.fold(old, version.hashOf)
-        else new Content(old.base, List(Layer.merge(old.layers)))
-      share(version, old, now)
+    version.read { old =>
+      if (!closed && isHeavy(old)) {
+        old.base.loadAll(() => closed)
+        val now =
+          if (old.layerBytes * FoldShare > old.base.decodedBytes) Content.fold(old, version.hashOf)
+          else new Content(old.base, List(Layer.merge(old.layers)))
+        share(version, old, now)
+      }
     }
   }
 
@@ -183,7 +191,15 @@ final class PartitionStore(
 
   private def isHeavy(content: Content): Boolean =
     content.layers.length > LayersMax ||
-      (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.memoryBytes)
+      (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.decodedBytes)
+
+  private def trySnapshot(version: LocalVersion): Boolean =
+    try writeSnapshot(version)
+    catch {
+      case e: SegmentGone =>
+        log.info("no snapshot of {} now: {} was replaced meanwhile", client.id, e.segment.ident)
+        false
+    }
 
   private def writeSnapshot(version: LocalVersion): Boolean = {
     val folded = version.read { content =>
@@ -207,9 +223,17 @@ final class PartitionStore(
       log.info(
         s"added a snapshot of ${client.id} version ${version.pin.version}: " +
           s"${entry.rows} rows, ${entry.bytes} bytes")
+      if (ordered.isEmpty)
+        attach(folded, Segment(isSnapshot = true, version.pin.version, version.pin.uid, entry))
       forgetDeltas(version, entry.bytes)
     }
     added
+  }
+
+  private def attach(base: Base, snapshot: Segment): Unit = {
+    val loader = new SegmentLoader(client, validator, counters)
+    base.attach(loader.source(snapshot, loader.header(snapshot), () => budget.checkSoon()))
+    budget.checkSoon()
   }
 
   private def without(rows: RowBlock, families: Seq[Int]): RowBlock =
@@ -270,7 +294,8 @@ final class PartitionStore(
       val header = if (segment.isSnapshot) loader.header(segment) else Header.Empty
       if (segment.isSnapshot && header.ordered.isEmpty) {
         families = header.families.getOrElse(families)
-        val base = loader.base(segment, header)
+        val source = loader.source(segment, header, () => budget.checkSoon())
+        val base = Base.remote(segment.entry.buckets, source)
         content = new Content(base, Nil)
         history = History(entry.bytes, Nil)
         readAhead(base)

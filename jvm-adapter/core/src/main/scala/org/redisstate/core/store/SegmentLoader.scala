@@ -25,9 +25,13 @@ private[store] final class SegmentLoader(
   private def headerBlock(segment: Segment): Array[Byte] =
     if (segment.entry.header) client.fetch(segment, Seq(Header.Field)).head else null
 
-  /** A snapshot without ordered families: its buckets stay in Redis until they are touched. */
-  def base(segment: Segment, header: Header): Base =
-    Base.remote(segment.entry.buckets, new SnapshotSource(segment, header))
+  /**
+   * The buckets of a snapshot without ordered families.
+   *
+   * @param grown told when buckets came into memory
+   */
+  def source(segment: Segment, header: Header, grown: () => Unit): BucketSource =
+    new SnapshotSource(segment, header, grown)
 
   /** All rows of a segment; count and checksum are compared with its entry. */
   def layer(segment: Segment, known: Seq[Family]): (Header, Layer) = {
@@ -82,7 +86,8 @@ private[store] final class SegmentLoader(
   }
 
   /** Buckets of a snapshot; when the last one came, all of it is compared with the entry. */
-  private final class SnapshotSource(segment: Segment, header: Header) extends BucketSource {
+  private final class SnapshotSource(segment: Segment, header: Header, grown: () => Unit)
+      extends BucketSource {
     private val reader = new SegmentReader(segment)
     private val lists = listsOf(header.families.getOrElse(Nil))
     private val heads = new ConcurrentHashMap[String, EncodedField]
@@ -99,6 +104,7 @@ private[store] final class SegmentLoader(
       }.toArray
       chunks.add(from)
       if (chunks.size * Base.ChunkBuckets >= segment.entry.buckets) checkWhole()
+      grown()
       rows
     }
 

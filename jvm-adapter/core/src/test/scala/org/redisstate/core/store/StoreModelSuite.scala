@@ -115,6 +115,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
           store.snapshotIfDue()
           if (random.nextInt(4) == 0) store = p.store("a")
           if (random.nextInt(3) == 0) store.shrink(everything = random.nextBoolean())
+          if (random.nextInt(3) == 0) store.drop(random.nextInt(100000).toLong)
           assert(store.client.verify().damaged.isEmpty)
         }
         compare(p.store("a reader").open(15), model)

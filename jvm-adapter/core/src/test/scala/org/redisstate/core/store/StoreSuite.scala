@@ -251,6 +251,25 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(rows(store.open(1).iterator(0)).size == 20000)
   }
 
+  partition("compressed buckets that a snapshot has are forgotten and read again") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 20000).foreach(i => put(s, key(0, s"k$i"), s"v$i")))
+    store.open(1)
+    store.requestSnapshot()
+    assert(store.snapshotIfDue())
+    commit(store, 1)(put(_, key(0, "k5"), "new"))
+    store.shrink(everything = true)
+    val before = store.localBytes
+    assert(store.drop(before / 2) >= before / 2 && store.localBytes <= before / 2)
+    store.drop(Long.MaxValue)
+    assert(store.localBytes < 5000)
+    val loaded = store.counters.bucketsLoaded.get
+    assert(read(store.open(2), key(0, "k77")).contains("v77"))
+    assert(read(store.open(2), key(0, "k5")).contains("new"))
+    assert(store.counters.bucketsLoaded.get - loaded <= 2 * Base.ChunkBuckets)
+    assert(rows(store.open(2).iterator(0)).size == 20000)
+  }
+
   test("a version whose segment was replaced under it is read again") {
     val gone = Segment.parse("s:1:u", "w 1 1 1 1 1 0 h")
     val lost = new Content(Base.remote(1, (_, _) => throw new SegmentGone(gone)), Nil)
