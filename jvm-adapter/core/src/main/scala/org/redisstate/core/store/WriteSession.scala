@@ -6,7 +6,7 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{InternalException, RedisStateException}
+import org.redisstate.core.errors.{FullException, InternalException, RedisStateException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
@@ -48,7 +48,9 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   private var writer: SegmentWriter = _
   @volatile private var staging: List[Future[_]] = Nil
-  @volatile private var sent = false
+
+  /** Blocks of a refused commit may be in Redis; of an unreachable one they expire by themselves. */
+  @volatile private var refused = false
   private var hashOf: KeyHash = KeyHash.of(families)
 
   def pin: Pin = base.pin
@@ -189,8 +191,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     takeOver()
     val pin = Pin(version + 1, uid)
     val (entry, rest) = encode()
-    sent = true
-    client.commit(store.holder(), base.pin, uid, entry, rest, writer.allFields)
+    publish(entry, rest)
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     val layers = own.filterNot(_.isEmpty)
     layers.foreach(_.trim())
@@ -203,9 +204,17 @@ final class WriteSession private[store] (base: OpenVersion) {
     pin
   }
 
+  private def publish(entry: Entry, rest: Seq[EncodedField]): Unit =
+    try client.commit(store.holder(), base.pin, uid, entry, rest, writer.allFields)
+    catch {
+      case e: FullException =>
+        refused = true
+        throw e
+    }
+
   /** Gives the attempt up. May come twice, from any thread, with Redis down; never throws. */
   def abort(): Unit =
-    if (cycle.follow(LifeCycle.Abort) && (sent || staging.nonEmpty)) {
+    if (cycle.follow(LifeCycle.Abort) && (refused || staging.nonEmpty)) {
       staging.foreach(awaitEnd)
       client.abort(ident)
     }
