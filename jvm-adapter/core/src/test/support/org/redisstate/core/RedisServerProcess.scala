@@ -5,17 +5,17 @@ import java.util.concurrent.TimeUnit
 
 import scala.util.{Try, Using}
 
-/** A private server on a free loopback port, from PATH; always stopped. */
+/**
+ * A private server on a free loopback port; always stopped. The program is the one that the
+ * environment variable `REDIS_STATE_SERVER` names, else the first on PATH.
+ */
 final class RedisServerProcess(options: String*) extends AutoCloseable {
-  val port: Int =
-    Using.resource(new ServerSocket(0, 1, InetAddress.getLoopbackAddress))(_.getLocalPort)
+  val port: Int = RedisServerProcess.freePort()
   val url: String = s"redis://127.0.0.1:$port/0"
   private val process = start()
 
   private def start(): Process = {
-    val program = Seq("valkey-server", "redis-server").find(onPath).getOrElse(
-      throw new IllegalStateException(
-        "no valkey-server or redis-server on PATH: run `make test`, which installs one"))
+    val program = RedisServerProcess.program
     val command = Seq(
       program,
       "--port",
@@ -49,9 +49,6 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
     started
   }
 
-  private def onPath(name: String): Boolean =
-    sys.env.getOrElse("PATH", "").split(':').exists(dir => new java.io.File(dir, name).canExecute)
-
   override def close(): Unit = {
     process.destroyForcibly()
     process.waitFor(10, TimeUnit.SECONDS)
@@ -59,7 +56,27 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
   }
 }
 
-private object RedisServerProcess {
-  val PollsMax = 600
-  val PollMs = 50L
+object RedisServerProcess {
+  private val PollsMax = 600
+  private val PollMs = 50L
+  private val BusOffset = 10000
+
+  /** Path or name of the server program that the tests run on. */
+  lazy val program: String = sys.env
+    .get("REDIS_STATE_SERVER")
+    .filter(_.nonEmpty)
+    .orElse(Seq("valkey-server", "redis-server").find(onPath))
+    .getOrElse(
+      throw new IllegalStateException(
+        "no valkey-server or redis-server on PATH: run `make test`, which installs one"))
+
+  /** A port that is free now, and low enough for a cluster's bus port above it. */
+  def freePort(): Int = Iterator
+    .continually(
+      Using.resource(new ServerSocket(0, 1, InetAddress.getLoopbackAddress))(_.getLocalPort))
+    .dropWhile(_ + BusOffset > 65535)
+    .next()
+
+  private def onPath(name: String): Boolean =
+    sys.env.getOrElse("PATH", "").split(':').exists(dir => new java.io.File(dir, name).canExecute)
 }

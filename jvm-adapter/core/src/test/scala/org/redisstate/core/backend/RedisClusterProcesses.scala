@@ -1,0 +1,109 @@
+package org.redisstate.core.backend
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path}
+import java.util.Comparator
+
+import scala.util.Using
+
+import redis.clients.jedis.Jedis
+import redis.clients.jedis.commands.ProtocolCommand
+import redis.clients.jedis.util.JedisClusterCRC16
+
+import org.redisstate.core.RedisServerProcess
+
+/** Masters of one cluster on loopback, with all slots shared out evenly; always stopped. */
+private[backend] final class RedisClusterProcesses(masters: Int) extends AutoCloseable {
+  import RedisClusterProcesses._
+
+  private val folder = Files.createTempDirectory("rs-cluster")
+  val nodes: Seq[RedisServerProcess] = (0 until masters).map { n =>
+    val dir = Files.createDirectory(folder.resolve(n.toString))
+    new RedisServerProcess(
+      "--cluster-enabled",
+      "yes",
+      "--cluster-node-timeout",
+      NodeTimeoutMs.toString,
+      "--cluster-require-full-coverage",
+      "no",
+      "--databases",
+      "1",
+      "--dir",
+      dir.toString
+    )
+  }
+  private val ids = nodes.map(node => ask(node, "MYID"))
+  join()
+
+  def slotOf(key: String): Int = JedisClusterCRC16.getSlot(key)
+
+  /** Index of the node to which a slot was given at the start. */
+  def ownerOf(slot: Int): Int = slot * masters / Slots
+
+  /** Opens the migration of a slot; keys stay where they are until `moveKeys`. */
+  def beginMigration(slot: Int, from: Int, to: Int): Unit = {
+    ask(nodes(to), "SETSLOT", slot.toString, "IMPORTING", ids(from))
+    ask(nodes(from), "SETSLOT", slot.toString, "MIGRATING", ids(to))
+    ()
+  }
+
+  def moveKeys(from: Int, to: Int, keys: Seq[String]): Unit =
+    Using.resource(new Jedis("127.0.0.1", nodes(from).port)) { jedis =>
+      val args = Seq("127.0.0.1", nodes(to).port.toString, "", "0", "5000", "KEYS") ++ keys
+      jedis.sendCommand(named("MIGRATE"), args: _*)
+      ()
+    }
+
+  def endMigration(slot: Int, to: Int): Unit = {
+    ask(nodes(to), "SETSLOT", slot.toString, "NODE", ids(to))
+    nodes.indices.filter(_ != to).foreach { n =>
+      ask(nodes(n), "SETSLOT", slot.toString, "NODE", ids(to))
+    }
+  }
+
+  override def close(): Unit = {
+    nodes.foreach(_.close())
+    Using.resource(Files.walk(folder)) { paths =>
+      paths.sorted(Comparator.reverseOrder[Path]).forEach(path => {
+        Files.deleteIfExists(path); ()
+      })
+    }
+  }
+
+  private def join(): Unit = {
+    nodes.indices.foreach { n =>
+      ask(nodes(n), "SET-CONFIG-EPOCH", (n + 1).toString)
+      ask(nodes(n), "ADDSLOTS" +: (0 until Slots).filter(ownerOf(_) == n).map(_.toString): _*)
+    }
+    nodes.tail.foreach(node => ask(nodes.head, "MEET", "127.0.0.1", node.port.toString))
+    val joined = Iterator
+      .continually(nodes.forall { node =>
+        val info = ask(node, "INFO")
+        info.contains("cluster_state:ok") && info.contains(s"cluster_known_nodes:$masters") &&
+        info.contains(s"cluster_size:$masters")
+      })
+      .take(PollsMax)
+      .exists { ready =>
+        if (!ready) Thread.sleep(PollMs)
+        ready
+      }
+    if (!joined) {
+      close()
+      throw new IllegalStateException("the nodes of the cluster did not find each other")
+    }
+  }
+
+  private def ask(node: RedisServerProcess, args: String*): String =
+    Using.resource(new Jedis("127.0.0.1", node.port)) { jedis =>
+      new String(jedis.sendCommand(named("CLUSTER"), args: _*).asInstanceOf[Array[Byte]], UTF_8)
+    }
+}
+
+private[backend] object RedisClusterProcesses {
+  val Slots = 16384
+  val NodeTimeoutMs = 2000
+  val PollsMax = 600
+  val PollMs = 50L
+
+  def named(name: String): ProtocolCommand = () => name.getBytes(UTF_8)
+}
