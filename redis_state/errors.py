@@ -27,6 +27,7 @@ class Kind(str, Enum):
     MARKER_MISSING = "MARKER_MISSING"
     CHECKPOINT_MOVED_OR_COPIED = "CHECKPOINT_MOVED_OR_COPIED"
     LIMIT = "LIMIT"
+    USAGE = "USAGE"
     INTERNAL = "INTERNAL"
 
     def __str__(self) -> str:
@@ -153,6 +154,12 @@ class LimitError(RedisStateError):
 
     kinds = (Kind.LIMIT,)
     default_advice = "Make the row smaller: a key may have 1 MiB, a value 64 MiB."
+
+
+class UsageError(RedisStateError):
+    """A call that cannot be served: a store that is done, a key or value that has no encoding."""
+
+    kinds = (Kind.USAGE,)
 
 
 class StateError(RedisStateError):

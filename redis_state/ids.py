@@ -8,6 +8,7 @@ from dataclasses import dataclass
 DEFAULT_STORE = "default"
 EMPTY_UID = "-"
 NUMBER_MAX = (1 << 63) - 1
+_SHOWN_MAX = 80
 
 _GEN = re.compile(r"[0-9a-f]{32}")
 _UID = re.compile(r"[0-9A-Za-z_.-]{1,64}")
@@ -58,6 +59,48 @@ class PartitionId:
     def __str__(self) -> str:
         of = self.store
         return f"operator {of.operator} partition {self.partition} store {of.store}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreId:
+    """One partition of a store that Python keeps, by the name of its checkpoint.
+
+    Attributes:
+        checkpoint: Any text that UTF-8 can write: a name, not a folder.
+        operator_id: Tells the stores of one checkpoint apart, as Spark's operator ids do.
+        store_name: Any text but the empty one.
+    """
+
+    checkpoint: str
+    operator_id: int
+    partition_id: int
+    store_name: str = DEFAULT_STORE
+
+    def __str__(self) -> str:
+        name = self.checkpoint if len(self.checkpoint) <= _SHOWN_MAX else _shortened(self)
+        of = f"operator {self.operator_id} partition {self.partition_id}"
+        return f"checkpoint {name!r} {of} store {self.store_name[:_SHOWN_MAX]!r}"
+
+    def partition(self, gen: str, *, tenant: str = "") -> PartitionId:
+        """What the keys of this partition are made of."""
+        store = StoreId(gen, self.operator_id, self.store_name, tenant)
+        return PartitionId(store, self.partition_id)
+
+
+def _shortened(id_: StateStoreId) -> str:
+    return f"{id_.checkpoint[:_SHOWN_MAX]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreProviderId:
+    """A partition as one run of a query sees it.
+
+    Attributes:
+        run_id: Spark's run id, or any text of 1 to 64 letters, digits, ``_``, ``.`` or ``-``.
+    """
+
+    store_id: StateStoreId
+    run_id: str
 
 
 @dataclass(frozen=True, slots=True)

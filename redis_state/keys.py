@@ -53,6 +53,16 @@ def checkpoints(*, tenant: str = "") -> str:
     return f"{{{tenant}rs}}:c"
 
 
+def names(*, tenant: str = "") -> str:
+    """The hash that gives checkpoints of Python stores, which have names, their ids."""
+    return f"{{{tenant}rs}}:n"
+
+
+def name_field(name: str) -> str:
+    """The field of a checkpoint's name: the SHA-256 of its UTF-8, since names may be any text."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 def instance(id_: PartitionId) -> str:
     """Who serves a partition."""
     of = id_.store

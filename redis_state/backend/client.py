@@ -10,10 +10,15 @@ import redis
 
 from redis_state.backend.connection import final_error, hint, new_connections, refused
 from redis_state.backend.replies import failure, is_transient
-from redis_state.backend.script import Command
+from redis_state.backend.script import Command, Script
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
-from redis_state.errors import UnavailableError
+from redis_state.errors import (
+    CommitOutcomeUnknownError,
+    FormatError,
+    InternalError,
+    UnavailableError,
+)
 
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
@@ -49,19 +54,69 @@ class Client:
             UnavailableError: The deadline passed.
             RedisStateError: The server refuses a command for good.
         """
+        return self._until_answered(
+            attempted, lambda: self._checked(attempted, self._exchange(attempted, commands))
+        )
+
+    def script(
+        self, attempted: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
+    ) -> list[str]:
+        """The words that a script answers, which the server learns where it does not know it.
+
+        Raises:
+            UnavailableError: The deadline passed.
+            RedisStateError: The server refuses the script for good.
+        """
+
+        def once() -> list[Any]:
+            replies = self._exchange(attempted, [script.by_hash(keys, *args)])
+            if isinstance(replies[0], redis.exceptions.NoScriptError):
+                replies = self._exchange(attempted, [script.by_text(keys, *args)])
+            return self._checked(attempted, replies)
+
+        return words(attempted, self._until_answered(attempted, once)[0])
+
+    def transaction(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+        """The replies of `MULTI` … `EXEC` in one write; none of them is an error.
+
+        A lost reply is resolved by sending the same again, so the commands are idempotent.
+
+        Raises:
+            CommitOutcomeUnknownError: The deadline passed, and it may have been applied.
+            RedisStateError: The server refuses a command for good.
+        """
+
+        def once() -> list[Any]:
+            replies = self._exchange(attempted, [("MULTI",), *commands, ("EXEC",)])
+            # A command that could not be queued says why; EXEC then only says that it was so.
+            self._checked(attempted, replies)
+            results = replies[-1]
+            if not isinstance(results, list) or len(results) != len(commands):
+                raise InternalError(attempted, found="EXEC answered something else than results")
+            return self._checked(attempted, results)
+
+        return self._until_answered(attempted, once, late=CommitOutcomeUnknownError)
+
+    def _until_answered(
+        self,
+        attempted: str,
+        once: Callable[[], list[Any]],
+        *,
+        late: type[UnavailableError] | type[CommitOutcomeUnknownError] = UnavailableError,
+    ) -> list[Any]:
         end = self._clock.monotonic_s() + self._deadline_s
         tries = 0
         while True:
             tries += 1
             try:
-                return self._exchange(attempted, commands)
+                return once()
             except _TryAgainError as error:
                 left = end - self._clock.monotonic_s()
                 if left <= 0:
-                    raise UnavailableError(
+                    raise late(
                         attempted,
                         found=f"{self._config.url.url} gave no answer in {tries} tries: {error}",
-                        advice=f"{UnavailableError.default_advice} {error.hint}".rstrip(),
+                        advice=f"{late.default_advice} {error.hint}".rstrip(),
                     ) from error.__cause__
                 ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
                 wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
@@ -85,12 +140,29 @@ class Client:
             if isinstance(error, redis.ResponseError):
                 raise _judged(attempted, _message(error)) from error
             raise _TryAgainError(type(error).__name__, hint(error, self._config)) from error
+        return replies
+
+    def _checked(self, attempted: str, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, redis.AuthenticationError):
                 raise refused(attempted, str(reply))
             if isinstance(reply, redis.RedisError):
                 raise _judged(attempted, _message(reply)) from reply
         return replies
+
+
+def words(attempted: str, reply: object) -> list[str]:
+    """What a script answered, as text.
+
+    Raises:
+        FormatError: It is no array of ASCII words.
+    """
+    try:
+        if isinstance(reply, list):
+            return [word.decode("ascii") for word in reply]
+    except (AttributeError, UnicodeDecodeError):
+        pass
+    raise FormatError(attempted, found="the answer of its script is malformed")
 
 
 class _TryAgainError(Exception):

@@ -1,0 +1,181 @@
+"""Keys and values to bytes and back (docs/format.md, section 10)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
+from redis_state.errors import FormatError, UsageError
+from redis_state.ordered_key import decode_key, encode_key, prefix_range
+
+Range = tuple[bytes, bytes | None]
+"""Encoded keys from the first up to, not including, the second; ``None`` is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a store writes its keys and values; all functions are pure.
+
+    Attributes:
+        name: Kept with the state: a store is opened with the codec that wrote it.
+        prefix_range: The encoded keys that a `prefix_scan` means.
+    """
+
+    name: str
+    encode_key: Callable[[Any], bytes]
+    decode_key: Callable[[bytes], Any]
+    encode_value: Callable[[Any], bytes]
+    decode_value: Callable[[bytes], Any]
+    prefix_range: Callable[[Any], Range]
+
+    def with_values(self, kind: type) -> Codec:
+        """The same with values of a dataclass, kept as a map, or of a named tuple, as an array.
+
+        Fields that were added since a value was written take their defaults, and those that the
+        class has no longer are left out.
+
+        Raises:
+            UsageError: The class is neither.
+        """
+        to_plain, from_plain = _plain(kind, by_name=is_dataclass(kind))
+        encode, decode = self.encode_value, self.decode_value
+        return replace(
+            self,
+            encode_value=lambda value: encode(to_plain(value)),
+            decode_value=lambda data: from_plain(decode(data)),
+        )
+
+    def with_keys(self, kind: type) -> Codec:
+        """The same with keys of a dataclass or named tuple, which are tuples of their fields.
+
+        Raises:
+            UsageError: The class is neither.
+        """
+        to_plain, from_plain = _plain(kind, by_name=False)
+        encode, decode = self.encode_key, self.decode_key
+        return replace(
+            self,
+            encode_key=lambda key: encode(to_plain(key)),
+            decode_key=lambda data: from_plain(decode(data)),
+        )
+
+
+def unencodable(what: str, value: object, *, found: str = "") -> UsageError:
+    """The error for what has no encoding; it names the type, never the value."""
+    return UsageError(
+        f"encoding {what}",
+        found=found or f"its type is {_name(type(value))}, which has no encoding",
+        advice="Nothing was written. docs/python-store.md lists the types; a codec adds others.",
+    )
+
+
+def _name(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _plain(kind: type, *, by_name: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    if is_dataclass(kind):
+        names = tuple(one.name for one in fields(kind) if one.init)
+        optional = {
+            one.name
+            for one in fields(kind)
+            if one.default is not MISSING or one.default_factory is not MISSING
+        }
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        names = tuple(kind._fields)
+        optional = set(getattr(kind, "_field_defaults", {}))
+    else:
+        raise UsageError(
+            "making a codec",
+            found=f"{_name(kind)} is neither a dataclass nor a named tuple",
+            advice="Give such a class, or a Codec with functions of your own.",
+        )
+
+    def to_plain(value: Any) -> Any:
+        if type(value) is not kind:
+            raise unencodable(f"a {_name(kind)}", value)
+        items = [getattr(value, name) for name in names]
+        return dict(zip(names, items, strict=True)) if by_name else tuple(items)
+
+    def from_plain(plain: Any) -> Any:
+        found = plain if by_name else dict(zip(names, plain, strict=False))
+        missing = [name for name in names if name not in found and name not in optional]
+        if missing:
+            raise FormatError(
+                f"decoding a {_name(kind)}",
+                found=f"field '{missing[0]}' is not in what was written, and has no default",
+                advice="Give the field a default.",
+            )
+        return kind(**{name: found[name] for name in names if name in found})
+
+    return to_plain, from_plain
+
+
+def _as_bytes(what: str) -> Callable[[Any], bytes]:
+    def encode(value: Any) -> bytes:
+        if type(value) is bytes:
+            return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        raise unencodable(what, value)
+
+    return encode
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+def _bytes_prefix(prefix: Any) -> Range:
+    encoded = _as_bytes("a prefix")(prefix)
+    kept = encoded.rstrip(b"\xff")
+    return encoded, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+class _Packers(threading.local):
+    """A packer is not to be shared between threads, and making one costs more than packing."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(use_bin_type=True, strict_types=True, default=_default).pack
+
+
+def _default(value: object) -> object:
+    if type(value) is tuple:
+        return list(value)
+    if type(value) is int:
+        raise unencodable("a value", value, found="it has a whole number of more than 64 bits")
+    raise unencodable("a value", value)
+
+
+_packers = _Packers()
+
+
+def _pack(value: Any) -> bytes:
+    try:
+        packed: bytes = _packers.pack(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Types are judged by `_default`; what is left are broken texts, nesting and sizes.
+        broken = isinstance(error, UnicodeEncodeError)
+        found = (
+            "a text that UTF-8 cannot write" if broken else "nesting or a size that is too large"
+        )
+        raise unencodable("a value", value, found=f"its {_name(type(value))} has {found}") from None
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FormatError("decoding a value", found="the bytes are no MessagePack") from error
+
+
+RAW = Codec("raw", _as_bytes("a key"), _same, _as_bytes("a value"), _same, _bytes_prefix)
+"""Keys and values are bytes; the order is that of unsigned bytes."""
+
+MSGPACK = Codec("msgpack", encode_key, decode_key, _pack, _unpack, prefix_range)
+"""Keys are plain Python values in their own order, values whatever MessagePack can hold."""

@@ -1,0 +1,193 @@
+"""Python keys as bytes whose order is the order of the keys (docs/format.md, section 10.2)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from redis_state.errors import FormatError, UsageError
+
+NIL, FALSE, TRUE = 0x01, 0x02, 0x03
+ZERO = 0x14
+FLOAT, BYTES, TEXT, TUPLE, MAP = 0x21, 0x28, 0x30, 0x38, 0x40
+END = b"\0"
+_ESCAPED = b"\0\xff"
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
+_INT_BYTES_MAX = 8
+_DEPTH_MAX = 32
+_SIGN = 1 << 63
+_ALL = (1 << 64) - 1
+_DOUBLE = struct.Struct(">d")
+_WORD = struct.Struct(">Q")
+_NAN = b"\x21\xff\xf8\0\0\0\0\0\0"
+
+
+def encode_key(key: Any) -> bytes:
+    """A key as bytes.
+
+    Raises:
+        UsageError: It holds something that has no encoding; the type is named.
+    """
+    if type(key) is str:
+        return b"\x30" + _utf8(key).replace(END, _ESCAPED) + END
+    return _encode(key, 0)
+
+
+def decode_key(data: bytes) -> Any:
+    """A key from its bytes; lists come back as tuples.
+
+    Raises:
+        FormatError: The bytes are no key.
+    """
+    key, end = _decode(data, 0, 0)
+    if end != len(data):
+        raise _bad("bytes follow behind the end")
+    return key
+
+
+def prefix_range(prefix: Any) -> tuple[bytes, bytes | None]:
+    """The range of keys that begin with a tuple's elements, a text or bytes.
+
+    Raises:
+        UsageError: The prefix is of another type, or has no encoding.
+    """
+    if not isinstance(prefix, (tuple, list, str, bytes)):
+        raise UsageError(
+            "scanning keys by a prefix",
+            found=f"the prefix is of type {type(prefix).__name__}",
+            advice="Give the first elements as a tuple, or the beginning of a text or of bytes.",
+        )
+    start = encode_key(prefix)[:-1]
+    if isinstance(prefix, (tuple, list)):
+        # No tag is 0xFF; a longer element goes on with 0x00 0xFF, which is none of ours.
+        return start, start + b"\xff"
+    kept = start.rstrip(b"\xff")
+    return start, kept[:-1] + bytes([kept[-1] + 1])
+
+
+def _encode(value: Any, depth: int) -> bytes:
+    kind = type(value)
+    if kind is str:
+        return b"\x30" + _utf8(value).replace(END, _ESCAPED) + END
+    if kind is int:
+        return _encode_int(value)
+    if kind is bytes:
+        escaped: bytes = value.replace(END, _ESCAPED)
+        return b"\x28" + escaped + END
+    if kind is tuple or kind is list:
+        if depth == _DEPTH_MAX:
+            raise _unencodable(value, f"it is nested more than {_DEPTH_MAX} levels deep")
+        return b"\x38" + b"".join([_encode(item, depth + 1) for item in value]) + END
+    if value is None:
+        return b"\x01"
+    if kind is bool:
+        return b"\x03" if value else b"\x02"
+    if kind is float:
+        return _encode_float(value)
+    if kind is dict:
+        if depth == _DEPTH_MAX:
+            raise _unencodable(value, f"it is nested more than {_DEPTH_MAX} levels deep")
+        items: list[tuple[bytes, bytes]] = [
+            (_encode(k, depth + 1), _encode(v, depth + 1)) for k, v in value.items()
+        ]
+        return b"\x40" + b"".join([k + v for k, v in sorted(items)]) + END
+    raise _unencodable(value)
+
+
+def _encode_int(value: int) -> bytes:
+    if not _INT_MIN <= value <= _INT_MAX:
+        raise _unencodable(value, "it is a whole number of more than 64 bits")
+    size = (value.bit_length() + 7) // 8
+    if value >= 0:
+        return bytes([ZERO + size]) + value.to_bytes(size, "big")
+    size = ((-value).bit_length() + 7) // 8
+    return bytes([ZERO - size]) + (value + (1 << 8 * size) - 1).to_bytes(size, "big")
+
+
+def _encode_float(value: float) -> bytes:
+    if math.isnan(value):
+        return _NAN
+    (word,) = _WORD.unpack(_DOUBLE.pack(value + 0.0))
+    return b"\x21" + _WORD.pack(word ^ _ALL if word & _SIGN else word | _SIGN)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _unencodable(text, "it is a str with half of a surrogate pair") from None
+
+
+def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    if at >= len(data) or depth > _DEPTH_MAX:
+        raise _bad("it ends early, or is nested too deep")
+    tag = data[at]
+    at += 1
+    if tag == TEXT:
+        raw, at = _escaped(data, at)
+        try:
+            return raw.decode(), at
+        except UnicodeDecodeError as error:
+            raise _bad("a text is no UTF-8") from error
+    if ZERO - _INT_BYTES_MAX <= tag <= ZERO + _INT_BYTES_MAX:
+        return _decode_int(data, at, tag - ZERO)
+    if tag == BYTES:
+        return _escaped(data, at)
+    if tag in (TUPLE, MAP):
+        return _decode_items(data, at, depth, tag)
+    if tag == FLOAT:
+        word = int.from_bytes(data[at : at + 8], "big")
+        if at + 8 > len(data):
+            raise _bad("it ends early")
+        raw = _WORD.pack(word ^ _SIGN if word & _SIGN else word ^ _ALL)
+        return _DOUBLE.unpack(raw)[0], at + 8
+    if tag in (NIL, FALSE, TRUE):
+        return (None, False, True)[tag - NIL], at
+    raise _bad("a tag is unknown")
+
+
+def _decode_items(data: bytes, at: int, depth: int, tag: int) -> tuple[Any, int]:
+    items: list[Any] = []
+    while data[at : at + 1] != END:
+        item, at = _decode(data, at, depth + 1)
+        items.append(item)
+    if tag == TUPLE:
+        return tuple(items), at + 1
+    if len(items) % 2:
+        raise _bad("a map has a key without a value")
+    try:
+        return dict(zip(items[::2], items[1::2], strict=True)), at + 1
+    except TypeError:
+        raise _bad("a map has a key that is a map") from None
+
+
+def _decode_int(data: bytes, at: int, size: int) -> tuple[int, int]:
+    end = at + abs(size)
+    if end > len(data):
+        raise _bad("it ends early")
+    number = int.from_bytes(data[at:end], "big")
+    return (number if size >= 0 else number - (1 << 8 * -size) + 1), end
+
+
+def _escaped(data: bytes, at: int) -> tuple[bytes, int]:
+    end = data.find(END, at)
+    while end >= 0 and data[end + 1 : end + 2] == b"\xff":
+        end = data.find(END, end + 2)
+    if end < 0:
+        raise _bad("it ends early")
+    return data[at:end].replace(_ESCAPED, END), end + 1
+
+
+def _unencodable(value: object, found: str = "") -> UsageError:
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return UsageError(
+        "encoding a key",
+        found=found or f"its type is {name}, which has no encoding as a key",
+        advice="Nothing was written. docs/python-store.md lists the types; a codec adds others.",
+    )
+
+
+def _bad(found: str) -> FormatError:
+    return FormatError("decoding a key", found=found)

@@ -1,0 +1,22 @@
+"""The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name."""
+
+from redis_state.protocol.partition import Opened, PartitionClient, RetainReport, SegmentGoneError
+from redis_state.protocol.runs import (
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    find_run,
+    register_run,
+)
+
+__all__ = [
+    "Opened",
+    "PartitionClient",
+    "RegisteredRun",
+    "RetainReport",
+    "SegmentGoneError",
+    "checkpoint_gen",
+    "confirm_checkpoint",
+    "find_run",
+    "register_run",
+]

@@ -1,0 +1,336 @@
+"""The steps of one partition (docs/format.md, sections 6 to 8). Keeps nothing but counters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client, words
+from redis_state.backend.script import Command, script
+from redis_state.errors import ConflictError, FormatError, FullError, RedisStateError
+from redis_state.format.entry import Entry, Segment, parse_segment
+from redis_state.ids import EMPTY, PartitionId, Pin, text_number
+from redis_state.protocol.refusal import refusal
+from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
+
+DROPPED_TTL_MS = 10 * 60 * 1000
+"""A segment that was dropped lives this long for readers under way."""
+
+_CHECKPOINT_FORMAT = "1"
+_CACHED_MAX = 4
+_REREGISTER_MAX = 2
+_ACQUIRE_TRIES_MAX = 5
+_PUBLISH_TRIES_MAX = 5
+_CHUNK_BYTES_MAX = 1 << 20
+_CHUNK_FIELDS_MAX = 1024
+_READ_BYTES_MAX = 16 << 20
+_HEAD_WORDS = 8
+
+log = logging.getLogger(__name__)
+
+Fields = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What `open` found: apply the segments, oldest first, over `start`.
+
+    Attributes:
+        held: Whether the caller's run holds the partition.
+        opened: The newest version that a task of the holding run opened.
+        start: A pin that the caller has cached, or `EMPTY` if the oldest segment stands alone.
+        segments: Newest first.
+    """
+
+    pin: Pin
+    held: bool
+    opened: int
+    floor: int
+    start: Pin
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetainReport:
+    """What retention did.
+
+    Attributes:
+        floor: The lowest version that is kept.
+        dropped: Segments taken out of the manifest.
+        kept: Segments left in it.
+    """
+
+    floor: int
+    dropped: int
+    dropped_bytes: int
+    kept: int
+
+
+class SegmentGoneError(Exception):
+    """A segment is not whole any more: maintenance replaced it, or it was destroyed."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment.ident)
+        self.segment = segment
+
+
+class PartitionClient:
+    """Sends the steps of one partition.
+
+    Args:
+        versions_to_retain: Versions below the opened one that stay loadable.
+        keep_ms: 0, or the expiry of every key of an ephemeral checkpoint.
+        where: What errors call the partition; empty means by its numbers.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        id_: PartitionId,
+        *,
+        versions_to_retain: int,
+        keep_ms: int = 0,
+        where: str = "",
+    ) -> None:
+        self.id = id_
+        self._client = client
+        self._meta = keys.meta(id_)
+        self._where = where or str(id_)
+        self._retain = str(versions_to_retain)
+        self._keep_ms = str(keep_ms)
+
+    def open(self, run_id: str, version: int | None, cached: Sequence[Pin] = ()) -> Opened:
+        """Open a version, which pins it if the run holds the partition.
+
+        Args:
+            run_id: Empty for a reader, which changes nothing.
+            version: ``None`` for the newest confirmed one.
+
+        Raises:
+            StateError: The version is not there.
+            ConflictError: The holding run went on, or reads another copy of the version.
+        """
+        wanted = "opened" if version is None else str(version)
+        pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
+        what = f"opening version {wanted} of the state"
+        reply = self._script(what, "open", [], [run_id, wanted, "", *pairs])
+        if reply == ["EMPTY"]:
+            return Opened(EMPTY, False, 0, 0, EMPTY, ())
+        if reply[:1] != ["OK"] or len(reply) < _HEAD_WORDS or len(reply) % 2:
+            raise refusal(what, reply, where=self._where, version=version or 0)
+        numbers = [text_number(reply[place]) for place in (1, 4, 5, 6)]
+        if any(number is None for number in numbers):
+            raise FormatError(what, found="the answer of its script is malformed")
+        at, opened, floor, start = (number or 0 for number in numbers)
+        segments = map(parse_segment, reply[_HEAD_WORDS::2], reply[_HEAD_WORDS + 1 :: 2])
+        pins = Pin(at, reply[2]), Pin(start, reply[7])
+        return Opened(pins[0], reply[3] == "1", opened, floor, pins[1], tuple(segments))
+
+    def latest(self) -> int | None:
+        """The newest published version; ``None`` if nothing was ever written."""
+        (found,) = self._client.call("looking for the newest version", [("HGET", self._meta, "l")])
+        return None if found is None else int(found)
+
+    def acquire(self, run: RegisteredRun, pin: Pin) -> RegisteredRun:
+        """Take the partition for a run that is about to write on top of a version.
+
+        Returns:
+            The run, with a greater epoch if it had to register again.
+
+        Raises:
+            ConflictError: A newer run holds it, or the version was replaced.
+            StateError: The version is not there any more.
+        """
+        what = f"acquiring the partition at version {pin.version}"
+        for tries in range(_ACQUIRE_TRIES_MAX):
+            args = [run.run_id, str(run.epoch), "1" if run.by_driver else "0", str(pin.version)]
+            args += [pin.uid, self._retain, str(DROPPED_TTL_MS), _CHECKPOINT_FORMAT, self._keep_ms]
+            reply = self._script(what, "acquire", [], args)
+            match reply:
+                case ["OK", dropped]:
+                    if dropped != "0":
+                        log.info("%s: %s: %s later segments dropped", self.id, what, dropped)
+                    return run
+                case ["REOPEN", _]:
+                    self.open(run.run_id, pin.version)
+                case ["FENCED", "epoch", found] if tries < _REREGISTER_MAX and self._newest(run):
+                    run = self._register_above(run, int(found))
+                case _:
+                    raise refusal(what, reply, where=self._where, version=pin.version)
+        raise ConflictError(
+            what, found="it changes hands faster than it can be taken", where=self._where
+        )
+
+    def stage(self, ident: str, name: str, fields: Fields) -> None:
+        """Store blocks of a segment ahead of its publication; without fields, its heartbeat.
+
+        Args:
+            ident: What stands behind ``P:`` in the segment's key.
+            name: Its field in the manifest.
+        """
+        for chunk in chunks(fields) if fields else iter([fields]):
+            args = [name, str(STAGED_TTL_MS), *_flat(chunk)]
+            reply = self._script(f"staging blocks of {ident}", "stage", [ident], args)
+            self._check_staged(f"staging blocks of {ident}", reply, version=0)
+
+    def commit(
+        self, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, fields: Fields
+    ) -> None:
+        """Publish the version after `parent`.
+
+        Raises:
+            ConflictError: Another run or attempt was faster.
+            StateError: The version under it was lost.
+            CommitOutcomeUnknownError: The server did not answer until the deadline.
+        """
+        what = f"committing version {parent.version + 1}"
+        ident = f"d:{parent.version + 1}:{uid}"
+        *early, last = list(chunks(fields)) or [{}]
+        for tries in range(_PUBLISH_TRIES_MAX):
+            for chunk in early:
+                self.stage(ident, ident, chunk)
+            reply = self._publish(what, run, parent, uid, entry, last)
+            match reply:
+                case ["OK"] | ["ALREADY"]:
+                    return
+                case ["REOPEN", _] if tries < _PUBLISH_TRIES_MAX - 1:
+                    log.warning("%s: %s: the server forgot that it is open", self.id, what)
+                    run = self._reopen(what, run, parent)
+                    early = []
+                case ["INCOMPLETE", found] if tries < _PUBLISH_TRIES_MAX - 1:
+                    log.warning("%s: %s: %s blocks are there, sending all", self.id, what, found)
+                    *early, last = list(chunks(fields)) or [{}]
+                case _:
+                    raise refusal(what, reply, where=self._where, version=parent.version)
+
+    def abort(self, ident: str) -> None:
+        """Drop what an attempt staged. Never raises: what cannot be dropped expires."""
+        step, key = script("abort"), keys.segment(self.id, ident)
+        what = f"dropping what was staged of {ident}"
+        try:
+            try:
+                self._client.transaction(what, [step.by_text([self._meta, key], ident)])
+            except FullError:
+                self._script(what, "abort", [ident], [ident])
+        except RedisStateError as error:
+            log.info("%s: its blocks expire by themselves: %s", self.id, error)
+
+    def fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes | None]:
+        """Fields of a segment; ``None`` where there is no such field.
+
+        Raises:
+            SegmentGoneError: It is not whole any more.
+        """
+        key = keys.segment(self.id, segment.ident)
+        blocks = max(1, segment.entry.blocks)
+        each = max(1, min(_CHUNK_BYTES_MAX * blocks // max(1, segment.entry.bytes), 1024))
+        at_once = each * (_READ_BYTES_MAX // _CHUNK_BYTES_MAX)
+        found: list[bytes | None] = []
+        for start in range(0, len(names), at_once):
+            group = names[start : start + at_once]
+            commands: list[Command] = [
+                ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
+            ]
+            # HLEN comes last: if the key vanishes in between, what is missing is no empty bucket.
+            replies = self._client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
+            if replies.pop() != segment.entry.blocks:
+                raise SegmentGoneError(segment)
+            for reply in replies:
+                found += reply
+        return found
+
+    def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
+        """Enter a snapshot of a version; false if it is not wanted any more."""
+        ident = f"s:{pin.version}:{writer}"
+        self.stage(ident, f"s:{pin.version}:{pin.uid}", fields)
+        args = [str(pin.version), pin.uid, writer, str(entry.blocks), entry.text, self._keep_ms]
+        what = f"adding the snapshot of version {pin.version}"
+        reply = self._script(what, "snapshot", [ident], args)
+        if reply[0] not in ("OK", "ALREADY"):
+            log.info("%s: %s: %s", self.id, what, " ".join(reply))
+        return reply[0] in ("OK", "ALREADY")
+
+    def retain(self) -> RetainReport:
+        """Take out of the manifest what no kept version needs."""
+        reply = self._script("retention", "retain", [], [str(DROPPED_TTL_MS)])
+        match reply:
+            case ["OK", *counts]:
+                floor, dropped, size, kept = map(int, counts)
+                return RetainReport(floor, dropped, size, kept)
+            case ["EMPTY"]:
+                return RetainReport(0, 0, 0, 0)
+        raise refusal("retention", reply, where=self._where, version=0)
+
+    def renew(self) -> None:
+        """Renew the expiry of every key of the partition."""
+        self._script("renewing the expiries", "renew", [], [self._keep_ms])
+
+    def _publish(
+        self, what: str, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, last: Fields
+    ) -> list[str]:
+        ident = f"d:{parent.version + 1}:{uid}"
+        both = [self._meta, keys.segment(self.id, ident)]
+        args = [run.run_id, str(run.epoch), str(parent.version), parent.uid, uid]
+        args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), _CHECKPOINT_FORMAT]
+        commands = [script("publish").by_text(both, *args, self._keep_ms)]
+        if last:
+            staged = (ident, str(STAGED_TTL_MS), *_flat(last))
+            commands.insert(0, script("stage").by_text(both, *staged))
+        replies = self._client.transaction(what, commands)
+        if last:
+            self._check_staged(what, words(what, replies[0]), version=parent.version)
+        return words(what, replies[-1])
+
+    def _check_staged(self, what: str, reply: list[str], *, version: int) -> None:
+        if reply not in (["OK"], ["PUBLISHED"]):
+            raise refusal(what, reply, where=self._where, version=version)
+
+    def _reopen(self, what: str, run: RegisteredRun, parent: Pin) -> RegisteredRun:
+        opened = self.open(run.run_id, parent.version)
+        if opened.pin != parent:
+            raise refusal(
+                what, ["FENCED", "replaced", "-"], where=self._where, version=parent.version
+            )
+        return run if opened.held else self.acquire(run, parent)
+
+    def _newest(self, run: RegisteredRun) -> bool:
+        of = self.id.store
+        return is_newest(self._client, of.gen, run.run_id, tenant=of.tenant)
+
+    def _register_above(self, run: RegisteredRun, found: int) -> RegisteredRun:
+        of = self.id.store
+        return register_run(
+            self._client,
+            of.gen,
+            run.run_id,
+            by_driver=run.by_driver,
+            above=found,
+            tenant=of.tenant,
+        )
+
+    def _script(
+        self, what: str, name: str, idents: Sequence[str], args: Sequence[str | bytes]
+    ) -> list[str]:
+        all_keys = [self._meta, *(keys.segment(self.id, ident) for ident in idents)]
+        return self._client.script(what, script(name), all_keys, args)
+
+
+def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
+    """Fields in groups of about 1 MiB; a larger block is a group of its own."""
+    chunk: dict[str, bytes] = {}
+    size = 0
+    for name, block in fields.items():
+        full = size + len(block) > _CHUNK_BYTES_MAX or len(chunk) >= _CHUNK_FIELDS_MAX
+        if chunk and full:
+            yield chunk
+            chunk, size = {}, 0
+        chunk[name] = block
+        size += len(block)
+    if chunk:
+        yield chunk
+
+
+def _flat(fields: Fields) -> list[str | bytes]:
+    return [word for pair in fields.items() for word in pair]

@@ -1,0 +1,94 @@
+"""A script's refusal as the named error, with what was found and what to do next."""
+
+from __future__ import annotations
+
+from redis_state.errors import (
+    ConflictError,
+    FormatError,
+    InternalError,
+    Kind,
+    RedisStateError,
+    StateError,
+    UnavailableError,
+)
+
+_FENCED = {
+    "opened": (
+        "version {found} is open already, so this attempt was overtaken",
+        "Open that version and run its batch again. Nothing was changed.",
+    ),
+    "pinned": (
+        "this attempt read another copy of the version than the one that the run went on with",
+        "Open the version again and run its batch again. Nothing was changed.",
+    ),
+    "epoch": (
+        "a newer run holds the partition (epoch {found})",
+        "Stop this run, or register a new one. Nothing was changed.",
+    ),
+    "unregistered": (
+        "no driver registered this run, and version {found} was opened already",
+        "Call redis_state.protocol.register_run(by_driver=True) to go back. Nothing was changed.",
+    ),
+    "replaced": (
+        "the version that this attempt read was replaced by a sibling",
+        "Open the version again and run its batch again. Nothing was changed.",
+    ),
+}
+
+
+def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> RedisStateError:
+    """The error for what a script answered instead of OK."""
+    match reply:
+        case ["FENCED", reason, found] if reason in _FENCED:
+            told, advice = _FENCED[reason]
+            return ConflictError(
+                attempted,
+                found=told.format(found=found),
+                advice=advice,
+                where=where,
+                version=version,
+            )
+        case ["STATE_LOST", latest, *_]:
+            return lost(attempted, latest=latest, where=where, version=version)
+        case ["VERSION_EXPIRED", floor, *_]:
+            return StateError(
+                attempted,
+                kind=Kind.VERSION_EXPIRED,
+                found=f"retention keeps version {floor} and newer ones",
+                advice="Ask for a newer one; raise versionsToRetain for the next time.",
+                where=where,
+                version=version,
+            )
+        case ["FORMAT", found]:
+            return FormatError(
+                attempted,
+                found=f"Redis holds format {found[:20]}, this release reads format 1",
+                advice="Use the release that wrote it.",
+                where=where,
+            )
+        case ["INCOMPLETE", found]:
+            return UnavailableError(
+                attempted,
+                found=f"the server keeps losing staged blocks (it has {found})",
+                advice="A volatile-* eviction policy does that: give the server more memory.",
+                where=where,
+                version=version,
+            )
+    answered = " ".join(reply)[:200]
+    return InternalError(attempted, found=f"the script answered '{answered}'", where=where)
+
+
+def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError:
+    """The version was there once, or never was."""
+    return StateError(
+        attempted,
+        found=f"Redis holds up to version {latest}",
+        advice=(
+            "Likely: another server or database than before, a fail-over to a lagging replica, a "
+            "restart from older data, eviction. Restore that Redis; open the version that it "
+            "holds; or start anew at version 0."
+        ),
+        kind=Kind.STATE_LOST,
+        where=where,
+        version=version,
+    )

@@ -1,0 +1,205 @@
+"""Checkpoints by name, and the runs that write them (docs/format.md, sections 6, 9 and 10)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
+from redis_state.format.header import Family
+from redis_state.ids import is_gen, is_uid, text_number
+
+STAGED_TTL_MS = 24 * 3600 * 1000
+"""What nobody uses lives this long: staged segments, queries without a partition."""
+
+_DRIVER, _EXECUTOR = "d", "x"
+_NAME_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredRun:
+    """A run and its fencing number; may be sent to other processes.
+
+    Attributes:
+        epoch: Runs that were registered later have greater ones.
+        source: ``d`` if a driver registered the run, else ``x``: such a run may not go back.
+    """
+
+    run_id: str
+    epoch: int
+    source: str
+
+    @property
+    def by_driver(self) -> bool:
+        """Whether the run may write on a version below the one that was opened last."""
+        return self.source == _DRIVER
+
+
+def checkpoint_gen(
+    client: Client, name: str, *, tenant: str = "", create: bool = False
+) -> str | None:
+    """The id of a Python checkpoint; ``None`` if the name is unknown and `create` is false.
+
+    Of several processes that create one name at once all get the same id.
+
+    Raises:
+        UsageError: The name is empty, above 64 KiB or not to be written in UTF-8.
+    """
+    check_name(name, what="a checkpoint's name")
+    key, field = keys.names(tenant=tenant), keys.name_field(name)
+    read = ("HGET", key, field)
+    commands = [("HSETNX", key, field, uuid.uuid4().hex), read] if create else [read]
+    found = client.call("looking for a checkpoint by its name", commands)[-1]
+    if found is None:
+        return None
+    gen = _text(found)
+    if not is_gen(gen):
+        raise FormatError("looking for a checkpoint by its name", found="its id is malformed")
+    return gen
+
+
+def check_name(name: str, *, what: str) -> None:
+    """Refuse what cannot be a name.
+
+    Raises:
+        UsageError: The name is empty, above 64 KiB or not to be written in UTF-8.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"using {what}",
+            found="it has a character that UTF-8 cannot write (half of a surrogate pair)",
+            advice="Give a text of whole characters.",
+        ) from None
+    if not 0 < size <= _NAME_BYTES_MAX:
+        raise UsageError(
+            f"using {what}", found=f"it has {size} bytes", advice="Give 1 byte to 64 KiB of text."
+        )
+
+
+def find_run(client: Client, gen: str, run_id: str, *, tenant: str = "") -> RegisteredRun | None:
+    """The run if somebody registered it already."""
+    command = ("HGET", keys.query(gen, tenant=tenant), f"run:{run_id}")
+    (found,) = client.call(f"looking for run {run_id}", [command])
+    if found is None:
+        return None
+    epoch, _, source = _text(found).partition(" ")
+    return _run(run_id, epoch, source)
+
+
+def is_newest(client: Client, gen: str, run_id: str, *, tenant: str = "") -> bool:
+    """Whether no run was registered after this one."""
+    command = ("HMGET", keys.query(gen, tenant=tenant), f"run:{run_id}", "epoch")
+    ((own, newest),) = client.call(f"looking for run {run_id}", [command])
+    return own is not None and int(own.split(b" ")[0]) >= int(newest or 0)
+
+
+def register_run(
+    client: Client,
+    gen: str,
+    run_id: str,
+    *,
+    by_driver: bool,
+    above: int = 0,
+    fields: Mapping[str, str] | None = None,
+    tenant: str = "",
+) -> RegisteredRun:
+    """Give a run its epoch; a run that has one keeps it.
+
+    Args:
+        by_driver: The driver registers a run before its tasks start. A run that a task had to
+            register by itself may not write below the version that was opened last.
+        above: An epoch to exceed, which a fail-over left in a partition; 0 for none.
+        fields: Display fields of the query, such as its name.
+
+    Raises:
+        ConflictError: A newer run is registered, and this one's epoch does not exceed `above`.
+        UsageError: The run id is malformed.
+    """
+    if not is_uid(run_id):
+        raise UsageError(
+            "registering a run",
+            found="its id is malformed",
+            advice="Give 1 to 64 letters, digits, '_', '.' or '-'.",
+        )
+    shown = [word for pair in (fields or {}).items() for word in pair]
+    source = _DRIVER if by_driver else _EXECUTOR
+    args = [run_id, source, str(above), str(STAGED_TTL_MS), *shown]
+    what = f"registering run {run_id}"
+    reply = client.script(what, script("register"), [keys.query(gen, tenant=tenant)], args)
+    match reply:
+        case ["OK", epoch, found]:
+            return _run(run_id, epoch, found)
+        case ["FENCED", newest]:
+            raise ConflictError(what, found=f"a newer run is registered (epoch {newest})")
+    raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
+
+
+def confirm_checkpoint(
+    client: Client,
+    gen: str,
+    *,
+    name: str,
+    operator: int,
+    store: str,
+    partitions: int,
+    family: Family,
+    tenant: str = "",
+) -> None:
+    """The checkpoint is used: it stays, and is listed with its operator and partitions.
+
+    The number of partitions only grows, whoever writes last: each process that knows more of them
+    than the list looks again whether its number is there.
+    """
+    what = "listing a checkpoint"
+    query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
+    place = f"op:{operator}:{store}"
+    time, known, _ = client.call(what, [("TIME",), ("HGET", listed, gen), ("PERSIST", query)])
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    created = json.loads(known)["created"] if known else now_ms
+    entry = {"path": keys.name_field(name), "id": gen, "name": name, "created": created}
+    shown = _operator_json(family)
+    client.call(
+        what,
+        [
+            ("HSET", listed, gen, json.dumps(entry | {"seen": now_ms})),
+            ("HSET", query, "name", name, "path", keys.name_field(name), "id", gen),
+        ],
+    )
+    reply = client.script(what, script("describe"), [query], [place, str(partitions), shown])
+    client.call(what, [("HSET", listed, f"{gen}:{operator}:{store}", reply[1])])
+
+
+def _operator_json(family: Family) -> str:
+    """What `describe` puts a number of partitions in front of."""
+    row = [
+        family.id,
+        family.name,
+        family.kind,
+        list(family.params),
+        json.loads(family.key_schema),
+        json.loads(family.value_schema),
+        family.multi_value,
+        family.internal,
+    ]
+    return json.dumps({"operator": "pythonStateStore", "families": [row]})[1:]
+
+
+def _run(run_id: str, epoch: str, source: str) -> RegisteredRun:
+    number = text_number(epoch)
+    if number is None or source not in (_DRIVER, _EXECUTOR):
+        raise FormatError("reading a run", found="its entry is malformed")
+    return RegisteredRun(run_id, number, source)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise FormatError("reading the registry", found="an entry is malformed") from error

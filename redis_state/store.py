@@ -1,0 +1,175 @@
+"""The state store as its users see it: interfaces, metrics and the life cycle of a store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from redis_state.errors import UsageError
+from redis_state.ids import StateStoreId
+
+Row = tuple[Any, Any]
+"""A key and its value, as the store's codec gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreMetrics:
+    """What a store says of itself.
+
+    Attributes:
+        num_keys: Live keys; exact after commit, before it that of the version it was opened at.
+        memory_bytes: About what the version and its changes take in this process.
+        custom: By the names of `StateStoreProvider.supported_custom_metrics`.
+    """
+
+    num_keys: int
+    memory_bytes: int
+    custom: Mapping[str, int] = field(default_factory=dict)
+
+
+class State(Enum):
+    """Where a store stands in its life."""
+
+    OPEN = "open"
+    UPDATING = "updating"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FAILED = "failed to commit"
+
+
+class Operation(Enum):
+    """What moves a store on."""
+
+    UPDATE = "update"
+    COMMIT = "commit"
+    SUCCEED = "finish the commit of"
+    FAIL = "give up the commit of"
+    ABORT = "abort"
+
+
+_TRANSITIONS: Mapping[tuple[State, Operation], State] = {
+    (State.OPEN, Operation.UPDATE): State.UPDATING,
+    (State.UPDATING, Operation.UPDATE): State.UPDATING,
+    (State.OPEN, Operation.COMMIT): State.COMMITTING,
+    (State.UPDATING, Operation.COMMIT): State.COMMITTING,
+    (State.COMMITTING, Operation.SUCCEED): State.COMMITTED,
+    (State.COMMITTING, Operation.FAIL): State.FAILED,
+    (State.OPEN, Operation.ABORT): State.ABORTED,
+    (State.UPDATING, Operation.ABORT): State.ABORTED,
+    (State.FAILED, Operation.ABORT): State.ABORTED,
+    # Clean-up code calls abort without knowing how far the store came: what is done stays done.
+    (State.ABORTED, Operation.ABORT): State.ABORTED,
+    (State.COMMITTED, Operation.ABORT): State.COMMITTED,
+}
+
+
+def following(state: State, operation: Operation, *, id_: StateStoreId, version: int) -> State:
+    """The state after an operation.
+
+    Raises:
+        UsageError: The operation has no place in this state.
+    """
+    found = _TRANSITIONS.get((state, operation))
+    if found is None:
+        raise UsageError(
+            f"cannot {operation.value} the store opened at version {version}",
+            found=f"it is {state.value} already" if state.value[-2:] == "ed" else "it is at work",
+            advice="Open the store again for further updates. Nothing was changed by this call.",
+            where=str(id_),
+            version=version,
+            operation=operation.name.lower(),
+        )
+    return found
+
+
+class ReadStateStore(ABC):
+    """One version of one partition, for reading. Keys come in the order of the codec's encoding.
+
+    Keys and values that are handed out are copies: changing them changes nothing in the store.
+    """
+
+    @property
+    @abstractmethod
+    def id(self) -> StateStoreId:
+        """Which partition this is."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """The version that was opened; a commit makes the next one."""
+
+    @abstractmethod
+    def get(self, key: Any) -> Any:
+        """The value of a key; ``None`` if it has none.
+
+        Raises:
+            UsageError: The key has no encoding.
+        """
+
+    @abstractmethod
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+        """Rows from `start` up to, not including, `end`, in key order; ``None`` is open.
+
+        The rows are those of the moment of the call; changes while they are read do not matter.
+        """
+
+    @abstractmethod
+    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+        """Rows whose keys begin with `prefix`, in key order, as of the moment of the call."""
+
+    def iterator(self) -> Iterator[Row]:
+        """All rows in key order, as of the moment of the call."""
+        return self.get_range(None, None)
+
+    @property
+    @abstractmethod
+    def metrics(self) -> StateStoreMetrics:
+        """Counts of this store."""
+
+
+class StateStore(ReadStateStore):
+    """One version of one partition, for changing it into the next one."""
+
+    @abstractmethod
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key.
+
+        Raises:
+            UsageError: Key or value has no encoding, or the store is done.
+            LimitError: Key or value is too large.
+            ConflictError: Another run took the partition.
+        """
+
+    @abstractmethod
+    def remove(self, key: Any) -> None:
+        """Take a key out; nothing happens if it is not there.
+
+        Raises:
+            UsageError: The key has no encoding, or the store is done.
+            ConflictError: Another run took the partition.
+        """
+
+    @abstractmethod
+    def commit(self) -> int:
+        """Make the changes the next version, which is returned.
+
+        Raises:
+            UsageError: The store is done.
+            ConflictError: Another run took the partition, or another attempt went on.
+            StateError: The version under the changes was lost.
+            UnavailableError: The server does not answer; nothing was changed.
+            CommitOutcomeUnknownError: The server's answer to the commit did not come.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give the changes up. Never raises, may come twice; after a commit it does nothing."""
+
+    @property
+    @abstractmethod
+    def has_committed(self) -> bool:
+        """Whether `commit` succeeded."""
