@@ -129,11 +129,11 @@ demo: build redis ## A streaming job that is killed half way and still ends righ
 	@$(PY) -m demo
 
 .PHONY: bench
-bench: build redis ## Compare with Spark's own providers; the full tables
+bench: build jvm-test-build redis ## Compare with Spark's own providers; the full tables (40 minutes)
 	@$(PY) -m tests.bench
 
 .PHONY: bench-quick
-bench-quick: build redis ## The same in under 4 minutes
+bench-quick: build jvm-test-build redis ## The same in under 4 minutes
 	@$(PY) -m tests.bench --quick
 
 .PHONY: clean

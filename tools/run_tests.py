@@ -18,6 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
+from jvm import java_command
 from run_limited import run_limited
 from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
 
@@ -25,24 +26,6 @@ _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
 )
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
-
-# Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
-_OPENED_PACKAGES = (
-    "java.lang",
-    "java.lang.invoke",
-    "java.lang.reflect",
-    "java.io",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "java.util.concurrent",
-    "java.util.concurrent.atomic",
-    "jdk.internal.ref",
-    "sun.nio.ch",
-    "sun.nio.cs",
-    "sun.security.action",
-    "sun.util.calendar",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +88,7 @@ def run_scalatest(suite: Scalatest) -> Counts:
         print(f"error: {sources.relative_to(ROOT)} has no *Suite.scala")
         return Counts(failed=1)
     target = ROOT / "jvm-adapter" / suite.module / "target"
-    command = [_java(), *_java_options(target), "-cp", _class_path(suite, target)]
+    command = java_command(suite.module, ROOT / suite.spark_jars if suite.spark_jars else None)
     command += ["org.scalatest.tools.Runner", "-oWF", "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
@@ -117,61 +100,6 @@ def run_scalatest(suite: Scalatest) -> Counts:
     if found := _SCALATEST_ABORTED.search(output):
         counts += Counts(failed=int(found[1]))
     return counts + Counts(failed=1) if code != 0 and counts.failed == 0 else counts
-
-
-def _class_path(suite: Scalatest, target: Path) -> str:
-    """Test classes, what they test, and what both need.
-
-    The Spark modules are tested through the jar that users get, so the core's own classes and the
-    Redis client that is shaded into that jar must not be found beside it.
-    """
-    entries = [str(target / "test-classes")]
-    dependencies = (target / "test-classpath.txt").read_text().split(os.pathsep)
-    if suite.module == "core":
-        return os.pathsep.join([*entries, str(target / "classes"), *dependencies])
-    minor = suite.module.removeprefix("spark-")
-    entries += map(str, (ROOT / "redis_state" / "jars").glob(f"redis-state-spark-{minor}_*.jar"))
-    core = str(ROOT / "jvm-adapter" / "core" / "target")
-    jars = str(ROOT / suite.spark_jars) if suite.spark_jars else ""
-    entries += [
-        entry
-        for entry in dependencies
-        if not os.path.realpath(entry).startswith(os.path.realpath(core))
-        and not (jars and _is_within(entry, jars))
-    ]
-    if jars:
-        entries.append(f"{jars}{os.sep}*")
-    return os.pathsep.join(entries)
-
-
-def _is_within(entry: str, folder: str) -> bool:
-    return os.path.realpath(entry).startswith(os.path.realpath(folder) + os.sep)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"
-
-
-def _java_options(target: Path) -> list[str]:
-    opens = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED_PACKAGES]
-    scratch = target / "test-tmp"
-    scratch.mkdir(exist_ok=True)
-    return [
-        *opens,
-        "-Xmx2g",
-        "-Xss4m",
-        "-XX:+IgnoreUnrecognizedVMOptions",
-        "-Djdk.reflect.useDirectMethodHandle=false",
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        "--enable-native-access=ALL-UNNAMED",
-        f"-Djava.io.tmpdir={scratch}",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "-Dspark.testing=true",
-        "-Dspark.ui.enabled=false",
-        "-Dspark.driver.bindAddress=127.0.0.1",
-        "-Dspark.driver.host=127.0.0.1",
-    ]
 
 
 def _environment() -> dict[str, str]:

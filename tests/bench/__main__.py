@@ -6,10 +6,11 @@ import argparse
 import os
 import platform
 import random
-import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import pyspark
@@ -17,16 +18,27 @@ import redis
 from pyspark.sql import SparkSession
 
 import redis_state
-from tests.bench.report import Result, write_report
+from tests.bench import store_level
+from tests.bench.page import replace_section
+from tests.bench.report import QueryResult, write_report
+from tests.bench.store_level import StoreWork
 from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Lane, Workload
 
 QUICK = (
     Workload("tiny batches", keys=10_000, updates=100, warm_up=4, measured=10),
     Workload("200 k keys, 20 k updates", keys=200_000, updates=20_000, warm_up=3, measured=7),
 )
+QUICK_STORES = (
+    StoreWork("tiny batches", keys=10_000, updates=100, batches=60),
+    StoreWork("200 k keys, 20 k updates", keys=200_000, updates=20_000, batches=20),
+)
 FULL = (
-    Workload("tiny batches", keys=10_000, updates=100, warm_up=20, measured=150),
-    Workload("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=5, measured=150),
+    Workload("tiny batches", keys=10_000, updates=100, warm_up=20, measured=60),
+    Workload("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=90, measured=60),
+)
+FULL_STORES = (
+    StoreWork("tiny batches", keys=10_000, updates=100, batches=300),
+    StoreWork("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, batches=150),
 )
 
 
@@ -49,7 +61,7 @@ def session(url: str, folder: Path) -> SparkSession:
     return spark
 
 
-def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Workload) -> Result:
+def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Workload) -> QueryResult:
     print(f"{work.name}: filling", file=sys.stderr)
     before = server.info()
     lanes = {name: Lane(spark, folder / name, name, work) for name in PROVIDERS}
@@ -74,7 +86,7 @@ def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Worklo
     after = server.info()
     for lane in lanes.values():
         lane.close()
-    return Result(
+    return QueryResult(
         work=work,
         times=times,
         loads=loads,
@@ -82,6 +94,7 @@ def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Worklo
         redis_cpu_s=_cpu(after) - _cpu(filled),
         redis_calls=int(after["total_commands_processed"])
         - int(filled["total_commands_processed"]),
+        redis_net_bytes=_net(after) - _net(filled),
     )
 
 
@@ -89,34 +102,50 @@ def _cpu(info: dict[str, object]) -> float:
     return float(str(info["used_cpu_user"])) + float(str(info["used_cpu_sys"]))
 
 
+def _net(info: dict[str, object]) -> int:
+    return int(str(info["total_net_input_bytes"])) + int(str(info["total_net_output_bytes"]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller workloads, under 4 minutes")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
+    )
     options = parser.parse_args()
     began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="redis-state-bench-") as scratch,
-        redis_state.EmbeddedRedis() as embedded,
-    ):
+    works = (QUICK, QUICK_STORES) if options.quick else (FULL, FULL_STORES)
+    with tempfile.TemporaryDirectory(prefix="redis-state-bench-") as scratch:
+        stores = []
+        for number, store_work in enumerate(works[1]):
+            with redis_state.EmbeddedRedis() as embedded:
+                folder = Path(scratch) / f"stores-{number}"
+                stores.append(store_level.measure(embedded.url, folder, store_work))
+        queries = measure_queries(Path(scratch), works[0])
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
+    command = "make bench-quick" if options.quick else "make bench"
+    report = write_report(
+        queries, stores, command=command, machine=f"{machine}, {date.today().isoformat()}"
+    )
+    print(report)
+    if options.write:
+        options.write.write_text(replace_section(options.write.read_text(), command, report))
+    print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return 0
+
+
+def measure_queries(scratch: Path, works: Sequence[Workload]) -> list[QueryResult]:
+    with redis_state.EmbeddedRedis() as embedded:
         server = redis.Redis.from_url(embedded.url)
-        spark = session(embedded.url, Path(scratch))
+        spark = session(embedded.url, scratch)
         try:
-            results = [
-                measure(spark, server, Path(scratch) / str(i), work)
-                for i, work in enumerate(QUICK if options.quick else FULL)
+            return [
+                measure(spark, server, scratch / str(number), work)
+                for number, work in enumerate(works)
             ]
         finally:
             spark.stop()
             server.close()
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
-    command = "make bench-quick" if options.quick else "make bench"
-    report = write_report(results, command=command, machine=machine, median=statistics.median)
-    print(report)
-    if options.output:
-        options.output.write_text(report)
-    print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,20 +1,32 @@
-"""The table of a run, as markdown."""
+"""The tables of a run, as markdown."""
 
 from __future__ import annotations
 
-import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.bench.workloads import PARTITIONS, Batch, Workload
+from tests.bench.ratio import Ratio, ratio
+from tests.bench.store_level import (
+    RAW_BYTES,
+    StoreResult,
+    cpu_us,
+    open_and_commit_ms,
+    server_cpu_us,
+    update_us,
+)
+from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Workload
 
-_RESAMPLES = 2000
+_HEAD = (
+    "| figure | Redis | HDFSBacked | RocksDB + change log | Redis / HDFSBacked | Redis / RocksDB |",
+    "|---|---|---|---|---|---|",
+)
 _OPEN = "redisStateOpenMs"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Measured batches of one workload by provider, and what they cost the server."""
+class QueryResult:
+    """Measured batches of one query by provider, and what they cost the server."""
 
     work: Workload
     times: dict[str, list[Batch]]
@@ -22,76 +34,156 @@ class Result:
     redis_bytes: int
     redis_cpu_s: float
     redis_calls: int
+    redis_net_bytes: int
 
 
-Median = Callable[[Sequence[float]], float]
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: a series for each provider and what is aimed at.
+
+    Attributes:
+        limits: Largest ratios to HDFSBacked and to RocksDB; `None` where nothing is aimed at.
+    """
+
+    title: str
+    series: dict[str, list[float]]
+    limits: tuple[float | None, float | None] = (None, None)
+
+    def ratios(self) -> list[Ratio | None]:
+        ours = self.series["redis"]
+        return [
+            ratio(ours, self.series[name]) if name in self.series else None
+            for name in ("hdfs", "rocksdb")
+        ]
+
+    def __str__(self) -> str:
+        cells = [
+            f"{statistics.median(self.series[name]):,.2f}" if name in self.series else "–"
+            for name in PROVIDERS
+        ]
+        return f"| {self.title} | {' | '.join([*cells, *map(_text, self.ratios())])} |"
 
 
-def write_report(results: Sequence[Result], *, command: str, machine: str, median: Median) -> str:
-    lines = [
-        f"`{command}` on {machine}; {PARTITIONS} partitions; medians of interleaved batches.",
-        "",
-    ]
-    for result in results:
-        lines += [f"### {result.work.name}", "", *_table(result, median), "", *_server(result), ""]
+def write_report(
+    queries: Sequence[QueryResult], stores: Sequence[StoreResult], *, command: str, machine: str
+) -> str:
+    """Everything that was measured; the comparison with the targets comes first."""
+    tables = [(f"Stores alone: {s.work.name}", _store_rows(s), _server_of_store(s)) for s in stores]
+    tables += [(f"Query: {q.work.name}", _query_rows(q), _server_of_query(q)) for q in queries]
+    lines = [f"`{command}` on {machine}; {PARTITIONS} partitions; medians of interleaved batches."]
+    lines += ["", "### Against the targets", "", *_verdicts(tables, stores), ""]
+    for title, rows, server in tables:
+        lines += [f"### {title}", "", *_HEAD, *map(str, rows), "", server, ""]
     return "\n".join(lines)
 
 
-def _table(result: Result, median: Median) -> list[str]:
-    figures: list[tuple[str, str, Callable[[Batch], float], float]] = [
-        ("open + commit per store, ms", "", _open_and_commit, 1 / PARTITIONS),
-        ("get + put per batch, all stores, ms", "", lambda b: b.update_ms, 1.0),
-        ("whole batch, ms", "", lambda b: b.trigger_ms, 1.0),
-        ("local memory per row, bytes", "", lambda b: b.memory_bytes / max(1, b.rows), 1.0),
+def _store_rows(result: StoreResult) -> list[Row]:
+    lanes, work = result.lanes, result.work
+    tiny = work.updates < work.keys / 50
+
+    def of(measure: Callable[[dict[str, list[int]]], list[float]]) -> dict[str, list[float]]:
+        return {name: measure(lane) for name, lane in lanes.items()}
+
+    commit_limit = 1 / 20 if tiny else 1 / 5
+    rows = [
+        Row("open + commit of a store, ms", of(open_and_commit_ms), (commit_limit, commit_limit)),
+        Row(
+            "get + put of a row, µs",
+            of(lambda lane: update_us(lane, work.updates)),
+            (1, 1 / 2) if not tiny else (None, None),
+        ),
+        Row(
+            "CPU of a changed row, server and background included, µs",
+            {name: [cpu_us(result, name)] for name in lanes},
+            (1, None),
+        ),
     ]
-    lines = [
-        "| figure | Redis | HDFSBacked | RocksDB + change log "
-        "| Redis / HDFSBacked | Redis / RocksDB |",
-        "|---|---|---|---|---|---|",
+    if tiny:
+        return rows
+    heap = {name: [lanes[name]["heapBytes"] / lanes[name]["rows"]] for name in ("redis", "hdfs")}
+    return [
+        *rows,
+        Row("state load until open, ms", of(lambda lane: _ms(lane["loadOpenNs"]))),
+        Row(
+            "state load until every row was read, ms",
+            of(lambda lane: _ms(lane["loadReadNs"])),
+            (1 / 10, 1 / 5),
+        ),
+        Row("heap of a row, two versions held, bytes", heap, (1 / 4, None)),
     ]
-    for title, _, value, scale in figures:
-        series = {name: [value(b) * scale for b in all_] for name, all_ in result.times.items()}
-        lines.append(_row(title, series, median))
-    loads = {name: [b.trigger_ms] for name, b in result.loads.items()}
-    lines.append(_row("first batch after a restart (state load included), ms", loads, median))
-    return lines
+
+
+def _query_rows(result: QueryResult) -> list[Row]:
+    def of(measure: Callable[[Batch], float]) -> dict[str, list[float]]:
+        return {name: [measure(one) for one in all_] for name, all_ in result.times.items()}
+
+    loads = {name: [one.trigger_ms] for name, one in result.loads.items()}
+    return [
+        Row("whole batch, ms", of(lambda b: b.trigger_ms), (1.03, 1.03)),
+        Row("open + commit of a store, ms", of(_open_and_commit)),
+        Row("get + put of a batch, all stores, ms", of(lambda b: b.update_ms)),
+        Row("local memory of a row, bytes", of(lambda b: b.memory_bytes / max(1, b.rows))),
+        Row("first batch after a restart, ms", loads),
+    ]
 
 
 def _open_and_commit(batch: Batch) -> float:
     """Spark does not report its own providers' time to open, which favours them."""
-    return batch.commit_ms + batch.custom.get(_OPEN, 0)
+    return (batch.commit_ms + batch.custom.get(_OPEN, 0)) / PARTITIONS
 
 
-def _row(title: str, series: dict[str, list[float]], median: Median) -> str:
-    cells = [f"{median(series[name]):,.1f}" for name in ("redis", "hdfs", "rocksdb")]
-    ratios = [_ratio(series["redis"], series[name], median) for name in ("hdfs", "rocksdb")]
-    return f"| {title} | {' | '.join(cells)} | {' | '.join(ratios)} |"
+def _verdicts(
+    tables: Sequence[tuple[str, list[Row], str]], stores: Sequence[StoreResult]
+) -> list[str]:
+    lines = ["| where | figure | aim | found | |", "|---|---|---|---|---|"]
+    for title, rows, _ in tables:
+        for row in rows:
+            for name, limit, found in zip(
+                ("HDFSBacked", "RocksDB"), row.limits, row.ratios(), strict=True
+            ):
+                if limit is not None and found is not None:
+                    lines.append(_verdict(title, f"{row.title}, / {name}", limit, found))
+    for one in stores:
+        if one.snapshot_bytes:
+            raw = one.lanes["redis"]["rows"] * RAW_BYTES
+            found = Ratio(one.snapshot_bytes / raw)
+            title = f"Stores alone: {one.work.name}"
+            lines.append(_verdict(title, "snapshot in Redis / raw bytes of its rows", 1 / 2, found))
+            cpu = Ratio(server_cpu_us(one) / one.field_cpu_us)
+            if one.work.updates >= one.work.keys / 50:
+                figure = "Redis CPU of a row / one `HSET` field per row"
+                lines.append(_verdict(title, figure, 1 / 20, cpu))
+    return lines
 
 
-def _ratio(ours: list[float], theirs: list[float], median: Median) -> str:
-    """Ratio of medians with a 90 % bootstrap interval over the interleaved pairs."""
-    if median(theirs) == 0:
-        return "–"
-    point = median(ours) / median(theirs)
-    if len(ours) < 5:
-        return f"{point:.3f}"
-    rng = random.Random(0)
-    ratios = []
-    for _ in range(_RESAMPLES):
-        picks = [rng.randrange(len(ours)) for _ in ours]
-        below = median([theirs[i] for i in picks])
-        if below > 0:
-            ratios.append(median([ours[i] for i in picks]) / below)
-    ratios.sort()
-    low, high = ratios[len(ratios) // 20], ratios[-len(ratios) // 20 - 1]
-    return f"{point:.3f} ({low:.3f} – {high:.3f})"
+def _verdict(title: str, figure: str, limit: float, found: Ratio) -> str:
+    reached = "reached" if found.point <= limit else "**missed**"
+    return f"| {title} | {figure} | ≤ {limit:g} | {found} | {reached} |"
 
 
-def _server(result: Result) -> list[str]:
+def _ms(nanos: Sequence[int]) -> list[float]:
+    return [value / 1e6 for value in nanos]
+
+
+def _text(found: Ratio | None) -> str:
+    return "–" if found is None else str(found)
+
+
+def _server_of_store(result: StoreResult) -> str:
+    rows = max(1, result.lanes["redis"]["rows"])
+    return (
+        f"Redis: {server_cpu_us(result):.3f} µs of CPU per changed row, "
+        f"{result.field_cpu_us:.2f} µs with one field per row; newest snapshots "
+        f"{result.snapshot_bytes / rows:.1f} bytes a row, {RAW_BYTES} raw."
+    )
+
+
+def _server_of_query(result: QueryResult) -> str:
     rows = max(1, result.loads["redis"].rows)
     changed = result.work.updates * (result.work.warm_up + result.work.measured + 1)
-    return [
+    return (
         f"Redis: {result.redis_bytes / rows:,.0f} bytes per live row, kept versions included; "
-        f"{result.redis_cpu_s * 1e6 / changed:,.2f} µs of CPU per changed row; "
+        f"{result.redis_cpu_s * 1e6 / changed:,.2f} µs of CPU and "
+        f"{result.redis_net_bytes / changed:,.1f} bytes of network per changed row; "
         f"{result.redis_calls:,} commands, scripts' inner ones included."
-    ]
+    )

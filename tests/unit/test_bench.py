@@ -1,0 +1,37 @@
+"""What the benchmark does with its figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.page import replace_section
+from tests.bench.ratio import ratio
+
+
+def test_a_ratio_is_that_of_the_medians_and_lies_in_its_interval() -> None:
+    found = ratio([1.0, 2.0, 3.0, 2.0, 2.0], [4.0, 4.0, 5.0, 3.0, 4.0])
+    assert found is not None
+    assert found.point == 0.5
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.point <= found.high
+
+
+def test_few_pairs_have_no_interval() -> None:
+    found = ratio([1.0], [4.0])
+    assert found is not None
+    assert (found.point, found.low, found.high) == (0.25, None, None)
+
+
+def test_nothing_to_compare_with_is_no_ratio() -> None:
+    assert ratio([1.0], [0.0]) is None
+
+
+def test_only_the_section_of_the_command_is_replaced() -> None:
+    page = "a\n<!-- begin: x -->\nold\n<!-- end: x -->\nb <!-- begin: y --><!-- end: y -->\n"
+    assert replace_section(page, "x", "new\n") == page.replace("old", "new")
+
+
+def test_a_page_without_the_section_is_an_error() -> None:
+    with pytest.raises(ValueError, match="begin: z"):
+        replace_section("nothing", "z", "new")

@@ -1,0 +1,84 @@
+"""The command that runs test classes of a Maven module on a JVM."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
+_OPENED_PACKAGES = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
+
+
+def java_command(module: str, spark_jars: Path | None, *, heap: str = "2g") -> list[str]:
+    """Program, options and class path; the main class and its arguments follow.
+
+    Args:
+        module: A folder of `jvm-adapter/` that was test-compiled.
+        spark_jars: A folder whose jars to run on; `None` means the module's own dependencies.
+    """
+    target = ROOT / "jvm-adapter" / module / "target"
+    scratch = target / "test-tmp"
+    scratch.mkdir(exist_ok=True)
+    home = os.environ.get("JAVA_HOME")
+    return [
+        str(Path(home, "bin", "java")) if home else "java",
+        *[f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED_PACKAGES],
+        f"-Xmx{heap}",
+        "-Xss4m",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Djdk.reflect.useDirectMethodHandle=false",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Djava.io.tmpdir={scratch}",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dspark.testing=true",
+        "-Dspark.ui.enabled=false",
+        "-Dspark.driver.bindAddress=127.0.0.1",
+        "-Dspark.driver.host=127.0.0.1",
+        "-cp",
+        _class_path(module, target, spark_jars),
+    ]
+
+
+def _class_path(module: str, target: Path, spark_jars: Path | None) -> str:
+    """Test classes, what they test, and what both need.
+
+    The Spark modules are tested through the jar that users get, so the core's own classes and the
+    Redis client that is shaded into that jar must not be found beside it.
+    """
+    entries = [str(target / "test-classes")]
+    dependencies = (target / "test-classpath.txt").read_text().split(os.pathsep)
+    if module == "core":
+        return os.pathsep.join([*entries, str(target / "classes"), *dependencies])
+    minor = module.removeprefix("spark-")
+    entries += map(str, (ROOT / "redis_state" / "jars").glob(f"redis-state-spark-{minor}_*.jar"))
+    core = ROOT / "jvm-adapter" / "core" / "target"
+    entries += [
+        entry
+        for entry in dependencies
+        if not _is_within(entry, core) and not (spark_jars and _is_within(entry, spark_jars))
+    ]
+    if spark_jars:
+        entries.append(f"{spark_jars}{os.sep}*")
+    return os.pathsep.join(entries)
+
+
+def _is_within(entry: str, folder: Path) -> bool:
+    return os.path.realpath(entry).startswith(os.path.realpath(folder) + os.sep)
