@@ -9,6 +9,6 @@ case "${1:-}" in
     *) echo "usage: $0 [--test]" >&2 && exit 2 ;;
 esac
 class_path="$(<jvm-adapter/target/scalafmt-classpath.txt)"
-git ls-files -z -co --exclude-standard -- 'jvm-adapter/*.scala' |
+find jvm-adapter -name target -prune -o -name '*.scala' -print0 |
     xargs -0 "${JAVA_HOME:+$JAVA_HOME/bin/}java" -cp "$class_path" org.scalafmt.cli.Cli \
         --config .scalafmt.conf --non-interactive "${mode[@]}"
