@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.format.block import HEADER_BYTES
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, Family, Header, Tombstone
-from redis_state.format.rows import FAMILY_BYTES, Appended, Row, Value, family_of
+from redis_state.format.header import FIELD, Family, Header
+from redis_state.format.merge import Changes
+from redis_state.format.rows import Appended, Row, Value
 from redis_state.format.segment import (
     Content,
     checksum,
@@ -29,46 +30,6 @@ _WHAT = "reading all rows"
 
 class _GoneError(Exception):
     """A segment is not whole any more."""
-
-
-@dataclass(slots=True)
-class _Changes:
-    """What the deltas above the base say, together."""
-
-    rows: dict[bytes, Value] = field(default_factory=dict)
-    tombstones: list[Tombstone] = field(default_factory=list)
-
-    def add(self, content: Content) -> None:
-        """Adds the next newer delta."""
-        for tombstone in content.tombstones:
-            for key in [key for key in self.rows if _covers(tombstone, key)]:
-                del self.rows[key]
-        self.tombstones += content.tombstones
-        for key, value in content.rows.items():
-            if not isinstance(value, Appended):
-                self.rows[key] = value
-                continue
-            below = self.rows.get(key, Appended(b""))
-            if isinstance(below, Appended):
-                self.rows[key] = Appended(below.data + value.data)
-            else:
-                self.rows[key] = (below or b"") + value.data
-
-    def over(self, key: bytes, value: bytes) -> bytes | None:
-        """What is left of a row of the base; the key's change is used up."""
-        gone = any(_covers(tombstone, key) for tombstone in self.tombstones)
-        if key not in self.rows:
-            return None if gone else value
-        change = self.rows.pop(key)
-        if isinstance(change, Appended):
-            return (b"" if gone else value) + change.data
-        return change
-
-    def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows that the base does not have."""
-        for key, change in self.rows.items():
-            if change is not None:
-                yield key, change.data if isinstance(change, Appended) else change
 
 
 @dataclass(slots=True)
@@ -111,7 +72,7 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
 
 def _read(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
     base = _base(client, opened)
-    changes = _Changes()
+    changes = Changes()
     families = base.head.families
     for segment in reversed(opened.segments[:-1]):
         content = _whole(client, opened, segment)
@@ -199,7 +160,3 @@ def _base_rows(client: Client, opened: Opened, base: _Base) -> Iterator[Row]:
         raise FormatError(
             f"reading {segment.ident}", found="its fields differ from its entry's checksum"
         )
-
-
-def _covers(tombstone: Tombstone, key: bytes) -> bool:
-    return tombstone.family == family_of(key) and tombstone.covers(key[FAMILY_BYTES:])
