@@ -1,0 +1,12 @@
+-- Give up a key that one process holds: a claim, or the place of an instance.
+-- KEYS  1 {T rs:<gen>}:i:… or P:x
+-- ARGV  1 what the key held when it was looked at  2 0 to remove it, else ms for which it stays, empty
+-- Reply OK · KEPT (it holds something else by now)
+-- Keeps: what somebody else wrote meanwhile is not touched.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'KEPT'} end
+if tonumber(ARGV[2]) > 0 then
+  redis.call('SET', KEYS[1], '', 'PX', ARGV[2])
+else
+  redis.call('UNLINK', KEYS[1])
+end
+return {'OK'}

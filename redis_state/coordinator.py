@@ -1,0 +1,230 @@
+"""The registry of loaded stores, after Spark's `StateStoreCoordinator`, kept in Redis.
+
+It answers where a partition is served, for locality, display and clean-up. Who may write is decided
+by the fence of the commit (docs/format.md, section 6), never here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
+from redis_state.config import Config
+from redis_state.coordinator_heartbeat import STOP_S, Heartbeat, OnLost
+from redis_state.coordinator_instances import (
+    TTL_MS,
+    Instance,
+    find,
+    leave,
+    partitions_of,
+)
+from redis_state.errors import ConfigError, NotFoundError
+from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
+from redis_state.protocol import checkpoint_gen
+
+__all__ = ["Instance", "StateStoreCoordinator", "StateStoreCoordinatorRef"]
+
+_LOG = logging.getLogger("redis_state.coordinator")
+
+
+def _ignore(_found: Instance | None) -> None:
+    return None
+
+
+class StateStoreCoordinator:
+    """Who serves which partition, for all checkpoints of one Redis; safe to share between threads.
+
+    Args:
+        server: A URL, checked options, or a client that the caller closes.
+        tenant: As in `StoreId`, for a client; otherwise the options say it.
+        ttl_ms: An instance that stops reporting is gone after this time.
+        threaded: ``False`` if the caller itself calls `heartbeat.tick`.
+
+    Attributes:
+        heartbeat: Keeps the instances of this process alive.
+    """
+
+    def __init__(
+        self,
+        server: Client | Config | str,
+        *,
+        tenant: str = "",
+        ttl_ms: int = TTL_MS,
+        clock: Clock = SYSTEM,
+        threaded: bool = True,
+    ) -> None:
+        checked = config.parse({"url": server}) if isinstance(server, str) else server
+        self._owned: Client | None = None
+        if isinstance(checked, Config):
+            self._client = self._owned = Client(checked, clock=clock)
+            self._tenant = keys.tenant_of(checked.key_prefix)
+        else:
+            self._client, self._tenant = checked, tenant
+        self._ttl_ms = ttl_ms
+        self.heartbeat = Heartbeat(self._client, ttl_ms=ttl_ms, clock=clock, threaded=threaded)
+
+    def reference(self, checkpoint: str) -> StateStoreCoordinatorRef:
+        """What driver, executors and stores of one checkpoint talk to; asks nothing of Redis.
+
+        Args:
+            checkpoint: The name of a Python checkpoint, or the id (gen) of any.
+        """
+        return StateStoreCoordinatorRef(self, checkpoint)
+
+    def instances(self, checkpoint: str) -> dict[PartitionId, Instance]:
+        """The partitions of a checkpoint that are served now, by Python or by the JVM.
+
+        Raises:
+            NotFoundError: Redis knows no such checkpoint.
+            FormatError: The registry is damaged.
+        """
+        gen = self._gen_of(checkpoint)
+        if gen is None:
+            raise NotFoundError(
+                f"listing the instances of checkpoint '{checkpoint[:80]}'",
+                found="there is none in this Redis, database and key prefix",
+                advice="`redis-state queries` lists the checkpoints.",
+            )
+        found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
+        _LOG.debug("checkpoint %s has %d instances", gen, len(found))
+        return found
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Take the instances of this process away; waits no longer than `timeout_s`."""
+        self.heartbeat.stop(timeout_s)
+        if self._owned is not None:
+            self._owned.close()
+
+    def partition_of(self, provider_id: StateStoreProviderId) -> PartitionId | None:
+        """The partition by which Redis knows it; ``None`` if there is no such checkpoint."""
+        gen = self._gen_of(provider_id.store_id.checkpoint)
+        return None if gen is None else provider_id.store_id.partition(gen, tenant=self._tenant)
+
+    def look_up(self, provider_id: StateStoreProviderId) -> Instance | None:
+        """Who serves a partition for the run of the id."""
+        id_ = self.partition_of(provider_id)
+        if id_ is None:
+            return None
+        found = find(self._client, [id_]).get(id_)
+        return found if found is not None and found.run_id == provider_id.run_id else None
+
+    def deactivate(self, checkpoint: str, run_id: str) -> int:
+        """Take all instances of a run away; their owners learn it with their next heartbeat."""
+        gen = self._gen_of(checkpoint)
+        if gen is None:
+            return 0
+        found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
+        of_run = {id_: instance for id_, instance in found.items() if instance.run_id == run_id}
+        self.heartbeat.forget_run(run_id)
+        return leave(self._client, of_run, told_ms=self._ttl_ms)
+
+    def _gen_of(self, checkpoint: str) -> str | None:
+        found = checkpoint_gen(self._client, checkpoint, tenant=self._tenant)
+        return checkpoint if found is None and is_gen(checkpoint) else found
+
+
+class StateStoreCoordinatorRef:
+    """The coordinator as the stores of one checkpoint see it; `StateStoreCoordinator.reference`."""
+
+    def __init__(self, coordinator: StateStoreCoordinator, checkpoint: str) -> None:
+        self._coordinator = coordinator
+        self.checkpoint = checkpoint
+
+    def report_active_instance(
+        self,
+        provider_id: StateStoreProviderId,
+        host: str,
+        executor_id: str,
+        *,
+        on_lost: OnLost = _ignore,
+        keep_ms: int = 0,
+    ) -> None:
+        """Say that this process serves a partition, now and until it is withdrawn.
+
+        Returns at once: a thread tells Redis, and renews the instance until a newer one is there.
+
+        Args:
+            on_lost: Called once, on that thread, when a newer instance serves the partition or
+                the run was deactivated: unload the store.
+            keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
+        """
+        self._check(provider_id)
+        instance = Instance(host, executor_id, provider_id.run_id)
+        self._coordinator.heartbeat.report(
+            provider_id,
+            lambda: self._coordinator.partition_of(provider_id),
+            instance,
+            on_lost=on_lost,
+            keep_ms=keep_ms,
+        )
+        _LOG.debug("reporting %s as the instance of %s", instance, provider_id)
+
+    def withdraw_instance(self, provider_id: StateStoreProviderId) -> None:
+        """Say that this process has unloaded a store; returns at once."""
+        self._check(provider_id)
+        self._coordinator.heartbeat.withdraw(provider_id)
+        _LOG.debug("withdrawing the instance of %s", provider_id)
+
+    def get_location(self, provider_id: StateStoreProviderId) -> Instance | None:
+        """Who serves a partition for this run; ``None`` if nobody reported within the last ttl.
+
+        Raises:
+            FormatError: What is there is no instance.
+        """
+        self._check(provider_id)
+        found = self._coordinator.look_up(provider_id)
+        _LOG.debug("looked up %s: %s", provider_id, found)
+        return found
+
+    def verify_if_instance_active(
+        self, provider_id: StateStoreProviderId, executor_id: str
+    ) -> bool:
+        """Whether it is this executor that serves the partition for this run.
+
+        Raises:
+            FormatError: What is there is no instance.
+        """
+        self._check(provider_id)
+        found = self._coordinator.look_up(provider_id)
+        active = found is not None and found.executor_id == executor_id
+        _LOG.debug("verified %s on executor %s: %s", provider_id, executor_id, active)
+        return active
+
+    def deactivate_instances(self, run_id: str) -> int:
+        """Take all instances of a run away, in whatever process they are.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            FormatError: The registry is damaged.
+        """
+        count = self._coordinator.deactivate(self.checkpoint, run_id)
+        _LOG.debug("deactivated %d instances of run %s", count, run_id)
+        return count
+
+    def instances(self) -> Mapping[PartitionId, Instance]:
+        """The partitions that are served now; empty if Redis knows no such checkpoint.
+
+        Raises:
+            FormatError: The registry is damaged.
+        """
+        with suppress(NotFoundError):
+            return self._coordinator.instances(self.checkpoint)
+        return {}
+
+    def stop(self) -> None:
+        """Stop the coordinator of this process."""
+        self._coordinator.stop()
+
+    def _check(self, provider_id: StateStoreProviderId) -> None:
+        if provider_id.store_id.checkpoint != self.checkpoint:
+            raise ConfigError(
+                "asking the coordinator",
+                found="the store is of another checkpoint than the reference",
+                advice="Take the reference of that checkpoint.",
+            )

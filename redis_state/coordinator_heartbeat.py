@@ -1,0 +1,330 @@
+"""One daemon thread that reports the instances of a process and keeps them alive.
+
+Nobody waits for it: a report goes into a bounded queue. No state depends on it either: an instance
+that is not renewed is gone after its ttl, and a commit is decided by the fence, not by this table.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command, script
+from redis_state.clock import SYSTEM, Clock
+from redis_state.coordinator_instances import (
+    BEATS_A_TTL,
+    TTL_MS,
+    Instance,
+    decode_instance,
+    heartbeat_commands,
+    leave,
+    report_command,
+)
+from redis_state.errors import FormatError, RedisStateError
+from redis_state.ids import PartitionId
+
+QUEUE_MAX = 4096
+STOP_S = 5.0
+_LOG = logging.getLogger("redis_state.coordinator")
+
+OnLost = Callable[[Instance | None], None]
+"""Told, on the heartbeat's thread, who serves the partition now; ``None``: the run has to leave."""
+
+
+def _ignore(_found: Instance | None) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class _Held:
+    instance: Instance
+    on_lost: OnLost
+    keep_ms: int
+    confirmed_s: float
+    reported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    partition: Callable[[], PartitionId | None]
+    owner: Hashable
+    instance: Instance
+    on_lost: OnLost
+    keep_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Withdraw:
+    owner: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class _Forget:
+    run_id: str
+
+
+class _Stop:
+    """Ends the thread."""
+
+
+_Order = _Report | _Withdraw | _Forget | _Stop
+
+
+class Heartbeat:
+    """Keeps the instances of this process in the registry, by one pipeline each third of their ttl.
+
+    Args:
+        ttl_ms: For how long an instance is there that nobody renews.
+        queue_max: Reports that may wait; more are dropped, with a log line.
+        threaded: ``False`` if the caller itself calls `tick`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        ttl_ms: int = TTL_MS,
+        clock: Clock = SYSTEM,
+        queue_max: int = QUEUE_MAX,
+        threaded: bool = True,
+    ) -> None:
+        self._client = client
+        self._ttl_ms = ttl_ms
+        self._ttl_s = ttl_ms / 1000
+        self._clock = clock
+        self._queue_max = queue_max
+        self._threaded = threaded
+        self._starting = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
+        self._held: dict[PartitionId, _Held] = {}
+        self._owned: dict[Hashable, PartitionId] = {}
+        self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    @property
+    def instances(self) -> Mapping[PartitionId, Instance]:
+        """What is kept alive now."""
+        return {id_: held.instance for id_, held in list(self._held.items())}
+
+    def report(
+        self,
+        owner: Hashable,
+        partition: Callable[[], PartitionId | None],
+        instance: Instance,
+        *,
+        on_lost: OnLost = _ignore,
+        keep_ms: int = 0,
+    ) -> None:
+        """Enter an instance and keep it alive; returns at once.
+
+        Args:
+            owner: By what `withdraw` finds it again.
+            partition: Asked on the heartbeat's thread; ``None`` drops the report.
+            on_lost: Called once when a newer instance has the partition, or the run has to leave.
+            keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
+        """
+        self._order(_Report(partition, owner, instance, on_lost, keep_ms))
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Take an instance away that was unloaded; returns at once."""
+        self._order(_Withdraw(owner))
+
+    def forget_run(self, run_id: str) -> None:
+        """Stop renewing the instances of a run, which were taken away; returns at once."""
+        self._order(_Forget(run_id))
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Take all instances away and end the thread; waits no longer than `timeout_s`."""
+        with self._starting:
+            thread, self._stopped = self._thread, True
+        if thread is None or not thread.is_alive():
+            return
+        self._put(_Stop())
+        thread.join(timeout_s)
+
+    def tick(self) -> None:
+        """Carry out the orders that wait, and renew the instances if that is due."""
+        orders: list[_Order] = []
+        while len(orders) < self._queue_max:
+            try:
+                orders.append(self._orders.get_nowait())
+            except queue.Empty:
+                break
+        self._carry_out(orders)
+        if self._clock.monotonic_s() >= self._due_s:
+            self.beat()
+
+    def beat(self) -> None:
+        """Renew all instances now, in one round trip."""
+        self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
+        new = {id_: held for id_, held in self._held.items() if not held.reported}
+        known = {id_: held.instance for id_, held in self._held.items() if held.reported}
+        commands = heartbeat_commands(known, ttl_ms=self._ttl_ms)
+        renewals = self._renewals()
+        if not (new or commands or renewals):
+            return
+        reports = [
+            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in new.items()
+        ]
+        try:
+            replies = self._client.call("renewing instances", [*commands, *reports, *renewals])
+        except RedisStateError as error:
+            _LOG.warning("the heartbeat could not be sent; no state depends on it: %s", error)
+            return
+        for id_, reply in zip(known, replies, strict=False):
+            self._judge(id_, reply)
+        for id_ in new:
+            self._confirm(id_)
+
+    def _renewals(self) -> list[Command]:
+        calls = [
+            (keys.meta(id_), (str(held.keep_ms),))
+            for id_, held in self._held.items()
+            if held.keep_ms
+        ]
+        return script("renew").many(calls)
+
+    def _carry_out(self, orders: list[_Order]) -> None:
+        for order in orders:
+            if isinstance(order, _Report):
+                self._enter(order)
+            elif isinstance(order, _Withdraw):
+                self._leave([order.owner])
+            elif isinstance(order, _Forget):
+                self._forget(order.run_id)
+        fresh = {id_: held for id_, held in self._held.items() if not held.reported}
+        if not fresh:
+            return
+        commands = [
+            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in fresh.items()
+        ]
+        try:
+            self._client.call("reporting instances", commands)
+        except RedisStateError as error:
+            _LOG.warning("instances could not be reported; no state depends on it: %s", error)
+            return
+        for id_, held in fresh.items():
+            self._confirm(id_)
+            _LOG.debug("reported %s as the instance of %s", held.instance, id_)
+
+    def _enter(self, order: _Report) -> None:
+        try:
+            id_ = order.partition()
+        except RedisStateError as error:
+            _LOG.warning("%s is not reported: %s", order.owner, error)
+            return
+        if id_ is None:
+            _LOG.warning("%s is not reported: Redis knows no such checkpoint", order.owner)
+            return
+        older = self._held.get(id_)
+        now = self._clock.monotonic_s()
+        self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, now)
+        if older is not None and older.instance != order.instance:
+            self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
+            self._tell(id_, older, order.instance)
+        self._owned[order.owner] = id_
+
+    def _leave(self, owners: list[Hashable]) -> None:
+        ids = [self._owned.pop(owner) for owner in owners if owner in self._owned]
+        gone = {
+            id_: held.instance for id_ in ids if (held := self._held.pop(id_, None)) is not None
+        }
+        if not gone:
+            return
+        try:
+            leave(self._client, gone)
+        except RedisStateError as error:
+            _LOG.warning("instances stay listed until they expire: %s", error)
+            return
+        _LOG.debug("withdrew %d instances", len(gone))
+
+    def _forget(self, run_id: str) -> None:
+        for id_, held in list(self._held.items()):
+            if held.instance.run_id == run_id:
+                self._drop(id_)
+                self._tell(id_, held, None)
+
+    def _judge(self, id_: PartitionId, reply: object) -> None:
+        if reply == [b"OK"]:
+            self._confirm(id_)
+            return
+        held = self._drop(id_)
+        found: Instance | None = None
+        if isinstance(reply, list) and len(reply) > 1:
+            try:
+                found = decode_instance(reply[1])
+            except FormatError as error:
+                _LOG.warning("the place of %s was overwritten: %s", id_, error)
+        if held is not None:
+            self._tell(id_, held, found)
+
+    def _confirm(self, id_: PartitionId) -> None:
+        held = self._held.get(id_)
+        if held is None:
+            return
+        now = self._clock.monotonic_s()
+        silent_s = now - held.confirmed_s
+        if held.reported and silent_s > self._ttl_s:
+            _LOG.info("%s was not renewed for %.0f s and may have been missed", id_, silent_s)
+        held.reported, held.confirmed_s = True, now
+
+    def _drop(self, id_: PartitionId) -> _Held | None:
+        self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
+        return self._held.pop(id_, None)
+
+    def _tell(self, id_: PartitionId, held: _Held, found: Instance | None) -> None:
+        _LOG.debug("%s is served by %s now, not by %s", id_, found or "nobody", held.instance)
+        try:
+            held.on_lost(found)
+        except Exception:  # noqa: BLE001  # the callback is foreign code; the other instances live on
+            _LOG.exception("unloading %s failed", id_)
+
+    def _order(self, order: _Order) -> None:
+        self._ensure_running()
+        if not self._put(order):
+            _LOG.warning("the heartbeat's queue is full; dropped %s", order)
+
+    def _put(self, order: _Order) -> bool:
+        try:
+            self._orders.put_nowait(order)
+        except queue.Full:
+            return False
+        return True
+
+    def _ensure_running(self) -> None:
+        if self._pid != os.getpid():
+            # A forked process has a copy of the table, but none of these instances.
+            self._starting = threading.Lock()
+            self._begin()
+        if not self._threaded:
+            return
+        with self._starting:
+            if self._stopped or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._thread = threading.Thread(
+                target=self._run, name="redis-state-heartbeat", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            left_s = self._due_s - self._clock.monotonic_s()
+            orders: list[_Order] = []
+            with suppress(queue.Empty):
+                orders.append(self._orders.get(timeout=max(0.0, left_s) if self._held else None))
+            if not self._stopped:
+                self._carry_out(orders)
+                self.tick()
+        self._leave(list(self._owned))

@@ -1,0 +1,138 @@
+"""Who serves which partition, as Redis holds it (docs/format.md, section 9).
+
+An instance is one string with an expiry, spelled as the JVM adapter spells it, so that each side
+lists the other's. An empty string tells its owner to leave: the run was deactivated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command, script
+from redis_state.errors import FormatError
+from redis_state.ids import PartitionId, StoreId
+from redis_state.reader.registry import parse_listing
+
+TTL_MS = 60_000
+BEATS_A_TTL = 3
+KEYS_AT_ONCE = 1024
+_WHAT = "looking up instances"
+_MEMBERS = ("host", "executor", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A loaded store provider.
+
+    Attributes:
+        executor_id: Of the executor or process, unique on all hosts of the run.
+        run_id: Of the query run that the provider serves.
+    """
+
+    host: str
+    executor_id: str
+    run_id: str
+
+    @property
+    def location(self) -> str:
+        """As Spark spells the preferred location of a task."""
+        return f"executor_{self.host}_{self.executor_id}"
+
+    def encode(self) -> bytes:
+        """What the key of the partition holds."""
+        members = dict(zip(_MEMBERS, (self.host, self.executor_id, self.run_id), strict=True))
+        return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_instance(raw: bytes | None) -> Instance | None:
+    """What a key holds; ``None`` if nobody serves the partition.
+
+    Raises:
+        FormatError: The bytes are no instance.
+    """
+    if not raw:
+        return None
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _bad("an instance is not JSON") from error
+    values = [found.get(name) for name in _MEMBERS] if isinstance(found, dict) else []
+    host, executor_id, run_id = values or (None, None, None)
+    if not (isinstance(host, str) and isinstance(executor_id, str) and isinstance(run_id, str)):
+        raise _bad("an instance has no host, executor and run")
+    return Instance(host, executor_id, run_id)
+
+
+def report_command(id_: PartitionId, instance: Instance, *, ttl_ms: int) -> Command:
+    """Enters an instance, whoever was there before: the newest wins."""
+    return ("SET", keys.instance(id_), instance.encode(), "PX", str(ttl_ms))
+
+
+def heartbeat_commands(held: Mapping[PartitionId, Instance], *, ttl_ms: int) -> list[Command]:
+    """Renews instances without taking a place from a newer one."""
+    calls = [
+        (keys.instance(id_), (instance.encode(), str(ttl_ms))) for id_, instance in held.items()
+    ]
+    return script("heartbeat").many(calls)
+
+
+def leave(client: Client, held: Mapping[PartitionId, Instance], *, told_ms: int = 0) -> int:
+    """Take instances away, unless a newer one is in their place.
+
+    Args:
+        told_ms: For how long the owner is told to leave; 0 if the owner itself calls.
+
+    Returns:
+        How many were taken away.
+    """
+    calls = [
+        (keys.instance(id_), (instance.encode(), str(told_ms))) for id_, instance in held.items()
+    ]
+    left = 0
+    for start in range(0, len(calls), KEYS_AT_ONCE):
+        commands = script("release").many(calls[start : start + KEYS_AT_ONCE])
+        left += client.call("taking instances away", commands).count([b"OK"])
+    return left
+
+
+def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instance]:
+    """The instances of partitions of one checkpoint, as far as somebody serves them.
+
+    Raises:
+        FormatError: What is there is no instance.
+    """
+    found: dict[PartitionId, Instance] = {}
+    for start in range(0, len(ids), KEYS_AT_ONCE):
+        chunk = ids[start : start + KEYS_AT_ONCE]
+        (raws,) = client.call(_WHAT, [("MGET", *map(keys.instance, chunk))])
+        for id_, raw in zip(chunk, raws, strict=True):
+            instance = decode_instance(raw)
+            if instance is not None:
+                found[id_] = instance
+    return found
+
+
+def partitions_of(client: Client, gen: str, *, tenant: str) -> list[PartitionId]:
+    """The partitions of a checkpoint, by the list of checkpoints.
+
+    Raises:
+        FormatError: The list is damaged.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.checkpoints(tenant=tenant))])
+    own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
+    listed: Iterable[tuple[tuple[int, str], int]] = (
+        item for info in parse_listing(own) for item in sorted(info.partitions.items())
+    )
+    return [
+        PartitionId(StoreId(gen, operator, store, tenant), number)
+        for (operator, store), count in listed
+        for number in range(count)
+    ]
+
+
+def _bad(found: str) -> FormatError:
+    return FormatError("reading an instance", found=found)
