@@ -1,0 +1,178 @@
+"""The maintenance thread of loaded providers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import pytest
+
+from redis_state.maintenance import Maintained, MaintenanceWorker
+
+INTERVAL_S = 60.0
+JITTER = 0.25
+
+
+@dataclass
+class HandClock:
+    now_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
+class Provider:
+    error: Exception | None = None
+    passes: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def do_maintenance(self) -> None:
+        self.passes += 1
+        self.done.set()
+        if self.error is not None:
+            raise self.error
+
+
+class Loaded:
+    """The loaded providers of a process."""
+
+    def __init__(self, **providers: Provider) -> None:
+        self.providers: dict[Hashable, Maintained] = dict(providers)
+        self.errors: dict[Hashable, Exception] = {}
+
+    def __call__(self) -> dict[Hashable, Maintained]:
+        return dict(self.providers)
+
+    def unload(self, id_: Hashable, error: Exception) -> None:
+        del self.providers[id_]
+        self.errors[id_] = error
+
+
+def worker(loaded: Loaded, clock: HandClock) -> MaintenanceWorker:
+    return MaintenanceWorker(
+        loaded,
+        unload=loaded.unload,
+        interval_s=INTERVAL_S,
+        jitter=JITTER,
+        clock=clock,
+        threaded=False,
+    )
+
+
+def test_a_provider_is_maintained_once_an_interval() -> None:
+    clock, provider = HandClock(), Provider()
+    one = worker(Loaded(a=provider), clock)
+    seconds = 0
+    for seconds in range(600):
+        clock.now_s = seconds
+        one.tick()
+    assert provider.passes >= 600 / (INTERVAL_S * (1 + JITTER)) - 1
+    assert provider.passes <= 600 / (INTERVAL_S * (1 - JITTER))
+
+
+def test_intervals_differ_by_no_more_than_the_jitter() -> None:
+    gaps = set()
+    for _ in range(50):
+        clock, provider = HandClock(), Provider()
+        one = worker(Loaded(a=provider), clock)
+        while not provider.passes:
+            clock.now_s += 0.5
+            one.tick()
+        gaps.add(clock.now_s)
+    assert min(gaps) >= INTERVAL_S * (1 - JITTER)
+    assert max(gaps) <= INTERVAL_S * (1 + JITTER) + 0.5
+    assert len(gaps) > 1
+
+
+def test_an_error_unloads_what_it_concerns_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, fine = Provider(ValueError("no")), Provider()
+    loaded = Loaded(a=broken, b=fine)
+    one = worker(loaded, HandClock())
+    assert one.run_pass() == 1
+    assert loaded.errors == {"a": broken.error}
+    assert (fine.passes, list(loaded.providers)) == (1, ["b"])
+    assert "maintenance of a failed, so it is unloaded: no" in caplog.text
+    assert one.run_pass() == 0
+    assert (broken.passes, fine.passes) == (1, 2)
+
+
+def test_an_unload_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    fine = Provider()
+    loaded = Loaded(a=Provider(ValueError("no")), b=fine)
+
+    def fail(_id: Hashable, _error: Exception) -> None:
+        raise OSError("neither")
+
+    one = MaintenanceWorker(loaded, unload=fail, threaded=False)
+    with caplog.at_level(logging.ERROR):
+        assert one.run_pass() == 1
+    assert fine.passes == 1
+    assert "unloading a failed" in caplog.text
+
+
+def test_the_thread_starts_once_and_stops() -> None:
+    provider = Provider()
+    one = MaintenanceWorker(Loaded(a=provider), interval_s=0.01)
+    assert not one.is_running
+    for _ in range(3):
+        one.start()
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("redis-state-maintenance") == 1
+    assert provider.done.wait(30)
+    one.stop()
+    assert not one.is_running
+    one.start()
+    assert one.is_running
+    provider.done.clear()
+    assert provider.done.wait(30)
+    one.stop()
+
+
+def test_a_pass_ends_early_when_it_is_stopped() -> None:
+    one: list[MaintenanceWorker] = []
+
+    class Stopping(Provider):
+        def do_maintenance(self) -> None:
+            super().do_maintenance()
+            one[0].stop()
+
+    first, second = Stopping(), Provider()
+    one.append(MaintenanceWorker(Loaded(a=first, b=second), threaded=False))
+    one[0].run_pass()
+    assert (first.passes, second.passes) == (1, 0)
+
+
+def test_a_list_that_cannot_be_made_does_not_end_the_thread() -> None:
+    asked = threading.Semaphore(0)
+
+    def fail() -> dict[Hashable, Maintained]:
+        asked.release()
+        raise ValueError("no")
+
+    one = MaintenanceWorker(fail, interval_s=0.01)
+    one.start()
+    for _ in range(2):
+        assert asked.acquire(timeout=30)
+    one.stop()
+
+
+def test_a_forked_process_starts_a_thread_of_its_own() -> None:
+    one = MaintenanceWorker(Loaded(), interval_s=1000)
+    one.start()
+    parents = one._thread
+    one._pid += 1
+    assert not one.is_running
+    one.start()
+    assert one.is_running
+    assert one._thread is not parents
+    one.stop()
+    assert parents is not None
+    assert parents.is_alive(), "it is the parent's"
