@@ -60,7 +60,9 @@ def test_bytes_in_bytes_out_and_no_greeting_beside_the_command(redis_server: Red
         sent = client.call("writing", [("SET", b"\xff", b"\x00\xfe"), ("GET", b"\xff")])
         (stats,) = client.call("counting", [("INFO", "commandstats")])
     assert sent == [True, b"\x00\xfe"]
-    assert set(stats) == {"cmdstat_config|resetstat", "cmdstat_set", "cmdstat_get"}
+    # Redis 6.2 counts `CONFIG RESETSTAT` under the command, later servers under the subcommand.
+    counted = {name.partition("|")[0] for name in stats}
+    assert counted == {"cmdstat_config", "cmdstat_set", "cmdstat_get"}
 
 
 def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:

