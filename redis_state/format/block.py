@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 
 import zstandard
@@ -17,6 +18,17 @@ HEADER_BYTES = 10
 CHECK_BYTES = slice(6, 10)
 _LEVEL = 1
 _HEADER = struct.Struct(">BBII")
+
+
+class _Zstd(threading.local):
+    """Contexts of one thread: making one costs more than a block does."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_zstd = _Zstd()
 
 
 def encode(ident: str, field: str, payload: bytes, *, compress: bool = True) -> bytes:
@@ -36,7 +48,7 @@ def encode(ident: str, field: str, payload: bytes, *, compress: bool = True) -> 
         raise _bad(ident, field, f"a block of {len(payload)} bytes is above {RAW_LENGTH_MAX}")
     stored, codec = payload, CODEC_NONE
     if compress:
-        packed = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
+        packed = _zstd.compress(payload)
         if len(packed) < len(payload):
             stored, codec = packed, CODEC_ZSTD
     return seal(ident, field, stored, codec=codec, raw_length=len(payload))
@@ -93,9 +105,7 @@ def _decompress(ident: str, field: str, stored: bytes, raw_length: int) -> bytes
         # A frame states its length; the library would allocate that much whatever it is told.
         if zstandard.get_frame_parameters(stored).content_size != raw_length:
             raise _bad(ident, field, "the frame does not state the raw length")
-        payload = zstandard.ZstdDecompressor().decompress(
-            stored, max_output_size=raw_length, allow_extra_data=False
-        )
+        payload = _zstd.decompress(stored, max_output_size=raw_length, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise _bad(ident, field, "the payload does not decompress") from error
     if len(payload) != raw_length:

@@ -27,9 +27,14 @@ def checksum(fields: Mapping[str, bytes]) -> int:
     Raises:
         FormatError: A block is shorter than its header.
     """
+    return combined_checksum({name: block.check_bytes(raw) for name, raw in fields.items()})
+
+
+def combined_checksum(checks: Mapping[str, bytes]) -> int:
+    """The checksum of a segment from the check bytes of its blocks."""
     crc = 0
-    for name in sorted(fields):
-        crc = zlib.crc32(name.encode("ascii") + b"\0" + block.check_bytes(fields[name]), crc)
+    for name in sorted(checks):
+        crc = zlib.crc32(name.encode("ascii") + b"\0" + checks[name], crc)
     return crc
 
 

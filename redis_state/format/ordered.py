@@ -1,0 +1,207 @@
+"""Segments with one ordered family, many rows at a time (docs/format.md, sections 4.4 and 10).
+
+Says the same as `segment`, which goes row by row and knows every family: a test holds the two
+together. Here a block is packed and unpacked in one go, and rows are not checked one by one.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
+from redis_state.errors import FormatError
+from redis_state.format import block, header
+from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET
+from redis_state.format.entry import Entry, Segment
+from redis_state.format.header import Family, Header
+from redis_state.format.rows import stored_key
+from redis_state.format.segment import checksum
+
+FAMILY_ID = 0
+PREFIX = stored_key(FAMILY_ID, b"")
+"""What every stored key of the family begins with."""
+
+_ROW_BYTES = 10
+
+Rows = Mapping[bytes, bytes | None]
+"""Values by stored key; ``None`` is removed."""
+
+
+class _Packers(threading.local):
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(use_bin_type=True).pack
+
+
+_packers = _Packers()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A segment, ready to be stored.
+
+    Attributes:
+        fields: Blocks by their names, the header included.
+        raw_bytes: About what its rows take before compression.
+    """
+
+    fields: dict[str, bytes]
+    entry: Entry
+    raw_bytes: int
+
+
+def write(
+    ident: str,
+    keys: Sequence[bytes],
+    rows: Rows,
+    *,
+    ref: str,
+    live: int,
+    family: Family | None,
+) -> Written:
+    """The segment of these rows.
+
+    Args:
+        keys: Stored keys in ascending order.
+        ref: As `Entry`.
+        live: As `Entry`.
+        family: Written into the header; ``None`` if the version below has it.
+    """
+    fields: dict[str, bytes] = {}
+    firsts: list[bytes] = []
+    pack = _packers.pack
+    raw_bytes = 0
+    for start, end in _cuts(keys, rows):
+        part = keys[start:end]
+        flat: list[bytes | None] = [None] * (2 * len(part))
+        flat[::2] = part
+        flat[1::2] = map(rows.__getitem__, part)
+        payload = pack(flat)
+        name = f"{FAMILY_ID}/{len(firsts)}"
+        fields[name] = block.encode(ident, name, payload)
+        firsts.append(part[0])
+        raw_bytes += len(payload)
+    head = Header(
+        families=None if family is None else (family,),
+        ordered={FAMILY_ID: tuple(firsts)} if firsts else {},
+    )
+    if not head.empty:
+        fields[header.FIELD] = block.encode(ident, header.FIELD, header.encode(head))
+    entry = Entry(
+        ref,
+        rows=len(keys),
+        live=live,
+        blocks=len(fields),
+        bytes=sum(map(len, fields.values())),
+        buckets=1,
+        checksum=checksum(fields),
+        header=not head.empty,
+    )
+    return Written(fields, entry, raw_bytes)
+
+
+def _cuts(keys: Sequence[bytes], rows: Rows) -> list[tuple[int, int]]:
+    """Where blocks begin and end: about 128 rows or 16 KiB each, whichever comes first."""
+    cuts: list[tuple[int, int]] = []
+    for start in range(0, len(keys), ROWS_A_BUCKET):
+        end = min(start + ROWS_A_BUCKET, len(keys))
+        part = keys[start:end]
+        sizes = [len(rows[key] or b"") for key in part]
+        if sum(sizes) + sum(map(len, part)) + _ROW_BYTES * len(part) <= BYTES_A_BUCKET:
+            cuts.append((start, end))
+            continue
+        first, size = start, 0
+        for at, (key, own) in enumerate(zip(part, sizes, strict=True), start):
+            own += len(key) + _ROW_BYTES
+            if at > first and size + own > BYTES_A_BUCKET:
+                cuts.append((first, at))
+                first, size = at, 0
+            size += own
+        cuts.append((first, end))
+    return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What the header of a segment says.
+
+    Attributes:
+        firsts: The first stored key of each block, in ascending order.
+    """
+
+    firsts: tuple[bytes, ...]
+    head: Header
+
+    @property
+    def family(self) -> Family | None:
+        """The one family; ``None`` if the segment does not say it."""
+        return self.head.families[0] if self.head.families else None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the blocks."""
+        return [f"{FAMILY_ID}/{index}" for index in range(len(self.firsts))]
+
+
+def read_index(segment: Segment, head: Header) -> Index:
+    """Where the rows of a segment are.
+
+    Raises:
+        FormatError: It has other families, or rows that are not in order.
+    """
+    families = head.families
+    if families is not None and (
+        len(families) != 1
+        or families[0].id != FAMILY_ID
+        or not families[0].ordered
+        or families[0].multi_value
+    ):
+        raise FormatError(
+            f"reading {segment.ident}",
+            found="its families are not those of a Python store",
+            advice="Read the state of Spark's operators with redis_state.connect.",
+        )
+    firsts = head.ordered.get(FAMILY_ID, ())
+    if len(head.ordered) > bool(firsts) or segment.entry.blocks != len(firsts) + bool(
+        segment.entry.header
+    ):
+        raise FormatError(f"reading {segment.ident}", found="it has blocks that are not in order")
+    return Index(firsts, head)
+
+
+def read_block(
+    segment: Segment, index: Index, number: int, raw: bytes
+) -> tuple[list[bytes], list[bytes | None]]:
+    """Stored keys and values of one block.
+
+    Raises:
+        FormatError: It is damaged.
+    """
+    name = f"{FAMILY_ID}/{number}"
+    payload = block.decode(segment.ident, name, raw)
+    try:
+        items = msgpack.unpackb(payload, raw=False)
+        keys, values = items[::2], items[1::2]
+        # Comparing something else than bytes with the bytes of the index raises.
+        right = (
+            len(keys) == len(values) > 0
+            and all(map(operator.lt, keys, keys[1:]))
+            and keys[0] >= index.firsts[number] >= PREFIX
+            and (number + 1 == len(index.firsts) or keys[-1] < index.firsts[number + 1])
+            and keys[-1].startswith(PREFIX)
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        raise _bad(segment, name, "its rows are malformed") from error
+    if not right:
+        raise _bad(segment, name, "its rows are not where they belong")
+    kinds = set(map(type, values))
+    if not kinds <= ({bytes} if segment.snapshot else {bytes, type(None)}):
+        raise _bad(segment, name, "a value is none that a Python store has")
+    return keys, values
+
+
+def _bad(segment: Segment, name: str, found: str) -> FormatError:
+    return FormatError(f"reading field {name} of {segment.ident}", found=found)

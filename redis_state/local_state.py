@@ -1,0 +1,323 @@
+"""One version of a partition in this process: what was read of it, and layers of changes over it.
+
+A version never changes. Blocks of its oldest segment are fetched and decoded when a key of theirs
+is asked for; what newer deltas and own commits changed lies above, in few layers of doubling size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redis_state.errors import FormatError
+from redis_state.format import header
+from redis_state.format.block import check_bytes
+from redis_state.format.entry import Segment
+from redis_state.format.header import Family
+from redis_state.format.ordered import Index, Rows, read_block
+from redis_state.format.segment import combined_checksum
+from redis_state.ids import Pin
+from redis_state.protocol import PartitionClient, SegmentGoneError
+
+ROW_BYTES: Final = 120
+"""What Python needs for a row beside its bytes, about."""
+
+_MISSING: Final = object()
+_READ_AHEAD_BLOCKS = 256
+_SPAN_ROWS = 1024
+_RELOADS_MAX = 3
+_NONE: Final[dict[bytes, bytes | None]] = {}
+
+
+class Layer:
+    """Changes over what is below: complete in memory, and never changed.
+
+    Attributes:
+        rows: Values by stored key; ``None`` is removed.
+    """
+
+    __slots__ = ("_sorted", "raw_bytes", "rows")
+
+    def __init__(
+        self, rows: dict[bytes, bytes | None], raw_bytes: int, keys: list[bytes] | None = None
+    ) -> None:
+        self.rows = rows
+        self.raw_bytes = raw_bytes
+        self._sorted = keys
+
+    def keys(self) -> list[bytes]:
+        """Stored keys in ascending order."""
+        if self._sorted is None:
+            self._sorted = sorted(self.rows)
+        return self._sorted
+
+    def between(self, start: bytes, end: bytes | None) -> list[bytes]:
+        """The keys in a range, in ascending order."""
+        keys = self.keys()
+        low = bisect_left(keys, start)
+        return keys[low:] if end is None else keys[low : bisect_left(keys, end, low)]
+
+
+class Base:
+    """The oldest segment of a version, of which blocks are read as they are needed.
+
+    May be used by several threads: what two of them read at once is the same.
+
+    Attributes:
+        rows: Values by stored key, of the blocks that were read.
+        whole: Whether all were read.
+    """
+
+    __slots__ = ("_checks", "_client", "_keys", "index", "raw_bytes", "rows", "segment", "whole")
+
+    def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
+        self._client = client
+        self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
+        self._checks = {header.FIELD: check_bytes(head)}
+        self.segment = segment
+        self.index = index
+        self.rows: dict[bytes, bytes | None] = {}
+        self.raw_bytes = 0
+        self.whole = False
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a stored key."""
+        number = bisect_right(self.index.firsts, key) - 1
+        if number >= 0 and self._keys[number] is None:
+            self.load((number,))
+        return self.rows.get(key)
+
+    def load(self, numbers: Iterable[int]) -> None:
+        """Read these blocks, unless they were read.
+
+        Raises:
+            SegmentGoneError: The segment is not whole any more.
+            FormatError: A block is damaged.
+        """
+        wanted = [number for number in numbers if self._keys[number] is None]
+        if not wanted:
+            return
+        names = self.index.names
+        found = self._client.fetch(self.segment, [names[number] for number in wanted])
+        for number, raw in zip(wanted, found, strict=True):
+            if raw is None:
+                raise SegmentGoneError(self.segment)
+            keys, values = read_block(self.segment, self.index, number, raw)
+            self.rows.update(zip(keys, values, strict=True))
+            self.raw_bytes += len(raw)
+            self._checks[names[number]] = check_bytes(raw)
+            self._keys[number] = keys
+        if not self.whole and None not in self._keys:
+            self._check_whole()
+            self.whole = True
+
+    def load_all(self) -> None:
+        """Read all blocks."""
+        if not self.whole:
+            self.load(range(len(self._keys)))
+
+    def load_for(self, keys: Iterable[bytes]) -> None:
+        """Read the blocks in which these stored keys can be."""
+        if not self.whole:
+            firsts = self.index.firsts
+            numbers = {bisect_right(firsts, key) - 1 for key in keys}
+            self.load(sorted(number for number in numbers if number >= 0))
+
+    def keys(self, number: int, *, last: int) -> list[bytes]:
+        """The stored keys of a block; some further ones up to `last` are read with it."""
+        keys = self._keys[number]
+        if keys is None:
+            self.load(range(number, min(number + _READ_AHEAD_BLOCKS, last + 1)))
+            keys = self._keys[number]
+        return keys or []
+
+    def _check_whole(self) -> None:
+        entry = self.segment.entry
+        what = f"reading {self.segment.ident}"
+        if combined_checksum(self._checks) != entry.checksum:
+            raise FormatError(what, found="the checksum does not match")
+        if sum(len(keys or ()) for keys in self._keys) != entry.rows:
+            raise FormatError(what, found=f"its rows are not {entry.rows}")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What decides when the next snapshot is due.
+
+    Attributes:
+        base_bytes: Of the segment that stands alone, 0 if there is none.
+        delta_bytes: Of the deltas above it.
+        deltas: Their number.
+    """
+
+    base_bytes: int = 0
+    delta_bytes: int = 0
+    deltas: int = 0
+
+    def plus(self, size: int) -> History:
+        """With one more delta."""
+        return History(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
+
+
+class LocalVersion:
+    """The rows of one version.
+
+    Attributes:
+        live: Number of its keys.
+        family: ``None`` only in version 0.
+    """
+
+    __slots__ = ("_reload", "base", "family", "history", "layers", "live", "pin")
+
+    def __init__(
+        self,
+        pin: Pin,
+        live: int,
+        family: Family | None,
+        layers: Sequence[Layer],
+        base: Base | None,
+        history: History,
+        reload: Callable[[Pin], LocalVersion],
+    ) -> None:
+        self.pin = pin
+        self.live = live
+        self.family = family
+        self.layers = tuple(layers)
+        self.base = base
+        self.history = history
+        self._reload = reload
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a stored key; ``None`` if it has none."""
+        for layer in self.layers:
+            value = layer.rows.get(key, _MISSING)
+            if value is not _MISSING:
+                return value  # type: ignore[return-value]  # mypy: object() is no marker type
+        base = self.base
+        if base is None:
+            return None
+        found = base.rows.get(key)
+        if found is not None or base.whole:
+            return found
+        try:
+            return base.get(key)
+        except SegmentGoneError:
+            self.read_again()
+            return self.get(key)
+
+    def count(self, keys: Sequence[bytes]) -> int:
+        """How many of these stored keys have a value."""
+        if not self.live:
+            return 0
+        if self.base is not None:
+            self._reading(lambda: self.base.load_for(keys) if self.base else None)
+        get = self.get
+        return sum(get(key) is not None for key in keys)
+
+    def rows_between(
+        self, start: bytes, end: bytes | None, above: Rows = _NONE
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Stored keys and values in a range, in key order.
+
+        Args:
+            above: Changes that are not part of the version; not changed while this runs.
+        """
+        over = Layer(dict(above), 0)
+        layers = (over, *self.layers) if above else self.layers
+        tries = 0
+        spans = self._spans(start, end, layers)
+        for number, (low, high) in enumerate(spans):
+            while True:
+                try:
+                    merged = self._merged(low, high, layers, last=len(spans) - 1 - number)
+                    break
+                except SegmentGoneError:
+                    tries += 1
+                    if tries > _RELOADS_MAX:
+                        raise
+                    self.read_again()
+                    layers = (over, *self.layers) if above else self.layers
+            for key in sorted(merged):
+                value = merged[key]
+                if value is not None:
+                    yield key, value
+
+    def with_changes(
+        self, pin: Pin, live: int, family: Family, top: Layer, size: int
+    ) -> LocalVersion:
+        """The next version, once it is committed; `size` is that of its delta in Redis."""
+        layers = compacted([top, *self.layers] if top.rows else list(self.layers), self.base)
+        return LocalVersion(
+            pin, live, family, layers, self.base, self.history.plus(size), self._reload
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes in this process."""
+        parts: list[Layer | Base] = [*self.layers, *([self.base] if self.base else [])]
+        return sum(part.raw_bytes + ROW_BYTES * len(part.rows) for part in parts)
+
+    def read_again(self) -> None:
+        """Take the same rows from the segments that make up the version now."""
+        fresh = self._reload(self.pin)
+        self.layers, self.base = fresh.layers, fresh.base
+
+    def _reading(self, body: Callable[[], None]) -> None:
+        for _ in range(_RELOADS_MAX):
+            try:
+                return body()
+            except SegmentGoneError:
+                self.read_again()
+        return body()
+
+    def _spans(
+        self, start: bytes, end: bytes | None, layers: Sequence[Layer]
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Cuts a range where blocks begin, or where a thousand rows of the largest layer end."""
+        cuts: Sequence[bytes]
+        if self.base is not None:
+            cuts = self.base.index.firsts
+        elif layers:
+            cuts = max(layers, key=lambda layer: len(layer.rows)).keys()[::_SPAN_ROWS]
+        else:
+            return []
+        low = bisect_right(cuts, start)
+        high = len(cuts) if end is None else bisect_left(cuts, end)
+        inner = list(cuts[low:high])
+        return list(zip([start, *inner], [*inner, end], strict=True))
+
+    def _merged(
+        self, low: bytes, high: bytes | None, layers: Sequence[Layer], *, last: int
+    ) -> dict[bytes, bytes | None]:
+        merged: dict[bytes, bytes | None] = {}
+        base = self.base
+        if base is not None:
+            firsts = base.index.firsts
+            number = max(bisect_right(firsts, low) - 1, 0)
+            stop = len(firsts) if high is None else bisect_left(firsts, high)
+            for at in range(number, stop):
+                for key in base.keys(at, last=min(at + last, len(firsts) - 1)):
+                    if key >= low and (high is None or key < high):
+                        merged[key] = base.rows[key]
+        for layer in reversed(layers):
+            rows = layer.rows
+            for key in layer.between(low, high):
+                merged[key] = rows[key]
+        return merged
+
+
+def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
+    """Layers, newest first, of which each is more than twice as large as the one above it."""
+    while len(layers) > 1 and len(layers[0].rows) * 2 >= len(layers[1].rows):
+        upper, lower, *rest = layers
+        layers = [_merge(upper, lower, bottom=not rest and base is None), *rest]
+    return layers
+
+
+def _merge(upper: Layer, lower: Layer, *, bottom: bool) -> Layer:
+    rows = lower.rows | upper.rows
+    if bottom:
+        rows = {key: value for key, value in rows.items() if value is not None}
+    return Layer(rows, upper.raw_bytes + lower.raw_bytes)
