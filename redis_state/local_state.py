@@ -16,7 +16,7 @@ from redis_state.format import header
 from redis_state.format.block import check_bytes
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family
-from redis_state.format.ordered import Index, Rows, read_block
+from redis_state.format.ordered import Index, Rows, block_name, read_block
 from redis_state.format.segment import combined_checksum
 from redis_state.ids import Pin
 from redis_state.protocol import PartitionClient, SegmentGoneError
@@ -99,15 +99,22 @@ class Base:
         wanted = [number for number in numbers if self._keys[number] is None]
         if not wanted:
             return
-        names = self.index.names
-        found = self._client.fetch(self.segment, [names[number] for number in wanted])
-        for number, raw in zip(wanted, found, strict=True):
+        self.take(wanted, self._client.fetch(self.segment, list(map(block_name, wanted))))
+
+    def take(self, numbers: Iterable[int], raws: Sequence[bytes | None]) -> None:
+        """Decode blocks that were read.
+
+        Raises:
+            SegmentGoneError: One was not there.
+            FormatError: One is damaged.
+        """
+        for number, raw in zip(numbers, raws, strict=True):
             if raw is None:
                 raise SegmentGoneError(self.segment)
             keys, values = read_block(self.segment, self.index, number, raw)
             self.rows.update(zip(keys, values, strict=True))
             self.raw_bytes += len(raw)
-            self._checks[names[number]] = check_bytes(raw)
+            self._checks[block_name(number)] = check_bytes(raw)
             self._keys[number] = keys
         if not self.whole and None not in self._keys:
             self._check_whole()

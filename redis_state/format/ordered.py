@@ -80,7 +80,7 @@ def write(
         flat[::2] = part
         flat[1::2] = map(rows.__getitem__, part)
         payload = pack(flat)
-        name = f"{FAMILY_ID}/{len(firsts)}"
+        name = block_name(len(firsts))
         fields[name] = block.encode(ident, name, payload)
         firsts.append(part[0])
         raw_bytes += len(payload)
@@ -140,10 +140,15 @@ class Index:
         """The one family; ``None`` if the segment does not say it."""
         return self.head.families[0] if self.head.families else None
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the blocks."""
-        return [f"{FAMILY_ID}/{index}" for index in range(len(self.firsts))]
+
+def block_name(number: int) -> str:
+    """The field of a block."""
+    return f"{FAMILY_ID}/{number}"
+
+
+def block_names(segment: Segment) -> list[str]:
+    """Names of the fields of a segment whose rows all lie in order, without its header."""
+    return [block_name(at) for at in range(segment.entry.blocks - segment.entry.header)]
 
 
 def read_index(segment: Segment, head: Header) -> Index:
@@ -180,7 +185,7 @@ def read_block(
     Raises:
         FormatError: It is damaged.
     """
-    name = f"{FAMILY_ID}/{number}"
+    name = block_name(number)
     payload = block.decode(segment.ident, name, raw)
     try:
         items = msgpack.unpackb(payload, raw=False)

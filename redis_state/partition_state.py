@@ -1,0 +1,339 @@
+"""The versions of one partition as one run sees them: open, acquire, commit, maintain."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from dataclasses import dataclass, replace
+
+from redis_state.backend.client import Client
+from redis_state.clock import Clock
+from redis_state.config import Config
+from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.format import ordered
+from redis_state.format.header import Family
+from redis_state.ids import EMPTY, Pin, StateStoreProviderId
+from redis_state.keys import tenant_of
+from redis_state.loading import Loader
+from redis_state.local_state import History, Layer, LocalVersion
+from redis_state.protocol import (
+    PartitionClient,
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    register_run,
+)
+from redis_state.store_metrics import Counters
+from redis_state.write_set import WriteSet
+
+VERSIONS_TO_RETAIN = 100
+EPHEMERAL_KEEP_MS = 60 * 60 * 1000
+_DELTAS_MIN = 4
+_DELTAS_MAX = 200
+
+log = logging.getLogger("redis_state.store")
+
+
+def family_of(codec_name: str) -> Family:
+    """The family of a store with this codec: one, whose rows lie in the order of their keys."""
+    schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
+    return Family(0, "default", "range", (0,), schema, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """What is known once the checkpoint's name has an id."""
+
+    gen: str
+    client: PartitionClient
+    loader: Loader
+
+
+class PartitionState:
+    """Opens and writes versions; may be used by several threads.
+
+    Args:
+        versions_cached_max: Versions that stay in this process.
+    """
+
+    def __init__(
+        self,
+        id_: StateStoreProviderId,
+        client: Client,
+        config: Config,
+        *,
+        family: Family,
+        expect_existing: bool,
+        run: RegisteredRun | None,
+        clock: Clock,
+        versions_cached_max: int,
+    ) -> None:
+        self.id = id_
+        self.counters = Counters(clock)
+        self._client = client
+        self._config = config
+        self._tenant = tenant_of(config.key_prefix)
+        self._family = family
+        self._expect_existing = expect_existing
+        self._run = run
+        self._cached_max = versions_cached_max
+        self._lock = threading.Lock()
+        self._cached: dict[Pin, LocalVersion] = {}
+        self._opened: Pin | None = None
+        self._link: _Link | None = None
+
+    def open(self, version: int) -> tuple[LocalVersion, bool]:
+        """A version, and whether the run holds the partition.
+
+        Raises:
+            StateError: It is not there.
+            ConflictError: The run went on, or reads another copy of the version.
+        """
+        return self._open(self.id.run_id, version)
+
+    def read(self, version: int) -> LocalVersion:
+        """A version for reading, which changes nothing for anybody."""
+        return self._open("", version)[0]
+
+    def latest(self) -> int | None:
+        """The newest published version; ``None`` if nothing was ever written."""
+        link = self._linked()
+        return None if link is None else link.client.latest()
+
+    def acquire(self, pin: Pin) -> None:
+        """Take the partition before the first change; what is new about the checkpoint is told.
+
+        Raises:
+            ConflictError: A newer run holds it, or the version was replaced.
+            StateError: The version is not there any more.
+        """
+        link = self._made()
+        run = self._run or register_run(
+            self._client, link.gen, self.id.run_id, by_driver=False, tenant=self._tenant
+        )
+        store = self.id.store_id
+        # Before the partition is taken: a run that holds it can count on this being done.
+        confirm_checkpoint(
+            self._client,
+            link.gen,
+            name=store.checkpoint,
+            operator=store.operator_id,
+            store=store.store_name,
+            partitions=store.partition_id + 1,
+            family=self._family,
+            tenant=self._tenant,
+        )
+        self._run = link.client.acquire(run, pin)
+        with self._lock:
+            self._opened = pin
+        log.info("%s: run %s took version %d", store, self.id.run_id, pin.version)
+
+    def commit(self, local: LocalVersion, changes: WriteSet, uid: str) -> LocalVersion:
+        """Publish the next version.
+
+        Raises:
+            RedisStateError: As `PartitionClient.commit`.
+        """
+        link = self._made()
+        with self.counters.timing("commit_ms"):
+            keys, rows = changes.in_order(), changes.rows
+            removed = sum(value is None for value in rows.values()) if None in rows.values() else 0
+            live = local.live - local.count(keys) + len(keys) - removed
+            version = local.pin.version + 1
+            written = ordered.write(
+                f"d:{version}:{uid}",
+                keys,
+                rows,
+                ref=local.pin.uid,
+                live=live,
+                family=None if local.family == self._family else self._family,
+            )
+            run = self._run or RegisteredRun(self.id.run_id, 0, "x")
+            link.client.commit(run, local.pin, uid, written.entry, written.fields)
+        top = Layer(rows, written.raw_bytes, keys)
+        next_version = local.with_changes(
+            Pin(version, uid), live, self._family, top, written.entry.bytes
+        )
+        self._keep(next_version)
+        self.counters.add("rows_put", len(keys) - removed)
+        self.counters.add("rows_removed", removed)
+        self.counters.add("commit_bytes", written.entry.bytes)
+        log.info(
+            "%s: committed version %d: %d rows, %d bytes, %d live keys",
+            self.id.store_id,
+            version,
+            len(keys),
+            written.entry.bytes,
+            live,
+        )
+        return next_version
+
+    def abort(self, version: int, uid: str) -> None:
+        """Drop what an attempt sent. Never raises."""
+        if self._link is not None:
+            self._link.client.abort(f"d:{version}:{uid}")
+        log.info("%s: gave up an attempt of version %d", self.id.store_id, version)
+
+    def maintain(self) -> None:
+        """Add a snapshot if one is due, and let go what no kept version needs.
+
+        Raises:
+            RedisStateError: The server refuses, or does not answer.
+        """
+        link = self._linked()
+        if link is None:
+            return
+        with self.counters.timing("maintenance_ms"):
+            if self._config.ephemeral:
+                link.client.renew()
+            with self._lock:
+                local = self._cached.get(self._opened) if self._opened else None
+            if local is not None and _snapshot_due(local.history):
+                self.snapshot(local)
+            report = link.client.retain()
+        self.counters.add("dropped_bytes", report.dropped_bytes)
+        log.info(
+            "%s: maintenance: floor %d, %d segments kept, %d dropped",
+            self.id.store_id,
+            report.floor,
+            report.kept,
+            report.dropped,
+        )
+
+    def snapshot(self, local: LocalVersion) -> bool:
+        """Write all rows of an opened version beside its deltas; false if nobody wants it."""
+        link = self._linked()
+        if link is None or local.pin.version == 0:
+            return False
+        rows: dict[bytes, bytes | None] = dict(local.rows_between(ordered.PREFIX, None))
+        writer = uuid.uuid4().hex
+        written = ordered.write(
+            f"s:{local.pin.version}:{writer}",
+            list(rows),
+            rows,
+            ref=writer,
+            live=local.live,
+            family=self._family,
+        )
+        added = link.client.add_snapshot(local.pin, writer, written.entry, written.fields)
+        if added:
+            self.counters.add("snapshot_bytes", written.entry.bytes)
+            self._rebase(local, written.entry.bytes)
+        return added
+
+    def cached_bytes(self) -> int:
+        """About what the cached versions take; what two share counts once."""
+        with self._lock:
+            versions = list(self._cached.values())
+        return max((version.memory_bytes for version in versions), default=0)
+
+    def values(self) -> dict[str, int]:
+        """The figures of `CUSTOM_METRICS`."""
+        return self.counters.values | {"round_trips": self._client.round_trips}
+
+    def close(self) -> None:
+        """Let the cached versions go."""
+        with self._lock:
+            self._cached.clear()
+
+    def _open(self, run_id: str, version: int) -> tuple[LocalVersion, bool]:
+        link = self._linked()
+        if link is None:
+            return self._unknown(version), False
+        with self._lock:
+            cached = dict(reversed(self._cached.items()))
+        with self.counters.timing("load_ms"):
+            opened, local = link.loader.open(run_id, version, cached)
+        if local.family is not None and local.family != self._family:
+            raise UsageError(
+                f"opening version {version}",
+                found=f"its rows were written with another codec ({local.family.key_schema})",
+                advice="Open the store with the codec that wrote it.",
+                where=str(self.id.store_id),
+                version=version,
+            )
+        self._keep(local)
+        if opened.held:
+            with self._lock:
+                self._opened = opened.pin
+        log.info(
+            "%s: opened version %d: %d segments read, %d live keys",
+            self.id.store_id,
+            version,
+            len(opened.segments),
+            local.live,
+        )
+        return local, opened.held
+
+    def _unknown(self, version: int) -> LocalVersion:
+        if version == 0 and not self._expect_existing:
+            return _no_rows(self.id)
+        raise StateError(
+            f"opening version {version} of the state",
+            found="Redis knows no checkpoint of that name",
+            advice=(
+                "Likely: another server, database or key prefix than before, or another name. "
+                "Give what the state was written with, or start anew at version 0."
+            ),
+            kind=Kind.STATE_LOST,
+            where=str(self.id.store_id),
+            version=version,
+        )
+
+    def _made(self) -> _Link:
+        link = self._linked(create=True)
+        if link is None:
+            raise InternalError("naming a checkpoint", found="HSETNX left no id")
+        return link
+
+    def _linked(self, *, create: bool = False) -> _Link | None:
+        if self._link is None:
+            store = self.id.store_id
+            gen = checkpoint_gen(self._client, store.checkpoint, tenant=self._tenant, create=create)
+            if gen is not None:
+                retained = self._config.versions_to_retain
+                client = PartitionClient(
+                    self._client,
+                    store.partition(gen, tenant=self._tenant),
+                    versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
+                    keep_ms=EPHEMERAL_KEEP_MS if self._config.ephemeral else 0,
+                    where=str(store),
+                )
+                self._link = _Link(gen, client, Loader(client, where=str(store)))
+        return self._link
+
+    def _keep(self, local: LocalVersion) -> None:
+        with self._lock:
+            self._cached.pop(local.pin, None)
+            self._cached[local.pin] = local
+            while len(self._cached) > self._cached_max:
+                del self._cached[next(iter(self._cached))]
+
+    def _rebase(self, local: LocalVersion, size: int) -> None:
+        """From now on history counts from the snapshot of a version."""
+        was = local.history
+        with self._lock:
+            for version in self._cached.values():
+                own = version.history
+                if version.pin.version >= local.pin.version:
+                    version.history = replace(
+                        own,
+                        base_bytes=size,
+                        delta_bytes=own.delta_bytes - was.delta_bytes,
+                        deltas=own.deltas - was.deltas,
+                    )
+
+
+def _snapshot_due(history: History) -> bool:
+    return history.deltas >= _DELTAS_MIN and (
+        history.delta_bytes * 2 > history.base_bytes or history.deltas >= _DELTAS_MAX
+    )
+
+
+def _no_rows(id_: StateStoreProviderId) -> LocalVersion:
+    def reload(_: Pin) -> LocalVersion:
+        raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
+
+    return LocalVersion(EMPTY, 0, None, (), None, History(), reload)

@@ -1,0 +1,182 @@
+"""The state store over the versions of a partition: one object for each opened version."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+
+from redis_state.codec import Codec
+from redis_state.format.ordered import PREFIX
+from redis_state.format.rows import FAMILY_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX, check_limits
+from redis_state.ids import StateStoreId
+from redis_state.local_state import ROW_BYTES, LocalVersion
+from redis_state.partition_state import PartitionState
+from redis_state.store import (
+    Operation,
+    ReadStateStore,
+    Row,
+    State,
+    StateStore,
+    StateStoreMetrics,
+    following,
+)
+from redis_state.write_set import WriteSet
+
+_STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
+_MISSING: Final = object()
+
+
+class PartitionReadStore(ReadStateStore):
+    """One version, for reading; made by a provider."""
+
+    def __init__(self, partition: PartitionState, codec: Codec, local: LocalVersion) -> None:
+        self._partition = partition
+        self._local = local
+        self._version = local.pin.version
+        self._codec = codec
+        self._encode_key = codec.encode_key
+        self._decode_value = codec.decode_value
+
+    @property
+    def id(self) -> StateStoreId:
+        """Which partition this is."""
+        return self._partition.id.store_id
+
+    @property
+    def version(self) -> int:
+        """The version that was opened."""
+        return self._version
+
+    def get(self, key: Any) -> Any:
+        """As `ReadStateStore.get`."""
+        data = self._local.get(PREFIX + self._encode_key(key))
+        return None if data is None else self._decode_value(data)
+
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+        """As `ReadStateStore.get_range`."""
+        low = PREFIX if start is None else PREFIX + self._encode_key(start)
+        return self._rows(low, None if end is None else PREFIX + self._encode_key(end))
+
+    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+        """As `ReadStateStore.prefix_scan`."""
+        low, high = self._codec.prefix_range(prefix)
+        return self._rows(PREFIX + low, None if high is None else PREFIX + high)
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        """Counts of this store and its provider."""
+        return StateStoreMetrics(
+            num_keys=self._local.live,
+            memory_bytes=self._local.memory_bytes,
+            custom=self._partition.values(),
+        )
+
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+        return self._decoded(self._local.rows_between(low, high))
+
+    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Row]:
+        decode_key, decode_value = self._codec.decode_key, self._decode_value
+        for key, value in rows:
+            yield decode_key(key[FAMILY_BYTES:]), decode_value(value)
+
+
+class PartitionStore(PartitionReadStore, StateStore):
+    """One version and changes over it; made by a provider, used by one thread at a time."""
+
+    def __init__(
+        self, partition: PartitionState, codec: Codec, local: LocalVersion, *, held: bool
+    ) -> None:
+        super().__init__(partition, codec, local)
+        self._encode_value = codec.encode_value
+        self._held = held
+        self._state = State.OPEN
+        self._changes = WriteSet()
+        self._changed = self._changes.rows
+        self._uid = uuid.uuid4().hex
+
+    def get(self, key: Any) -> Any:
+        """As `ReadStateStore.get`."""
+        stored = PREFIX + self._encode_key(key)
+        data = self._changed.get(stored, _MISSING)
+        if data is _MISSING:
+            data = self._local.get(stored)
+        return None if data is None else self._decode_value(data)  # type: ignore[arg-type]  # the marker
+
+    def put(self, key: Any, value: Any) -> None:
+        """As `StateStore.put`."""
+        stored = PREFIX + self._encode_key(key)
+        data = self._encode_value(value)
+        if len(stored) > _STORED_KEY_BYTES_MAX or len(data) > VALUE_BYTES_MAX:
+            check_limits(stored, data)
+        if self._state is not State.UPDATING:
+            self._update()
+        self._changed[stored] = data
+
+    def remove(self, key: Any) -> None:
+        """As `StateStore.remove`."""
+        stored = PREFIX + self._encode_key(key)
+        if self._state is not State.UPDATING:
+            self._update()
+        if self._changed.get(stored) is not None or self._local.get(stored) is not None:
+            self._changed[stored] = None
+
+    def commit(self) -> int:
+        """As `StateStore.commit`."""
+        self._move(Operation.COMMIT)
+        try:
+            if not self._held:
+                self._partition.acquire(self._local.pin)
+                self._held = True
+            self._local = self._partition.commit(self._local, self._changes, self._uid)
+        except BaseException:
+            self._move(Operation.FAIL)
+            raise
+        self._forget_changes()
+        self._move(Operation.SUCCEED)
+        return self._local.pin.version
+
+    def abort(self) -> None:
+        """As `StateStore.abort`."""
+        if self._state is State.COMMITTING:
+            # Another thread is in the middle of it: what comes of it is known there.
+            return
+        was = self._state
+        self._move(Operation.ABORT)
+        if self._state is State.ABORTED and was is not State.ABORTED:
+            self._forget_changes()
+            if was is State.FAILED:
+                self._partition.abort(self._version + 1, self._uid)
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether `commit` succeeded."""
+        return self._state is State.COMMITTED
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        """Counts of this store and its provider."""
+        found = super().metrics
+        changed = sum(map(len, self._changed)) + ROW_BYTES * len(self._changed)
+        return StateStoreMetrics(found.num_keys, found.memory_bytes + changed, found.custom)
+
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+        above = self._changes.between(low, high) if self._changed else {}
+        return self._decoded(self._local.rows_between(low, high, above))
+
+    def _update(self) -> None:
+        self._move(Operation.UPDATE)
+        if not self._held:
+            try:
+                self._partition.acquire(self._local.pin)
+            except BaseException:
+                self._state = State.OPEN
+                raise
+            self._held = True
+
+    def _move(self, operation: Operation) -> None:
+        self._state = following(self._state, operation, id_=self.id, version=self._version)
+
+    def _forget_changes(self) -> None:
+        self._changes = WriteSet()
+        self._changed = self._changes.rows

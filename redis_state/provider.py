@@ -1,0 +1,152 @@
+"""The provider: all versions of one partition, for one run."""
+
+from __future__ import annotations
+
+from redis_state import config as options
+from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
+from redis_state.codec import MSGPACK, Codec
+from redis_state.config import Config
+from redis_state.errors import UsageError
+from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
+from redis_state.partition_state import PartitionState, family_of
+from redis_state.partition_store import PartitionReadStore, PartitionStore
+from redis_state.protocol import RegisteredRun
+from redis_state.protocol.runs import check_name
+from redis_state.store import ReadStateStore, StateStore
+from redis_state.store_metrics import CUSTOM_METRICS, CustomMetric
+
+VERSIONS_CACHED_MAX = 2
+_PARTITION_MAX = (1 << 31) - 1
+
+
+class StateStoreProvider:
+    """Opens the versions of one partition; safe to share between threads, unlike its stores.
+
+    Nothing is sent before the first version is opened, and nothing is written to Redis before a
+    store's first change or commit.
+
+    Args:
+        config: Checked options, or a URL if the others are to have their defaults.
+        codec: How keys and values are written; a partition keeps the one it was begun with.
+        expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
+        run: The run if a driver registered it; otherwise it is registered when it first writes,
+            and may then not write on a version below the one that was opened last.
+        versions_cached_max: Versions that stay in this process, so that opening one of them or the
+            next one reads only what is new.
+        client: A connection to share, which the caller closes; it has to fit `config`.
+
+    Raises:
+        ConfigError: An option is wrong.
+        UsageError: A name, a number or the run does not fit.
+    """
+
+    supported_custom_metrics: tuple[CustomMetric, ...] = CUSTOM_METRICS
+
+    def __init__(
+        self,
+        provider_id: StateStoreProviderId,
+        *,
+        config: Config | str,
+        codec: Codec = MSGPACK,
+        expect_existing: bool = False,
+        run: RegisteredRun | None = None,
+        clock: Clock = SYSTEM,
+        versions_cached_max: int = VERSIONS_CACHED_MAX,
+        client: Client | None = None,
+    ) -> None:
+        _check(provider_id, run)
+        checked = options.parse({"url": config}) if isinstance(config, str) else config
+        self._client = client or Client(checked, clock=clock)
+        self._owns_client = client is None
+        self._codec = codec
+        self._partition = PartitionState(
+            provider_id,
+            self._client,
+            checked,
+            family=family_of(codec.name),
+            expect_existing=expect_existing,
+            run=run,
+            clock=clock,
+            versions_cached_max=max(1, versions_cached_max),
+        )
+
+    @property
+    def id(self) -> StateStoreProviderId:
+        """Which partition, and which run."""
+        return self._partition.id
+
+    def get_store(self, version: int) -> StateStore:
+        """A version to write on top of.
+
+        Raises:
+            StateError: The version was lost, has expired, or never was.
+            ConflictError: The run went on from this version already.
+            UsageError: The number is none, or the rows were written with another codec.
+        """
+        local, held = self._partition.open(_version(version))
+        return PartitionStore(self._partition, self._codec, local, held=held)
+
+    def get_read_store(self, version: int) -> ReadStateStore:
+        """A version to read, without disturbing whoever writes.
+
+        Raises:
+            StateError: The version was lost, has expired, or never was.
+            UsageError: The number is none, or the rows were written with another codec.
+        """
+        return PartitionReadStore(
+            self._partition, self._codec, self._partition.read(_version(version))
+        )
+
+    def latest(self) -> int | None:
+        """The newest published version; ``None`` if nothing was ever written."""
+        return self._partition.latest()
+
+    def do_maintenance(self) -> None:
+        """Add a snapshot if one is due, and let go what no kept version needs.
+
+        Raises:
+            RedisStateError: The server refuses, or does not answer.
+        """
+        self._partition.maintain()
+
+    def close(self) -> None:
+        """Let go what is cached, and the connections unless they were given."""
+        self._partition.close()
+        if self._owns_client:
+            self._client.close()
+
+
+def _version(version: int) -> int:
+    if type(version) is not int or not 0 <= version <= NUMBER_MAX:
+        raise UsageError(
+            "opening a version",
+            found="it is no whole number from 0 on",
+            advice="Give what `commit` returned, or 0 for a new store.",
+        )
+    return version
+
+
+def _check(id_: StateStoreProviderId, run: RegisteredRun | None) -> None:
+    store = id_.store_id
+    check_name(store.checkpoint, what="a checkpoint's name")
+    check_name(store.store_name, what="a store's name")
+    for number, what in ((store.operator_id, "operator"), (store.partition_id, "partition")):
+        if type(number) is not int or not 0 <= number <= _PARTITION_MAX:
+            raise UsageError(
+                f"naming the {what} of a store",
+                found="it is no whole number from 0 on",
+                advice=f"Give a number up to {_PARTITION_MAX}.",
+            )
+    if not is_uid(id_.run_id):
+        raise UsageError(
+            "naming the run of a store",
+            found="its id is malformed",
+            advice="Give 1 to 64 letters, digits, '_', '.' or '-'.",
+        )
+    if run is not None and run.run_id != id_.run_id:
+        raise UsageError(
+            "opening a store for a registered run",
+            found="the run has another id than the provider",
+            advice="Give the same id to both.",
+        )

@@ -1,0 +1,68 @@
+"""What a store counts, under names that do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from redis_state.clock import Clock
+
+
+class MetricKind(Enum):
+    """How the figures of several partitions are put together, and in which unit they are."""
+
+    SUM = "sum"
+    SIZE = "size"
+    TIMING = "timing"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetric:
+    """A figure of a store.
+
+    Attributes:
+        kind: A size is in bytes, a timing in milliseconds.
+    """
+
+    name: str
+    kind: MetricKind
+    meaning: str
+
+
+CUSTOM_METRICS = (
+    CustomMetric("load_ms", MetricKind.TIMING, "time to open versions and load what they need"),
+    CustomMetric("commit_ms", MetricKind.TIMING, "time to encode, send and publish changes"),
+    CustomMetric("maintenance_ms", MetricKind.TIMING, "time for snapshots and retention"),
+    CustomMetric("rows_put", MetricKind.SUM, "rows that commits set"),
+    CustomMetric("rows_removed", MetricKind.SUM, "rows that commits took out"),
+    CustomMetric("commit_bytes", MetricKind.SIZE, "bytes that commits sent"),
+    CustomMetric("snapshot_bytes", MetricKind.SIZE, "bytes of snapshots that were added"),
+    CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention let go"),
+    CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
+)
+"""All figures, counted since the provider was made."""
+
+
+class Counters:
+    """The figures of one partition; each is added to by one thread at a time."""
+
+    __slots__ = ("_clock", "values")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.values = {metric.name: 0 for metric in CUSTOM_METRICS}
+
+    def add(self, name: str, amount: int) -> None:
+        """Count."""
+        self.values[name] += amount
+
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Adds the milliseconds that the body takes."""
+        start = self._clock.monotonic_s()
+        try:
+            yield
+        finally:
+            self.values[name] += round(1000 * (self._clock.monotonic_s() - start))
