@@ -1,9 +1,19 @@
 """State of PySpark streaming queries, kept in Redis."""
 
 from redis_state.embedded import EmbeddedRedis
-from redis_state.reader import connect
-from redis_state.spark import configure
+from redis_state.reader import connect, state_objects
+from redis_state.spark import GroupState, apply_in_pandas_with_state, configure
+from redis_state.state_object import StateObject
 
 __version__ = "0.1.0"
 
-__all__ = ["EmbeddedRedis", "__version__", "configure", "connect"]
+__all__ = [
+    "EmbeddedRedis",
+    "GroupState",
+    "StateObject",
+    "__version__",
+    "apply_in_pandas_with_state",
+    "configure",
+    "connect",
+    "state_objects",
+]

@@ -1,0 +1,106 @@
+"""State objects: any Python object as one binary value that carries its schema version.
+
+The bytes are a msgpack array ``[1, version, object]``; the first number is the envelope's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast, get_origin
+
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
+from redis_state.errors import ConfigError, FormatError
+from redis_state.shapes import shape_of, to_plain
+
+ENVELOPE = 1
+_ENVELOPE_PARTS = 3
+_VERSION_MAX = 1 << 31
+_UTC = 3  # msgpack's number for "timestamps become datetimes in UTC"
+
+S = TypeVar("S")
+Migrate = Callable[[Any, int], Any]
+
+
+class StateObject(Generic[S]):
+    """How objects of one type are stored, and how older ones are read.
+
+    Give the class itself where nothing has to be said about versions. A field that is added with a
+    default needs no new version.
+
+    Args:
+        cls: A dataclass, a named tuple, or a type such as ``dict[str, int]``, ``tuple[int, str]``;
+            `object` takes whatever msgpack can write, tuples coming back as lists.
+        version: Written with each object. Raise it when the meaning of stored fields changes.
+        migrate: Called with an object of an older version, as plain dicts and lists, and that
+            version; returns what the present version would have stored. Without it, fields that are
+            not known any more are left out.
+
+    Raises:
+        ConfigError: The type has parts that cannot be stored, or the version is not positive.
+    """
+
+    def __init__(self, cls: type[S], *, version: int = 1, migrate: Migrate | None = None) -> None:
+        if not 1 <= version <= _VERSION_MAX:
+            raise ConfigError("preparing a state object", found="its version is not positive")
+        self.cls = cls
+        self.version = version
+        self.migrate = migrate
+        self.name = getattr(cls, "__name__", str(cls))
+        self._shape = shape_of(cls, self.name)
+        self._wanted: type = get_origin(cls) or cls
+
+    def encode(self, value: S) -> bytes:
+        """The bytes of an object.
+
+        Raises:
+            ConfigError: It is of another type, or a part of it cannot be stored.
+        """
+        if value is None or not isinstance(value, self._wanted):
+            raise ConfigError(
+                "writing a state object",
+                found=f"a {type(value).__name__} was given",
+                advice=f"Give a {self.name}, or call remove() to have no state.",
+            )
+        body = to_plain(value, self.name)
+        return cast(bytes, msgpack.packb([ENVELOPE, self.version, body], datetime=True))
+
+    def decode(self, data: bytes) -> S:
+        """The object of the bytes; a new one with each call.
+
+        Raises:
+            FormatError: The bytes are no state object, are of a newer version, or lack a field that
+                has no default.
+        """
+        version, body = _open(bytes(data))
+        if version > self.version:
+            raise _bad(
+                f"it has version {version}, newer than {self.version} of {self.name}",
+                "Read it with the newer class.",
+            )
+        older = version < self.version
+        if older and self.migrate is not None:
+            body = self.migrate(body, version)
+        return cast(S, self._shape.build(body, self.name, lenient=older and self.migrate is None))
+
+
+def state_object(given: type[S] | StateObject[S]) -> StateObject[S]:
+    """A class as a `StateObject` of version 1; a `StateObject` as it is."""
+    return given if isinstance(given, StateObject) else StateObject(given)
+
+
+def _open(data: bytes) -> tuple[int, Any]:
+    try:
+        parts = msgpack.unpackb(data, timestamp=_UTC, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise _bad("the bytes are no msgpack") from error
+    if not isinstance(parts, list) or len(parts) != _ENVELOPE_PARTS or parts[0] != ENVELOPE:
+        raise _bad("the bytes have no envelope of a state object")
+    version = parts[1]
+    if type(version) is not int or not 1 <= version <= _VERSION_MAX:
+        raise _bad("its version is malformed")
+    return version, parts[2]
+
+
+def _bad(found: str, advice: str | None = None) -> FormatError:
+    return FormatError("reading a state object", found=found, advice=advice)
