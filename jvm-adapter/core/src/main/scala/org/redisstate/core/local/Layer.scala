@@ -15,13 +15,15 @@ import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
  * the older value. Rows with the same hash hang in one chain; the hash covers the bucketing bytes
  * only, so the rows of a prefix share a chain.
  */
-final class Layer(initialRows: Int) {
+final class Layer(initialRows: Int, initialBytes: Int) {
   import Layer._
 
-  private var arena = new Array[Byte](math.max(1024, initialRows * 64))
+  def this(initialRows: Int) = this(initialRows, initialRows * 64)
+
+  private var arena = new Array[Byte](math.max(64, initialBytes))
   private var ints = ByteBuffer.wrap(arena)
   private var end = 0
-  private var heads = new Array[Int](Integer.highestOneBit(math.max(16, initialRows)) * 2)
+  private var heads = new Array[Int](chainsFor(initialRows))
   private var size = 0
   private var removals = 0
 
@@ -56,8 +58,22 @@ final class Layer(initialRows: Int) {
   def hides(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean =
     find(hash, key, offset, length) >= 0 || ((cleared ne Nil) && isCleared(key, offset, length))
 
-  /** Gives back the room that nothing uses; for a layer that does not change any more. */
-  def trim(): Unit = if (end < arena.length - arena.length / 8) resize(end)
+  /**
+   * This layer, or an equal one without the room that nothing uses; for one that does not change
+   * any more. Readers of this one are not disturbed.
+   */
+  def trimmed: Layer =
+    if (end >= arena.length - arena.length / 8 && heads.length <= chainsFor(size)) this
+    else {
+      val copy = new Layer(size, end)
+      System.arraycopy(arena, 0, copy.arena, 0, end)
+      copy.end = end
+      copy.size = size
+      copy.removals = removals
+      copy.cleared = cleared
+      copy.link(entries())
+      copy
+    }
 
   /** Entry of a key, or -1. */
   def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
@@ -224,42 +240,65 @@ final class Layer(initialRows: Int) {
   def foreachBucket(buckets: Int, without: Set[Int])(use: (Int, RowBlock) => Unit): Unit = {
     val all = if (without.isEmpty) entries()
     else entries().filterNot(e => without(familyOf(arena, keyOffset(e))))
-    val order = new Array[Long](all.length)
+    val ends = new Array[Int](buckets + 1)
+    val grouped = groupedByBucket(all, buckets, ends)
+    val order = new EntrySort(this)
+    val rows = new RowBlock.Builder(16 << 10)
+    var bucket = 0
+    while (bucket < buckets) {
+      val from = ends(bucket)
+      val until = ends(bucket + 1)
+      if (from < until) {
+        order.sort(grouped, from, until)
+        use(bucket, blockOf(grouped, from, until, rows))
+      }
+      bucket += 1
+    }
+  }
+
+  /** Counting sort; the entries of bucket b stand from `ends(b)` until `ends(b + 1)` then. */
+  private def groupedByBucket(all: Array[Int], buckets: Int, ends: Array[Int]): Array[Int] = {
+    val bucketOf = new Array[Int](all.length)
     var i = 0
     while (i < all.length) {
-      order(i) = ((hashOf(all(i)) & (buckets - 1)).toLong << 32) | all(i)
+      bucketOf(i) = hashOf(all(i)) & (buckets - 1)
+      ends(bucketOf(i)) += 1
       i += 1
     }
-    java.util.Arrays.sort(order)
-    grouped(order)(use)
+    i = 1
+    while (i <= buckets) {
+      ends(i) += ends(i - 1)
+      i += 1
+    }
+    val grouped = new Array[Int](all.length)
+    i = all.length - 1
+    while (i >= 0) {
+      ends(bucketOf(i)) -= 1
+      grouped(ends(bucketOf(i))) = all(i)
+      i -= 1
+    }
+    grouped
   }
 
   /** The rows of a family in key order. */
   def rowsOf(family: Int): RowBlock = {
-    val order = entries().collect { case e if familyOf(arena, keyOffset(e)) == family => e.toLong }
-    var rows = RowBlock.Empty
-    grouped(order)((_, all) => rows = all)
-    rows
+    val own = entries().filter(e => familyOf(arena, keyOffset(e)) == family)
+    new EntrySort(this).sort(own, 0, own.length)
+    blockOf(own, 0, own.length, new RowBlock.Builder(16 << 10))
   }
 
-  private def grouped(order: Array[Long])(use: (Int, RowBlock) => Unit): Unit = {
-    var i = 0
-    val rows = new RowBlock.Builder(16 << 10)
-    var from = 0
-    while (from < order.length) {
-      val bucket = (order(from) >>> 32).toInt
-      var to = from
-      while (to < order.length && (order(to) >>> 32).toInt == bucket) to += 1
-      sortByKey(order, from, to - 1)
-      i = from
-      while (i < to) {
-        addTo(rows, order(i).toInt)
-        i += 1
-      }
-      use(bucket, rows.result())
-      rows.reset()
-      from = to
+  private def blockOf(
+      entries: Array[Int],
+      from: Int,
+      until: Int,
+      rows: RowBlock.Builder): RowBlock = {
+    rows.reset()
+    var i = from
+    while (i < until) {
+      addTo(rows, entries(i))
+      i += 1
     }
+    rows.result()
   }
 
   private def addTo(rows: RowBlock.Builder, entry: Int): Unit =
@@ -282,47 +321,6 @@ final class Layer(initialRows: Int) {
         valueLength(entry))
     }
 
-  private def compareKeys(a: Int, b: Int): Int = java.util.Arrays.compareUnsigned(
-    arena,
-    keyOffset(a),
-    keyOffset(a) + keyLength(a),
-    arena,
-    keyOffset(b),
-    keyOffset(b) + keyLength(b))
-
-  /** Quicksort on entries: no boxing, and short runs by insertion. */
-  private def sortByKey(order: Array[Long], lowest: Int, highest: Int): Unit = {
-    var low = lowest
-    var high = highest
-    while (high - low > 12) {
-      val pivot = order((low + high) >>> 1)
-      var i = low
-      var j = high
-      while (i <= j) {
-        while (compareKeys(order(i).toInt, pivot.toInt) < 0) i += 1
-        while (compareKeys(order(j).toInt, pivot.toInt) > 0) j -= 1
-        if (i <= j) {
-          val swapped = order(i); order(i) = order(j); order(j) = swapped
-          i += 1
-          j -= 1
-        }
-      }
-      if (j - low < high - i) { sortByKey(order, low, j); low = i }
-      else { sortByKey(order, i, high); high = j }
-    }
-    var i = low + 1
-    while (i <= high) {
-      val moved = order(i)
-      var j = i - 1
-      while (j >= low && compareKeys(order(j).toInt, moved.toInt) > 0) {
-        order(j + 1) = order(j)
-        j -= 1
-      }
-      order(j + 1) = moved
-      i += 1
-    }
-  }
-
   private def slot(hash: Int): Int = {
     val mixed = hash * 0x9e3779b9
     (mixed ^ (mixed >>> 16)) & (heads.length - 1)
@@ -331,6 +329,11 @@ final class Layer(initialRows: Int) {
   private def grow(): Unit = {
     val all = entries()
     heads = new Array[Int](heads.length * 2)
+    link(all)
+  }
+
+  /** Hangs entries into chains that are empty so far. */
+  private def link(all: Array[Int]): Unit = {
     var i = 0
     while (i < all.length) {
       val head = slot(hashOf(all(i)))
@@ -374,6 +377,9 @@ object Layer {
   private final val Appended = -2
   private val ArenaBytesMax = (1L << 31) - 64
 
+  /** A power of two above the number of rows, so that a chain has one row or less on average. */
+  private def chainsFor(rows: Int): Int = Integer.highestOneBit(math.max(8, rows)) * 2
+
   private def lengthOf(stored: Int): Int =
     if (stored <= Appended) Appended - stored else math.max(0, stored)
 
@@ -407,8 +413,7 @@ object Layer {
         }
       }
     }
-    merged.trim()
-    merged
+    merged.trimmed
   }
 
   def familyOf(bytes: Array[Byte], keyOffset: Int): Int =

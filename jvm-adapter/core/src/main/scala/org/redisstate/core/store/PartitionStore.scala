@@ -36,6 +36,9 @@ final class PartitionStore(
   @volatile private var cached: List[LocalVersion] = Nil
   @volatile private var confirmed: Pin = Pin.Empty
   @volatile private var snapshotWanted = false
+
+  /** Rows and bytes that the last commit changed: the next write set starts with room for as many. */
+  @volatile private var lastChange = (SmallRows, SmallBytes)
   private val compacting = new AtomicBoolean
   budget.register(this)
 
@@ -108,6 +111,11 @@ final class PartitionStore(
   private[store] def families(local: LocalVersion): Seq[Family] =
     if (local.families.isEmpty) Seq(defaultFamily) else local.families
 
+  private[store] def newLayer(): Layer = {
+    val (rows, bytes) = lastChange
+    new Layer(rows, bytes)
+  }
+
   /** Makes a committed version the current one. */
   private[store] def install(
       base: LocalVersion,
@@ -125,6 +133,9 @@ final class PartitionStore(
         history,
         reload))
     }
+    lastChange = (
+      math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),
+      math.min(layers.iterator.map(_.usedBytes).sum, RoomBytesMax))
     compactSoon()
     budget.checkSoon()
   }
@@ -344,6 +355,10 @@ object PartitionStore {
   private val DeltasMin = 4
   private val DeltasMax = 200
   private val LoadsMax = 5
+  private val SmallRows = 64
+  private val SmallBytes = 4 << 10
+  private val RoomRowsMax = 1 << 16
+  private val RoomBytesMax = 4 << 20
 
   def newUid(): String = UUID.randomUUID().toString.replace("-", "")
 

@@ -53,8 +53,7 @@ private[store] final class SegmentLoader(
     val lists = listsOf(families)
     blocks.foreach(rows => addAll(layer, validated(segment, rows, lists), hashOf))
     counters.bucketsLoaded.addAndGet(fields.size.toLong)
-    layer.trim()
-    (head, layer)
+    (head, layer.trimmed)
   }
 
   private def addAll(layer: Layer, rows: RowBlock, hashOf: KeyHash): Unit = {

@@ -31,7 +31,7 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   /** Layers whose rows are on their way to Redis, newest first; older than `frozen`. */
   private var staged: List[Layer] = Nil
-  private var layer = new Layer(InitialRows)
+  private var layer = store.newLayer()
 
   /** All of them, newest first. */
   private var own: List[Layer] = layer :: Nil
@@ -56,7 +56,10 @@ final class WriteSession private[store] (base: OpenVersion) {
   def pin: Pin = base.pin
   def numKeys: Long = live
   def allFamilies: Seq[Family] = families
-  def localBytes: Long = store.localBytes + own.iterator.map(_.memoryBytes).sum
+
+  /** Of the store, with what this session adds to it until it is committed. */
+  def localBytes: Long =
+    store.localBytes + (if (hasCommitted) 0L else own.iterator.map(_.memoryBytes).sum)
 
   /** Of all families that this lineage is known to have had. */
   def highestFamilyId: Int = math.max(highestId, families.map(_.id).max)
@@ -193,9 +196,8 @@ final class WriteSession private[store] (base: OpenVersion) {
     val (entry, rest) = encode()
     publish(entry, rest)
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
-    val layers = own.filterNot(_.isEmpty)
-    layers.foreach(_.trim())
-    store.install(local, pin, entry, families, layers)
+    own = own.filterNot(_.isEmpty).map(_.trimmed)
+    store.install(local, pin, entry, families, own)
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
     log.info(

@@ -111,8 +111,7 @@ class ContentSuite extends AnyFunSuite {
           val (below, model) = versions.head
           val layer = new Layer(4)
           val rows = change(random, layer, model)
-          if (random.nextBoolean()) layer.trim()
-          val above = below.over(List(layer))
+          val above = below.over(List(if (random.nextBoolean()) layer.trimmed else layer))
           val kept = random.nextInt(4) match {
             case 0 => Content.fold(above, hashOf)
             case 1 => new Content(above.base, List(Layer.merge(above.layers)))
@@ -142,5 +141,25 @@ class ContentSuite extends AnyFunSuite {
     assert(content.base.memoryBytes < 40L * count)
     val slice = new Slice
     assert(content.get(hashOf(key, 0, key.length), key, 0, key.length, slice) && slice.length == 24)
+  }
+
+  test("entries come in key order, whatever their keys have in common") {
+    val random = new Random(seed)
+    for (round <- 1 to 40) {
+      withClue(s"seed $seed round $round: ") {
+        val start = Array[Byte](0, 3) ++ random.nextBytes(random.nextInt(12))
+        val keys = Seq.fill(random.nextInt(400)) {
+          val rest = Array.fill(random.nextInt(14))((random.nextInt(4) - 2).toByte)
+          start ++ rest
+        }
+        val layer = new Layer(4)
+        keys.foreach(k => layer.put(hashOf(k, 0, k.length), k, 0, k.length, k, 0, k.length))
+        val rows = layer.rowsOf(3)
+        val found = (0 until rows.count).map { i =>
+          Vectors.hex(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
+        }
+        assert(found == keys.map(Vectors.hex(_)).distinct.sorted)
+      }
+    }
   }
 }
