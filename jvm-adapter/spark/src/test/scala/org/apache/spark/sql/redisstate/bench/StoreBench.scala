@@ -27,12 +27,14 @@ object StoreBench {
   private val State = "org.apache.spark.sql.execution.streaming.state."
 
   def main(args: Array[String]): Unit = {
-    val Array(url, pid, folder, keys, updates, batches) = args
+    if (args.length != 6) throw new IllegalArgumentException("six arguments, see above")
+    val numbers = args.drop(3).map(_.toInt)
     // Without a session RocksDB's provider finds no memory manager of an executor.
     val spark = SparkSession.builder().master("local[2]").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try {
-      val work = new Work(url, pid.toLong, Paths.get(folder), keys.toLong, updates.toInt, batches.toInt)
+      val folder = Paths.get(args(2))
+      val work = new Work(args(0), args(1).toLong, folder, numbers(0), numbers(1), numbers(2))
       println(work.run())
     } finally spark.stop()
   }
