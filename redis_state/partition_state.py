@@ -6,6 +6,8 @@ import json
 import logging
 import threading
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from redis_state.backend.client import Client
@@ -42,6 +44,23 @@ def family_of(codec_name: str) -> Family:
     return Family(0, "default", "range", (0,), schema, schema)
 
 
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What the owner of a provider wants to hear.
+
+    Attributes:
+        linked: Redis knows the checkpoint now; called once, before a version is opened.
+        overtaken: Another run or attempt went on; what is cached here is of no more use.
+    """
+
+    linked: Callable[[], None] = _nothing
+    overtaken: Callable[[], None] = _nothing
+
+
 @dataclass(frozen=True, slots=True)
 class _Link:
     """What is known once the checkpoint's name has an id."""
@@ -69,8 +88,10 @@ class PartitionState:
         run: RegisteredRun | None,
         clock: Clock,
         versions_cached_max: int,
+        events: Events,
     ) -> None:
         self.id = id_
+        self._events = events
         self.counters = Counters(clock)
         self._client = client
         self._config = config
@@ -125,7 +146,8 @@ class PartitionState:
             family=self._family,
             tenant=self._tenant,
         )
-        self._run = link.client.acquire(run, pin)
+        with self._telling():
+            self._run = link.client.acquire(run, pin)
         with self._lock:
             self._opened = pin
         log.info("%s: run %s took version %d", store, self.id.run_id, pin.version)
@@ -151,7 +173,8 @@ class PartitionState:
                 family=None if local.family == self._family else self._family,
             )
             run = self._run or RegisteredRun(self.id.run_id, 0, "x")
-            link.client.commit(run, local.pin, uid, written.entry, written.fields)
+            with self._telling():
+                link.client.commit(run, local.pin, uid, written.entry, written.fields)
         top = Layer(rows, written.raw_bytes, keys)
         next_version = local.with_changes(
             Pin(version, uid), live, self._family, top, written.entry.bytes
@@ -282,6 +305,14 @@ class PartitionState:
             version=version,
         )
 
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except ConflictError:
+            self._events.overtaken()
+            raise
+
     def _made(self) -> _Link:
         link = self._linked(create=True)
         if link is None:
@@ -302,6 +333,7 @@ class PartitionState:
                     where=str(store),
                 )
                 self._link = _Link(gen, client, Loader(client, where=str(store)))
+                self._events.linked()
         return self._link
 
     def _keep(self, local: LocalVersion) -> None:

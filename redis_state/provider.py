@@ -9,7 +9,7 @@ from redis_state.codec import MSGPACK, Codec
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
-from redis_state.partition_state import PartitionState, family_of
+from redis_state.partition_state import Events, PartitionState, family_of
 from redis_state.partition_store import PartitionReadStore, PartitionStore
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
@@ -35,6 +35,7 @@ class StateStoreProvider:
         versions_cached_max: Versions that stay in this process, so that opening one of them or the
             next one reads only what is new.
         client: A connection to share, which the caller closes; it has to fit `config`.
+        events: Told when the checkpoint is known, and when another run or attempt went on.
 
     Raises:
         ConfigError: An option is wrong.
@@ -54,6 +55,7 @@ class StateStoreProvider:
         clock: Clock = SYSTEM,
         versions_cached_max: int = VERSIONS_CACHED_MAX,
         client: Client | None = None,
+        events: Events | None = None,
     ) -> None:
         _check(provider_id, run)
         checked = options.parse({"url": config}) if isinstance(config, str) else config
@@ -69,6 +71,7 @@ class StateStoreProvider:
             run=run,
             clock=clock,
             versions_cached_max=max(1, versions_cached_max),
+            events=events or Events(),
         )
 
     @property
@@ -76,8 +79,11 @@ class StateStoreProvider:
         """Which partition, and which run."""
         return self._partition.id
 
-    def get_store(self, version: int) -> StateStore:
+    def get_store(self, version: int, *, codec: Codec | None = None) -> StateStore:
         """A version to write on top of.
+
+        Args:
+            codec: Another one of the same name, as `Codec.with_values` gives it.
 
         Raises:
             StateError: The version was lost, has expired, or never was.
@@ -85,18 +91,20 @@ class StateStoreProvider:
             UsageError: The number is none, or the rows were written with another codec.
         """
         local, held = self._partition.open(_version(version))
-        return PartitionStore(self._partition, self._codec, local, held=held)
+        return PartitionStore(self._partition, self._fitting(codec), local, held=held)
 
-    def get_read_store(self, version: int) -> ReadStateStore:
+    def get_read_store(self, version: int, *, codec: Codec | None = None) -> ReadStateStore:
         """A version to read, without disturbing whoever writes.
+
+        Args:
+            codec: As `get_store`.
 
         Raises:
             StateError: The version was lost, has expired, or never was.
             UsageError: The number is none, or the rows were written with another codec.
         """
-        return PartitionReadStore(
-            self._partition, self._codec, self._partition.read(_version(version))
-        )
+        local = self._partition.read(_version(version))
+        return PartitionReadStore(self._partition, self._fitting(codec), local)
 
     def latest(self) -> int | None:
         """The newest published version; ``None`` if nothing was ever written."""
@@ -109,6 +117,16 @@ class StateStoreProvider:
             RedisStateError: The server refuses, or does not answer.
         """
         self._partition.maintain()
+
+    def _fitting(self, codec: Codec | None) -> Codec:
+        if codec is not None and codec.name != self._codec.name:
+            raise UsageError(
+                "opening a version",
+                found=f"the codec is {codec.name}, that of the provider {self._codec.name}",
+                advice="Give the codec that the rows were written with.",
+                where=str(self.id.store_id),
+            )
+        return codec or self._codec
 
     def close(self) -> None:
         """Let go what is cached, and the connections unless they were given."""

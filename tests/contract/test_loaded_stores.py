@@ -1,0 +1,162 @@
+"""The providers that a process keeps: loaded, reported, maintained, unloaded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from redis_state import keys
+from redis_state.codec import RAW
+from redis_state.errors import ConflictError, UsageError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.stores import LoadedStores
+from tests.support.redis_server import RedisServer
+
+
+def _id(*, run: str = "run-1", name: str = "", partition: int = 0) -> StateStoreProviderId:
+    return StateStoreProviderId(StateStoreId(name or uuid.uuid4().hex, 0, partition), run)
+
+
+@pytest.fixture
+def stores() -> Iterator[LoadedStores]:
+    loaded = LoadedStores(threaded=False, loaded_max=3)
+    yield loaded
+    loaded.stop()
+
+
+def _beat(stores: LoadedStores, url: str) -> None:
+    heartbeat = stores.coordinator(url).heartbeat
+    heartbeat.tick()
+    heartbeat.beat()
+
+
+def test_a_provider_is_kept_until_it_is_unloaded(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, id_ = shared_redis_server.url, _id()
+    stores.get(id_, 0, config=url).commit()
+    store = stores.get(id_, 1, config=url)
+    store.put("a", 1)
+    store.commit()
+    assert stores.is_loaded(id_)
+    assert not stores.is_loaded(_id())
+    trips = store.metrics.custom["round_trips"]
+    following = stores.get(id_, 2, config=url)
+    # What the commit left here is the version: opening it is one script, and reading it nothing.
+    assert following.get("a") == 1
+    assert following.metrics.custom["round_trips"] == trips + 1
+    stores.unload(id_)
+    assert not stores.is_loaded(id_)
+    following.put("b", 2)
+    assert following.commit() == 3
+    assert dict(stores.get_read_only(id_, 3, config=url).iterator()) == {"a": 1, "b": 2}
+
+
+def test_only_so_many_providers_stay(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    ids = [_id() for _ in range(4)]
+    for id_ in ids[:3]:
+        stores.get(id_, 0, config=shared_redis_server.url)
+    stores.get(ids[0], 0, config=shared_redis_server.url)
+    stores.get(ids[3], 0, config=shared_redis_server.url)
+    assert [stores.is_loaded(id_) for id_ in ids] == [True, False, True, True]
+
+
+def test_a_partition_is_reported_where_it_is_served(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, id_ = shared_redis_server.url, _id()
+    reference = stores.coordinator(url).reference(id_.store_id.checkpoint)
+    store = stores.get(id_, 0, config=url)
+    _beat(stores, url)
+    assert reference.get_location(id_) is None, "nobody knows the checkpoint yet"
+    store.put("a", 1)
+    store.commit()
+    _beat(stores, url)
+    found = reference.get_location(id_)
+    assert found is not None
+    assert found.run_id == id_.run_id
+    stores.unload(id_)
+    _beat(stores, url)
+    assert reference.get_location(id_) is None
+
+
+def test_the_older_of_two_instances_unloads(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, name = shared_redis_server.url, uuid.uuid4().hex
+    old, new = _id(run="old", name=name), _id(run="new", name=name)
+    store = stores.get(old, 0, config=url)
+    store.put("a", 1)
+    store.commit()
+    _beat(stores, url)
+    other = LoadedStores(threaded=False)
+    taken = other.get(new, 1, config=url)
+    taken.put("a", 2)
+    taken.commit()
+    _beat(other, url)
+    _beat(stores, url)
+    assert not stores.is_loaded(old)
+    assert other.is_loaded(new)
+    other.stop()
+
+
+def test_a_commit_that_is_refused_unloads(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, name = shared_redis_server.url, uuid.uuid4().hex
+    old, new = _id(run="old", name=name), _id(run="new", name=name)
+    first = stores.get(old, 0, config=url)
+    first.put("a", 1)
+    first.commit()
+    late = stores.get(old, 1, config=url)
+    late.put("a", 2)
+    taken = stores.get(new, 1, config=url)
+    taken.put("a", 3)
+    with pytest.raises(ConflictError):
+        late.commit()
+    assert not stores.is_loaded(old)
+    assert taken.commit() == 2
+
+
+def test_another_codec_than_the_one_that_wrote_is_refused(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, id_ = shared_redis_server.url, _id()
+    store = stores.get(id_, 0, config=url)
+    store.put("a", 1)
+    store.commit()
+    with pytest.raises(UsageError, match="another codec"):
+        stores.get(id_, 1, config=url, codec=RAW)
+
+
+def test_the_threads_start_with_the_first_store_and_end_with_stop(
+    shared_redis_server: RedisServer,
+) -> None:
+    stores = LoadedStores()
+    assert not stores.maintenance.is_running
+    stores.get(_id(), 0, config=shared_redis_server.url)
+    assert stores.maintenance.is_running
+    stores.stop()
+    assert not stores.maintenance.is_running
+
+
+def test_a_failing_provider_is_unloaded_and_the_others_are_maintained(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, broken, sound = shared_redis_server.url, _id(), _id()
+    for id_ in (broken, sound):
+        for version in range(6):
+            store = stores.get(id_, version, config=url)
+            store.put(version, "x" * 100)
+            store.commit()
+        stores.get(id_, 6, config=url)
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(broken.store_id.checkpoint))
+        raw.set(keys.meta(broken.store_id.partition(gen.decode())), "no hash")
+    assert stores.maintenance.run_pass() == 1
+    assert not stores.is_loaded(broken)
+    assert stores.get(sound, 6, config=url).metrics.custom["snapshot_bytes"] > 0
