@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Final
 
 from redis_state.errors import FormatError
@@ -36,14 +37,16 @@ class Layer:
 
     Attributes:
         rows: Values by stored key; ``None`` is removed.
+        removes: Whether there is a ``None`` among them.
     """
 
-    __slots__ = ("_sorted", "raw_bytes", "rows")
+    __slots__ = ("_sorted", "raw_bytes", "removes", "rows")
 
     def __init__(
         self, rows: dict[bytes, bytes | None], raw_bytes: int, keys: list[bytes] | None = None
     ) -> None:
         self.rows = rows
+        self.removes = None in rows.values()
         self.raw_bytes = raw_bytes
         self._sorted = keys
 
@@ -67,10 +70,21 @@ class Base:
 
     Attributes:
         rows: Values by stored key, of the blocks that were read.
+        removes: Whether there is a ``None`` among them.
         whole: Whether all were read.
     """
 
-    __slots__ = ("_checks", "_client", "_keys", "index", "raw_bytes", "rows", "segment", "whole")
+    __slots__ = (
+        "_checks",
+        "_client",
+        "_keys",
+        "index",
+        "raw_bytes",
+        "removes",
+        "rows",
+        "segment",
+        "whole",
+    )
 
     def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
         self._client = client
@@ -80,6 +94,7 @@ class Base:
         self.index = index
         self.rows: dict[bytes, bytes | None] = {}
         self.raw_bytes = 0
+        self.removes = False
         self.whole = False
 
     def get(self, key: bytes) -> bytes | None:
@@ -113,6 +128,7 @@ class Base:
                 raise SegmentGoneError(self.segment)
             keys, values = read_block(self.segment, self.index, number, raw)
             self.rows.update(zip(keys, values, strict=True))
+            self.removes = self.removes or None in values
             self.raw_bytes += len(raw)
             self._checks[block_name(number)] = check_bytes(raw)
             self._keys[number] = keys
@@ -220,8 +236,16 @@ class LocalVersion:
             return 0
         if self.base is not None:
             self._reading(lambda: self.base.load_for(keys) if self.base else None)
-        get = self.get
-        return sum(get(key) is not None for key in keys)
+        found, rest = 0, keys
+        parts: list[Layer | Base] = [*self.layers, *([self.base] if self.base else [])]
+        for part in parts:
+            rows = part.rows
+            below = list(filterfalse(rows.__contains__, rest))
+            found += len(rest) - len(below)
+            if part.removes:
+                found -= sum(rows.get(key, _MISSING) is None for key in rest)
+            rest = below
+        return found
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: Rows = _NONE
@@ -325,6 +349,6 @@ def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
 
 def _merge(upper: Layer, lower: Layer, *, bottom: bool) -> Layer:
     rows = lower.rows | upper.rows
-    if bottom:
+    if bottom and (upper.removes or lower.removes):
         rows = {key: value for key, value in rows.items() if value is not None}
     return Layer(rows, upper.raw_bytes + lower.raw_bytes)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
@@ -74,11 +75,10 @@ def write(
     firsts: list[bytes] = []
     pack = _packers.pack
     raw_bytes = 0
-    for start, end in _cuts(keys, rows):
-        part = keys[start:end]
+    for part, values in _parts(keys, rows):
         flat: list[bytes | None] = [None] * (2 * len(part))
         flat[::2] = part
-        flat[1::2] = map(rows.__getitem__, part)
+        flat[1::2] = values
         payload = pack(flat)
         name = block_name(len(firsts))
         fields[name] = block.encode(ident, name, payload)
@@ -103,25 +103,33 @@ def write(
     return Written(fields, entry, raw_bytes)
 
 
-def _cuts(keys: Sequence[bytes], rows: Rows) -> list[tuple[int, int]]:
-    """Where blocks begin and end: about 128 rows or 16 KiB each, whichever comes first."""
-    cuts: list[tuple[int, int]] = []
+def _parts(keys: Sequence[bytes], rows: Rows) -> Iterator[tuple[Sequence[bytes], list[Any]]]:
+    """Keys and values of each block: about 128 rows or 16 KiB, whichever comes first."""
     for start in range(0, len(keys), ROWS_A_BUCKET):
-        end = min(start + ROWS_A_BUCKET, len(keys))
-        part = keys[start:end]
-        sizes = [len(rows[key] or b"") for key in part]
-        if sum(sizes) + sum(map(len, part)) + _ROW_BYTES * len(part) <= BYTES_A_BUCKET:
-            cuts.append((start, end))
-            continue
-        first, size = start, 0
-        for at, (key, own) in enumerate(zip(part, sizes, strict=True), start):
-            own += len(key) + _ROW_BYTES
-            if at > first and size + own > BYTES_A_BUCKET:
-                cuts.append((first, at))
-                first, size = at, 0
-            size += own
-        cuts.append((first, end))
-    return cuts
+        part = keys[start : start + ROWS_A_BUCKET]
+        values = [rows[key] for key in part]
+        size = sum(map(len, part)) + _ROW_BYTES * len(part)
+        try:
+            size += sum(map(len, values))  # type: ignore[arg-type]  # the rare None raises
+        except TypeError:
+            size += sum(len(value or b"") for value in values)
+        if size <= BYTES_A_BUCKET:
+            yield part, values
+        else:
+            yield from _cut(part, values)
+
+
+def _cut(
+    keys: Sequence[bytes], values: Sequence[bytes | None]
+) -> Iterator[tuple[Sequence[bytes], list[Any]]]:
+    first, size = 0, 0
+    for at, (key, value) in enumerate(zip(keys, values, strict=True)):
+        own = len(key) + len(value or b"") + _ROW_BYTES
+        if at > first and size + own > BYTES_A_BUCKET:
+            yield keys[first:at], list(values[first:at])
+            first, size = at, 0
+        size += own
+    yield keys[first:], list(values[first:])
 
 
 @dataclass(frozen=True, slots=True)
