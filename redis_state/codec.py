@@ -10,6 +10,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.errors import FormatError, UsageError
+from redis_state.format.rows import join_elements, split_elements
 from redis_state.ordered_key import decode_key, encode_key, prefix_range
 
 Range = tuple[bytes, bytes | None]
@@ -47,6 +48,15 @@ class Codec:
             self,
             encode_value=lambda value: encode(to_plain(value)),
             decode_value=lambda data: from_plain(decode(data)),
+        )
+
+    def with_lists(self) -> Codec:
+        """The same with lists of such values, as a `ListStateStore` keeps them."""
+        encode, decode = self.encode_value, self.decode_value
+        return replace(
+            self,
+            encode_value=lambda values: join_elements(map(encode, values)),
+            decode_value=lambda data: [decode(element) for element in split_elements(data)],
         )
 
     def with_keys(self, kind: type) -> Codec:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from redis_state.errors import ConflictError, FormatError, UnavailableError
 from redis_state.format import header
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family
 from redis_state.format.ordered import block_names, read_block, read_index
+from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import checksum, read_header
 from redis_state.ids import EMPTY, Pin
 from redis_state.local_state import Base, History, Layer, LocalVersion, compacted
@@ -108,7 +110,8 @@ class Loader:
                 raise FormatError(
                     f"applying {segment.ident}", found="its parent is another version"
                 )
-            layer, changed = self._layer(segment)
+            below = LocalVersion(last, live, family, layers, base, history, self.reload)
+            layer, changed = self._layer(segment, below)
             layers = compacted([layer, *layers], base) if layer.rows else layers
             family = changed or family
             history = history.plus(segment.entry.bytes)
@@ -130,7 +133,7 @@ class Loader:
             base.take(range(len(blocks)), blocks)
         return base, index.family
 
-    def _layer(self, segment: Segment) -> tuple[Layer, Family | None]:
+    def _layer(self, segment: Segment, below: LocalVersion) -> tuple[Layer, Family | None]:
         entry = segment.entry
         if not entry.blocks:
             return Layer({}, 0, []), None
@@ -140,14 +143,17 @@ class Loader:
         if checksum({name: raw for name, raw in fields.items() if raw}) != entry.checksum:
             raise FormatError(f"reading {segment.ident}", found="the checksum does not match")
         index = read_index(segment, read_header(segment, raws[0] or None))
+        family = index.family or below.family
+        lists = family is not None and family.multi_value
         keys: list[bytes] = []
-        rows: dict[bytes, bytes | None] = {}
+        found: dict[bytes, Value] = {}
         for number, raw in enumerate(raws[1:]):
-            some, values = read_block(segment, index, number, raw)
+            some, values = read_block(segment, index, number, raw, lists=lists)
             keys += some
-            rows.update(zip(some, values, strict=True))
+            found.update(zip(some, values, strict=True))
         if len(keys) != entry.rows:
             raise FormatError(f"reading {segment.ident}", found=f"its rows are not {entry.rows}")
+        rows = _resolved(found, below) if lists else cast("dict[bytes, bytes | None]", found)
         return Layer(rows, sum(map(len, raws)), keys), index.family
 
     def _fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes]:
@@ -155,3 +161,14 @@ class Loader:
         if any(raw is None for raw in found[segment.entry.header ^ 1 :]):
             raise SegmentGoneError(segment)
         return [raw or b"" for raw in found]
+
+
+def _resolved(rows: dict[bytes, Value], below: LocalVersion) -> dict[bytes, bytes | None]:
+    """Rows with whole values: what was appended goes behind what the version below says."""
+    grown = [key for key, value in rows.items() if isinstance(value, Appended)]
+    below.read_for(grown)
+    whole = {key: value for key, value in rows.items() if not isinstance(value, Appended)}
+    for key in grown:
+        end = rows[key]
+        whole[key] = (below.get(key) or b"") + (end.data if isinstance(end, Appended) else b"")
+    return {key: whole[key] for key in rows}

@@ -18,6 +18,7 @@ from redis_state.format.block import check_bytes
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family
 from redis_state.format.ordered import Index, Rows, block_name, read_block
+from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import combined_checksum
 from redis_state.ids import Pin
 from redis_state.protocol import PartitionClient, SegmentGoneError
@@ -123,11 +124,13 @@ class Base:
             SegmentGoneError: One was not there.
             FormatError: One is damaged.
         """
+        lists = self.index.family is not None and self.index.family.multi_value
         for number, raw in zip(numbers, raws, strict=True):
             if raw is None:
                 raise SegmentGoneError(self.segment)
-            keys, values = read_block(self.segment, self.index, number, raw)
-            self.rows.update(zip(keys, values, strict=True))
+            keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
+            plain = list(map(_alone, values)) if lists else values
+            self.rows.update(zip(keys, plain, strict=True))  # type: ignore[arg-type]  # no lists
             self.removes = self.removes or None in values
             self.raw_bytes += len(raw)
             self._checks[block_name(number)] = check_bytes(raw)
@@ -163,6 +166,11 @@ class Base:
             raise FormatError(what, found="the checksum does not match")
         if sum(len(keys or ()) for keys in self._keys) != entry.rows:
             raise FormatError(what, found=f"its rows are not {entry.rows}")
+
+
+def _alone(value: Value) -> bytes | None:
+    """What a value says where nothing lies below it."""
+    return value.data if isinstance(value, Appended) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +242,7 @@ class LocalVersion:
         """How many of these stored keys have a value."""
         if not self.live:
             return 0
-        if self.base is not None:
-            self._reading(lambda: self.base.load_for(keys) if self.base else None)
+        self.read_for(keys)
         found, rest = 0, keys
         parts: list[Layer | Base] = [*self.layers, *([self.base] if self.base else [])]
         for part in parts:
@@ -246,6 +253,10 @@ class LocalVersion:
                 found -= sum(rows.get(key, _MISSING) is None for key in rest)
             rest = below
         return found
+
+    def read_for(self, keys: Sequence[bytes]) -> None:
+        """Read the blocks in which these stored keys can be, in few round trips."""
+        self._reading(lambda: self.base.load_for(keys) if self.base else None)
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: Rows = _NONE

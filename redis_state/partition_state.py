@@ -38,14 +38,18 @@ _DELTAS_MAX = 200
 log = logging.getLogger("redis_state.store")
 
 
-def family_of(codec_name: str) -> Family:
+def family_of(codec_name: str, *, lists: bool = False) -> Family:
     """The family of a store with this codec: one, whose rows lie in the order of their keys."""
     schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
-    return Family(0, "default", "range", (0,), schema, schema)
+    return Family(0, "default", "range", (0,), schema, schema, multi_value=lists)
 
 
 def _nothing() -> None:
     return None
+
+
+def _shown(family: Family) -> str:
+    return f"{family.key_schema[:200]}{' with lists' if family.multi_value else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,7 @@ class PartitionState:
                 ref=local.pin.uid,
                 live=live,
                 family=None if local.family == self._family else self._family,
+                appended=changes.appended,
             )
             run = self._run or RegisteredRun(self.id.run_id, 0, "x")
             with self._telling():
@@ -272,8 +277,8 @@ class PartitionState:
         if local.family is not None and local.family != self._family:
             raise UsageError(
                 f"opening version {version}",
-                found=f"its rows were written with another codec ({local.family.key_schema})",
-                advice="Open the store with the codec that wrote it.",
+                found=f"its rows were written with another codec ({_shown(local.family)})",
+                advice="Open the store with the codec that wrote it, with lists if it has them.",
                 where=str(self.id.store_id),
                 version=version,
             )

@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from redis_state.codec import Codec
+from redis_state.errors import LimitError
 from redis_state.format.ordered import PREFIX
-from redis_state.format.rows import FAMILY_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX, check_limits
+from redis_state.format.rows import (
+    FAMILY_BYTES,
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    check_limits,
+    join_elements,
+)
 from redis_state.ids import StateStoreId
 from redis_state.local_state import ROW_BYTES, LocalVersion
 from redis_state.partition_state import PartitionState
 from redis_state.store import (
+    ListStateStore,
     Operation,
     ReadStateStore,
     Row,
@@ -128,6 +136,7 @@ class PartitionStore(PartitionReadStore, StateStore):
             if not self._held:
                 self._partition.acquire(self._local.pin)
                 self._held = True
+            self._changes.settle()
             self._local = self._partition.commit(self._local, self._changes, self._uid)
         except BaseException:
             self._move(Operation.FAIL)
@@ -180,3 +189,50 @@ class PartitionStore(PartitionReadStore, StateStore):
     def _forget_changes(self) -> None:
         self._changes = WriteSet()
         self._changed = self._changes.rows
+
+
+class PartitionListStore(PartitionStore, ListStateStore):
+    """The same for lists; made by a provider."""
+
+    def __init__(
+        self, partition: PartitionState, codec: Codec, local: LocalVersion, *, held: bool
+    ) -> None:
+        super().__init__(partition, codec.with_lists(), local, held=held)
+        self._encode_element = codec.encode_value
+
+    def get(self, key: Any) -> Any:
+        """As `ReadStateStore.get`."""
+        self._changes.settle()
+        return super().get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        """As `StateStore.put`, with the elements of the list."""
+        stored = PREFIX + self._encode_key(key)
+        data = self._encode_value(value)
+        check_limits(stored, data)
+        if self._state is not State.UPDATING:
+            self._update()
+        self._changes.replace(stored, data)
+
+    def append(self, key: Any, value: Any) -> None:
+        """As `ListStateStore.append`."""
+        stored = PREFIX + self._encode_key(key)
+        element = join_elements((self._encode_element(value),))
+        check_limits(stored, element)
+        if self._state is not State.UPDATING:
+            self._update()
+        below = None if stored in self._changed else self._local.get(stored)
+        size = len(element) + self._changes.size(stored, below)
+        if size > VALUE_BYTES_MAX:
+            raise LimitError("appending to a list", found=f"it would have {size} bytes")
+        self._changes.append(stored, element, below)
+
+    def remove(self, key: Any) -> None:
+        """As `StateStore.remove`."""
+        self._changes.settle()
+        super().remove(key)
+        self._changes.forget_end(PREFIX + self._encode_key(key))
+
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+        self._changes.settle()
+        return super()._rows(low, high)

@@ -10,10 +10,10 @@ from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.partition_state import Events, PartitionState, family_of
-from redis_state.partition_store import PartitionReadStore, PartitionStore
+from redis_state.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
-from redis_state.store import ReadStateStore, StateStore
+from redis_state.store import ListStateStore, ReadStateStore, StateStore
 from redis_state.store_metrics import CUSTOM_METRICS, CustomMetric
 
 VERSIONS_CACHED_MAX = 2
@@ -29,6 +29,7 @@ class StateStoreProvider:
     Args:
         config: Checked options, or a URL if the others are to have their defaults.
         codec: How keys and values are written; a partition keeps the one it was begun with.
+        lists: Values are lists, and stores have `append`; a partition keeps that, too.
         expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
         run: The run if a driver registered it; otherwise it is registered when it first writes,
             and may then not write on a version below the one that was opened last.
@@ -50,6 +51,7 @@ class StateStoreProvider:
         *,
         config: Config | str,
         codec: Codec = MSGPACK,
+        lists: bool = False,
         expect_existing: bool = False,
         run: RegisteredRun | None = None,
         clock: Clock = SYSTEM,
@@ -62,11 +64,12 @@ class StateStoreProvider:
         self._client = client or Client(checked, clock=clock)
         self._owns_client = client is None
         self._codec = codec
+        self._lists = lists
         self._partition = PartitionState(
             provider_id,
             self._client,
             checked,
-            family=family_of(codec.name),
+            family=family_of(codec.name, lists=lists),
             expect_existing=expect_existing,
             run=run,
             clock=clock,
@@ -90,8 +93,25 @@ class StateStoreProvider:
             ConflictError: The run went on from this version already.
             UsageError: The number is none, or the rows were written with another codec.
         """
+        kind = PartitionListStore if self._lists else PartitionStore
         local, held = self._partition.open(_version(version))
-        return PartitionStore(self._partition, self._fitting(codec), local, held=held)
+        return kind(self._partition, self._fitting(codec), local, held=held)
+
+    def get_list_store(self, version: int, *, codec: Codec | None = None) -> ListStateStore:
+        """As `get_store`, for a provider of lists.
+
+        Raises:
+            UsageError: The provider is none of lists; else as `get_store`.
+        """
+        store = self.get_store(version, codec=codec)
+        if not isinstance(store, ListStateStore):
+            raise UsageError(
+                "opening a store of lists",
+                found="the provider was made without lists=True",
+                advice="Make it with lists=True when the partition is begun.",
+                where=str(self.id.store_id),
+            )
+        return store
 
     def get_read_store(self, version: int, *, codec: Codec | None = None) -> ReadStateStore:
         """A version to read, without disturbing whoever writes.
@@ -104,7 +124,10 @@ class StateStoreProvider:
             UsageError: The number is none, or the rows were written with another codec.
         """
         local = self._partition.read(_version(version))
-        return PartitionReadStore(self._partition, self._fitting(codec), local)
+        fitting = self._fitting(codec)
+        return PartitionReadStore(
+            self._partition, fitting.with_lists() if self._lists else fitting, local
+        )
 
     def latest(self) -> int | None:
         """The newest published version; ``None`` if nothing was ever written."""

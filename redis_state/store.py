@@ -173,3 +173,22 @@ class StateStore(ReadStateStore):
     @abstractmethod
     def has_committed(self) -> bool:
         """Whether `commit` succeeded."""
+
+
+class ListStateStore(StateStore):
+    """A store whose values are lists, to which elements are added without reading them.
+
+    `put` takes the elements, `get` and the scans give lists; a list without elements is a value.
+    """
+
+    @abstractmethod
+    def append(self, key: Any, value: Any) -> None:
+        """Add an element to the list of a key, which begins with it if it has none.
+
+        Only the element is sent with the commit, however long the list is.
+
+        Raises:
+            UsageError: Key or element has no encoding, or the store is done.
+            LimitError: The key or the whole list is too large.
+            ConflictError: Another run took the partition.
+        """

@@ -10,7 +10,7 @@ import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
@@ -19,7 +19,8 @@ from redis_state.format import block, header
 from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import Family, Header
-from redis_state.format.rows import stored_key
+from redis_state.format.packing import EXT_APPENDED
+from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import checksum
 
 FAMILY_ID = 0
@@ -30,6 +31,9 @@ _ROW_BYTES = 10
 
 Rows = Mapping[bytes, bytes | None]
 """Values by stored key; ``None`` is removed."""
+
+
+_NONE: Final[dict[bytes, bytes]] = {}
 
 
 class _Packers(threading.local):
@@ -62,6 +66,7 @@ def write(
     ref: str,
     live: int,
     family: Family | None,
+    appended: Mapping[bytes, bytes | bytearray] = _NONE,
 ) -> Written:
     """The segment of these rows.
 
@@ -70,6 +75,7 @@ def write(
         ref: As `Entry`.
         live: As `Entry`.
         family: Written into the header; ``None`` if the version below has it.
+        appended: What is new at the end of values of which the rest is in the version below.
     """
     fields: dict[str, bytes] = {}
     firsts: list[bytes] = []
@@ -78,7 +84,7 @@ def write(
     for part, values in _parts(keys, rows):
         flat: list[bytes | None] = [None] * (2 * len(part))
         flat[::2] = part
-        flat[1::2] = values
+        flat[1::2] = _ends(part, values, appended) if appended else values
         payload = pack(flat)
         name = block_name(len(firsts))
         fields[name] = block.encode(ident, name, payload)
@@ -101,6 +107,15 @@ def write(
         header=not head.empty,
     )
     return Written(fields, entry, raw_bytes)
+
+
+def _ends(
+    keys: Sequence[bytes], values: list[Any], appended: Mapping[bytes, bytes | bytearray]
+) -> list[Any]:
+    return [
+        msgpack.ExtType(EXT_APPENDED, bytes(appended[key])) if key in appended else value
+        for key, value in zip(keys, values, strict=True)
+    ]
 
 
 def _parts(keys: Sequence[bytes], rows: Rows) -> Iterator[tuple[Sequence[bytes], list[Any]]]:
@@ -167,10 +182,7 @@ def read_index(segment: Segment, head: Header) -> Index:
     """
     families = head.families
     if families is not None and (
-        len(families) != 1
-        or families[0].id != FAMILY_ID
-        or not families[0].ordered
-        or families[0].multi_value
+        len(families) != 1 or families[0].id != FAMILY_ID or not families[0].ordered
     ):
         raise FormatError(
             f"reading {segment.ident}",
@@ -186,9 +198,9 @@ def read_index(segment: Segment, head: Header) -> Index:
 
 
 def read_block(
-    segment: Segment, index: Index, number: int, raw: bytes
-) -> tuple[list[bytes], list[bytes | None]]:
-    """Stored keys and values of one block.
+    segment: Segment, index: Index, number: int, raw: bytes, *, lists: bool
+) -> tuple[list[bytes], list[Value]]:
+    """Stored keys and values of one block; `lists` if values may have been appended.
 
     Raises:
         FormatError: It is damaged.
@@ -211,9 +223,23 @@ def read_block(
     if not right:
         raise _bad(segment, name, "its rows are not where they belong")
     kinds = set(map(type, values))
-    if not kinds <= ({bytes} if segment.snapshot else {bytes, type(None)}):
+    if kinds == {bytes}:
+        return keys, values
+    known = {bytes, type(None), msgpack.ExtType} if lists else {bytes, type(None)}
+    if segment.snapshot or not kinds <= known:
         raise _bad(segment, name, "a value is none that a Python store has")
+    if msgpack.ExtType in kinds:
+        values = [_appended(segment, name, value) for value in values]
     return keys, values
+
+
+def _appended(segment: Segment, name: str, value: Any) -> Value:
+    if type(value) is not msgpack.ExtType:
+        plain: Value = value
+        return plain
+    if value.code != EXT_APPENDED:
+        raise _bad(segment, name, "a value is none that a Python store has")
+    return Appended(value.data)
 
 
 def _bad(segment: Segment, name: str, found: str) -> FormatError:
