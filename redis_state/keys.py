@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from redis_state.ids import PartitionId, is_gen, is_uid, text_number
 
 STORE_HASH_DIGITS = 16
+_CLAIM = "x"
 _PARTITION_KEY = re.compile(
     r"\{(?P<tenant>(?:[0-9A-Za-z_.-]{1,64}:)?)rs:(?P<gen>[0-9a-f]{32})"
     r":(?P<operator>[0-9]+):(?P<partition>[0-9]+):(?P<store>[0-9a-f]{16})\}:(?P<rest>.+)",
@@ -41,6 +42,11 @@ def meta(id_: PartitionId) -> str:
 def segment(id_: PartitionId, ident: str) -> str:
     """A delta or snapshot by its ident, such as ``d:12:9f…``."""
     return f"{partition(id_)}:{ident}"
+
+
+def claim(id_: PartitionId) -> str:
+    """Which maintenance worker is at a partition."""
+    return f"{partition(id_)}:{_CLAIM}"
 
 
 def query(gen: str, *, tenant: str = "") -> str:
@@ -91,6 +97,17 @@ def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
     return f"{{{tenant}rs:{gen}[:}}]*"
 
 
+def any_pattern(*, tenant: str = "") -> str:
+    """A glob pattern that matches every key of every checkpoint; `gen_in` tells of which."""
+    return f"{{{tenant}rs:*"
+
+
+def gen_in(key: str, *, tenant: str = "") -> str | None:
+    """The checkpoint whose partition a key may be of; ``None`` if it is of none."""
+    match = _PARTITION_KEY.fullmatch(key)
+    return match["gen"] if match is not None and match["tenant"] == tenant else None
+
+
 def parse_partition_key(key: str, *, gen: str, tenant: str = "") -> PartitionKey | None:
     """Take a key of this checkpoint's partitions apart; ``None`` if it is not one."""
     match = _PARTITION_KEY.fullmatch(key)
@@ -115,7 +132,7 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 
 
 def _is_partition_rest(rest: str) -> bool:
-    if rest == "m":
+    if rest in ("m", _CLAIM):
         return True
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")

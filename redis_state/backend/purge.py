@@ -8,26 +8,20 @@ was interrupted is finished by another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.errors import ConfigError, FormatError, UnavailableError
+from redis_state.backend.scan import Progress, scan
+from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
-from redis_state.ids import PartitionId, StoreId, is_gen, text_number
+from redis_state.ids import PartitionId, StoreId, is_gen
 from redis_state.reader.registry import parse_operators
 
 _PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
-_SCAN_COUNT = 1000
-# A scan returns to its beginning after about (keys / count) calls; resizing can double that.
-_SCAN_CALLS_SPARE = 1000
-_SCAN_CALLS_FACTOR = 4
 _WHAT = "purging a checkpoint"
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is (0: unknown)."""
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -151,21 +145,10 @@ def _idents(meta: dict[bytes, bytes]) -> list[str]:
 
 
 def _scan(client: Client, gen: str, tenant: str, progress: Progress) -> Iterator[list[str]]:
-    """Keys of the checkpoint, batch by batch, by one bounded pass over the database."""
-    (size,) = client.call(_WHAT, [("DBSIZE",)])
-    calls_max = _SCAN_CALLS_FACTOR * (size // _SCAN_COUNT) + _SCAN_CALLS_SPARE
+    """Keys of the checkpoint, batch by batch."""
     pattern = keys.checkpoint_pattern(gen, tenant=tenant)
-    cursor: str | bytes = "0"
-    for call in range(1, calls_max + 1):
-        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(_SCAN_COUNT))
-        ((cursor, raw),) = client.call(_WHAT, [command])
-        names = (name.decode("utf-8", "replace") for name in raw)
+    for names in scan(client, _WHAT, pattern, progress):
         yield [name for name in names if keys.owned_by(name, gen=gen, tenant=tenant)]
-        progress("scanned keys", min(call * _SCAN_COUNT, size), size)
-        # Clients answer the cursor as bytes or as a number.
-        if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
-            return
-    raise UnavailableError(_WHAT, found=f"the scan did not end after {calls_max} calls")
 
 
 def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry_run: bool) -> None:

@@ -1,0 +1,37 @@
+"""One bounded pass of `SCAN`: for keys that nothing names. Nothing else in redis-state scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from redis_state.backend.client import Client
+from redis_state.errors import UnavailableError
+from redis_state.ids import text_number
+
+_COUNT = 1000
+# A scan returns to its beginning after about (keys / count) calls; resizing can double that.
+_CALLS_SPARE = 1000
+_CALLS_FACTOR = 4
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is (0: unknown)."""
+
+
+def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> Iterator[list[str]]:
+    """Keys that match a glob pattern, batch by batch; some may come twice.
+
+    Raises:
+        UnavailableError: It does not come to its end.
+    """
+    (size,) = client.call(attempted, [("DBSIZE",)])
+    calls_max = _CALLS_FACTOR * (size // _COUNT) + _CALLS_SPARE
+    cursor: str | bytes = "0"
+    for call in range(1, calls_max + 1):
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(_COUNT))
+        ((cursor, raw),) = client.call(attempted, [command])
+        yield [name.decode("utf-8", "replace") for name in raw]
+        progress("scanned keys", min(call * _COUNT, size), size)
+        # Clients answer the cursor as bytes or as a number.
+        if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
+            return
+    raise UnavailableError(attempted, found=f"the scan did not end after {calls_max} calls")

@@ -1,0 +1,92 @@
+"""Maintenance of all partitions of a checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.coordinator_instances import Instance, decode_instance
+from redis_state.errors import FormatError
+from redis_state.ids import PartitionId, StoreId
+from redis_state.maintain.partition import maintain_partition
+from redis_state.maintain.report import Policy, Report
+from redis_state.reader.registry import parse_operators
+
+PARTITIONS_AT_ONCE = 256
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return None
+
+
+def _go_on() -> bool:
+    return False
+
+
+def maintain_checkpoint(
+    client: Client,
+    gen: str,
+    *,
+    policy: Policy,
+    tenant: str = "",
+    name: str = "",
+    progress: Progress = _silent,
+    stopped: Callable[[], bool] = _go_on,
+) -> Report:
+    """Do what is due in each partition of a checkpoint.
+
+    The partitions come in random order, so that workers who start together seldom meet.
+
+    Args:
+        name: What problems call the query; empty means its id.
+        stopped: Asked before each partition.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+        ConfigError: The server refuses the user.
+    """
+    called = name or gen
+    report = Report(checkpoints=1)
+    (raw,) = client.call("maintaining a checkpoint", [("HGETALL", keys.query(gen, tenant=tenant))])
+    try:
+        operators = parse_operators(raw)
+    except FormatError as error:
+        report.problem(f"{called}: {error}")
+        return report
+    ids = [
+        PartitionId(StoreId(gen, one.operator, one.store, tenant), number)
+        for one in operators.values()
+        for number in range(one.partitions)
+    ]
+    random.shuffle(ids)
+    for start in range(0, len(ids), PARTITIONS_AT_ONCE):
+        chunk = ids[start : start + PARTITIONS_AT_ONCE]
+        instances = _instances(client, chunk, report, called)
+        for index, id_ in enumerate(chunk):
+            if stopped():
+                return report
+            found = maintain_partition(client, id_, instances.get(id_), policy, name=called)
+            report.add(found)
+            progress(f"maintaining {called}", start + index + 1, len(ids))
+    return report
+
+
+def _instances(
+    client: Client, ids: list[PartitionId], report: Report, called: str
+) -> dict[PartitionId, Instance]:
+    (raws,) = client.call("looking up instances", [("MGET", *map(keys.instance, ids))])
+    found: dict[PartitionId, Instance] = {}
+    for id_, raw in zip(ids, raws, strict=True):
+        try:
+            instance = decode_instance(raw)
+        except FormatError as error:
+            report.problem(f"{called}: {id_}: {error}")
+            continue
+        if instance is not None:
+            found[id_] = instance
+    return found

@@ -1,0 +1,62 @@
+"""Segments that no manifest names: what is left when a manifest was destroyed or keys were copied.
+
+What an attempt staged expires by itself. These keys have no expiry, and only a scan finds them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.scan import scan
+from redis_state.backend.script import script
+from redis_state.maintain.report import Report
+from redis_state.protocol.runs import STAGED_TTL_MS
+
+_WHAT = "looking for orphans"
+_LOG = logging.getLogger("redis_state.maintain")
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return None
+
+
+def sweep_orphans(
+    client: Client,
+    *,
+    tenant: str = "",
+    ttl_ms: int = STAGED_TTL_MS,
+    progress: Callable[[str, int, int], None] = _silent,
+) -> Report:
+    """Let segments of this tenant expire that no manifest names, found by one pass of `SCAN`.
+
+    Args:
+        ttl_ms: For how long they can still be looked at.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+        ConfigError: The server refuses the user.
+    """
+    report = Report()
+    for names in scan(client, _WHAT, keys.any_pattern(tenant=tenant), progress):
+        segments = [found for name in names if (found := _segment(name, tenant)) is not None]
+        expiries = client.call(_WHAT, [("PTTL", key) for key, _, _ in segments])
+        for (key, meta, ident), expiry_ms in zip(segments, expiries, strict=True):
+            if expiry_ms != -1:
+                continue
+            reply = client.script(_WHAT, script("orphan"), [meta, key], [ident, str(ttl_ms)])
+            if reply == ["OK"]:
+                report.orphans += 1
+                _LOG.warning("%s is of no manifest and expires in %d s", key, ttl_ms // 1000)
+    return report
+
+
+def _segment(key: str, tenant: str) -> tuple[str, str, str] | None:
+    """Key, key of the manifest and ident of a segment; ``None`` for any other key."""
+    gen = keys.gen_in(key, tenant=tenant)
+    parts = None if gen is None else keys.parse_partition_key(key, gen=gen, tenant=tenant)
+    if parts is None or parts.rest[:2] not in ("d:", "s:"):
+        return None
+    return key, f"{parts.prefix}:m", parts.rest

@@ -1,0 +1,115 @@
+"""Maintenance of one partition: snapshot, retention, verification, and who may not serve it."""
+
+from __future__ import annotations
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.coordinator_instances import TTL_MS, Instance, leave
+from redis_state.errors import ConfigError, RedisStateError, UnavailableError
+from redis_state.ids import PartitionId, text_number
+from redis_state.maintain.claims import claim, release
+from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
+from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.verification import verify
+from redis_state.protocol import PartitionClient, find_run
+
+_PATIENCE_SERVED = 2
+"""A process that serves a partition writes its snapshots from memory: it gets twice as long."""
+
+_OF_THE_SERVER = (UnavailableError, ConfigError)
+"""What every other partition would meet, too."""
+
+
+def maintain_partition(
+    client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
+) -> Report:
+    """Do what is due in one partition; nothing if another worker is at it.
+
+    Args:
+        instance: Who serves it now.
+        name: What problems call the query.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+        ConfigError: The server refuses the user.
+    """
+    report = Report()
+    if not claim(client, id_, policy):
+        report.left_to_others = 1
+        return report
+    done = False
+    try:
+        _maintain(client, id_, instance, policy, report, where=f"{name}: {id_}")
+        done = True
+    finally:
+        release(client, id_, policy, done=done)
+    return report
+
+
+def _maintain(
+    client: Client,
+    id_: PartitionId,
+    instance: Instance | None,
+    policy: Policy,
+    report: Report,
+    *,
+    where: str,
+) -> None:
+    what = "looking at a partition"
+    meta = keys.meta(id_)
+    (head, left_ms) = client.call(what, [("HMGET", meta, "f", "o", "e", "r"), ("PTTL", meta)])
+    if head[0] is None:
+        return
+    report.partitions = 1
+    if instance is not None and _is_overtaken(client, id_, instance, head):
+        report.deactivated = leave(client, {id_: instance}, told_ms=TTL_MS)
+        instance = None
+    partition = PartitionClient(
+        client, id_, versions_to_retain=1, keep_ms=max(0, left_ms), where=where
+    )
+    for step in (_compact, _retain):
+        try:
+            step(partition, instance, policy, report)
+        except _OF_THE_SERVER:
+            raise
+        except RedisStateError as error:
+            report.problem(f"{where}: {error}")
+    verify(client, partition, policy, report, where=where)
+
+
+def _is_overtaken(
+    client: Client, id_: PartitionId, instance: Instance, head: list[bytes | None]
+) -> bool:
+    """Whether a newer run than the instance's has taken the partition."""
+    epoch, holder = head[2:]
+    if holder is None or holder == instance.run_id.encode():
+        return False
+    of = id_.store
+    run = find_run(client, of.gen, instance.run_id, tenant=of.tenant)
+    held = text_number((epoch or b"0").decode("ascii", "replace")) or 0
+    return run is not None and run.epoch < held
+
+
+def _compact(
+    partition: PartitionClient, instance: Instance | None, policy: Policy, report: Report
+) -> None:
+    opened = partition.open("", None)
+    if opened.pin.version == 0:
+        return
+    patience = 1 if instance is None else _PATIENCE_SERVED
+    deltas = deltas_of(opened.segments)
+    lag_versions, lag_bytes = len(deltas), sum(delta.entry.bytes for delta in deltas)
+    total = sum(segment.entry.bytes for segment in opened.segments)
+    if is_due(opened.segments, patience=patience) and total <= policy.version_bytes_max:
+        entry = add_snapshot(partition, opened)
+        if entry is not None:
+            report.snapshots, report.snapshot_bytes = 1, entry.bytes
+            lag_versions = lag_bytes = 0
+    report.lag_versions, report.lag_bytes = lag_versions, lag_bytes
+
+
+def _retain(
+    partition: PartitionClient, _instance: Instance | None, _policy: Policy, report: Report
+) -> None:
+    found = partition.retain()
+    report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes

@@ -1,0 +1,140 @@
+"""A pass over all checkpoints of a server, and passes without end."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
+from redis_state.errors import NotFoundError, UnavailableError
+from redis_state.maintain.checkpoint import Progress, maintain_checkpoint
+from redis_state.maintain.orphans import sweep_orphans
+from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.vanished import purge_vanished
+from redis_state.reader.registry import QueryInfo, parse_listing
+
+ORPHANS_EVERY_S = 3600.0
+JITTER = 0.2
+_LOG = logging.getLogger("redis_state.maintain")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is maintained.
+
+    Attributes:
+        query: Name or id of the only query, or id of its checkpoint; ``None``: all of the server.
+        tenant: As in `StoreId`.
+        orphans: Let segments expire that no manifest names; a service does it once an hour.
+        vanished_ms: Remove checkpoints that nobody used for so long; ``None``: none.
+    """
+
+    policy: Policy
+    query: str | None = None
+    tenant: str = ""
+    orphans: bool = False
+    vanished_ms: int | None = None
+
+
+class Service:
+    """Maintains what a job says, once or until it is told to stop.
+
+    Args:
+        progress: Told how far a pass is.
+        wait: Waits for so many seconds; true when the service is to stop.
+        stopped: Whether the service is to stop; asked before each partition.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        job: Job,
+        *,
+        progress: Progress,
+        wait: Callable[[float], bool],
+        stopped: Callable[[], bool],
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._progress = progress
+        self._wait = wait
+        self._stopped = stopped
+        self._clock = clock
+        self._orphans_due_s = clock.monotonic_s()
+
+    def run_pass(self) -> Report:
+        """Do what is due now.
+
+        Raises:
+            NotFoundError: There is no such query.
+            FormatError: The list of checkpoints is damaged.
+            UnavailableError: The server gives no answer.
+            ConfigError: The server refuses the user.
+        """
+        began_s = self._clock.monotonic_s()
+        report, job = Report(), self._job
+        if job.vanished_ms is not None:
+            report.add(
+                purge_vanished(
+                    self._client,
+                    age_ms=job.vanished_ms,
+                    tenant=job.tenant,
+                    progress=self._progress,
+                )
+            )
+        for info in self._checkpoints():
+            if self._stopped():
+                break
+            report.add(
+                maintain_checkpoint(
+                    self._client,
+                    info.gen,
+                    policy=job.policy,
+                    tenant=job.tenant,
+                    name=info.name,
+                    progress=self._progress,
+                    stopped=self._stopped,
+                )
+            )
+        if job.orphans and began_s >= self._orphans_due_s and not self._stopped():
+            self._orphans_due_s = began_s + ORPHANS_EVERY_S
+            swept = sweep_orphans(self._client, tenant=job.tenant, progress=self._progress)
+            report.add(swept)
+        _LOG.debug("the pass took %.0f ms", (self._clock.monotonic_s() - began_s) * 1000)
+        return report
+
+    def run(self, interval_s: float, tell: Callable[[Report], None]) -> None:
+        """Do passes until `wait` says that it is enough. A server that is away is waited for.
+
+        Raises:
+            RedisStateError: As `run_pass`, but for a server that gives no answer.
+        """
+        while not self._stopped():
+            try:
+                tell(self.run_pass())
+            except UnavailableError as error:
+                _LOG.error("the pass was not finished, the next one is tried: %s", error)
+            if self._wait(interval_s * random.uniform(1 - JITTER, 1 + JITTER)):
+                return
+
+    def _checkpoints(self) -> list[QueryInfo]:
+        listed = keys.checkpoints(tenant=self._job.tenant)
+        (raw,) = self._client.call("listing the checkpoints", [("HGETALL", listed)])
+        infos = parse_listing(raw)
+        query = self._job.query
+        if query is None:
+            random.shuffle(infos)
+            return infos
+        found = [info for info in infos if query in (info.gen, info.id, info.name)]
+        if not found:
+            raise NotFoundError(
+                f"looking for query '{query[:80]}'",
+                found="there is none in this Redis, database and key prefix",
+                advice="`redis-state queries` lists them.",
+            )
+        return found

@@ -1,0 +1,99 @@
+"""Whether every segment that a manifest names is whole (docs/format.md, section 8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command, script
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import PartitionId
+from redis_state.maintain.compaction import read_whole
+from redis_state.maintain.report import Policy, Report
+from redis_state.protocol import PartitionClient, SegmentGoneError
+
+SEGMENTS_AT_ONCE = 256
+_WHAT = "verifying segments"
+_NO_EXPIRY = -1
+_LOG = logging.getLogger("redis_state.maintain")
+
+
+def verify(
+    client: Client, partition: PartitionClient, policy: Policy, report: Report, *, where: str
+) -> None:
+    """Compare the segments of a partition with its manifest; give expiring ones their due."""
+    id_ = partition.id
+    raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
+    suspects = _suspects(client, id_, _named(raw, report, where=where), left_ms, report)
+    if suspects:
+        # What a maintainer took out of the manifest meanwhile may be gone.
+        (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+        for segment, found in suspects:
+            if now.get(segment.field.encode()) == segment.entry.text.encode():
+                report.problem(
+                    f"{where}: {segment.ident} has {found} of {segment.entry.blocks} blocks: "
+                    "look for evictions or deleted keys, and restore the Redis data"
+                )
+    if policy.deep:
+        lost = {segment for segment, _ in suspects}
+        for segment in _named(raw, Report(), where=where):
+            if segment not in lost:
+                _read(client, partition, segment, report, where=where)
+
+
+def _named(raw: Mapping[bytes, bytes], report: Report, *, where: str) -> list[Segment]:
+    found: list[Segment] = []
+    for name, entry in sorted(raw.items()):
+        if name[:2] not in (b"d:", b"s:"):
+            continue
+        try:
+            found.append(parse_segment(name.decode("ascii"), entry.decode("ascii")))
+        except (FormatError, UnicodeDecodeError) as error:
+            report.problem(f"{where}: an entry of the manifest is damaged: {error}")
+    return found
+
+
+def _suspects(
+    client: Client, id_: PartitionId, named: Sequence[Segment], left_ms: int, report: Report
+) -> list[tuple[Segment, int]]:
+    """Segments that are not whole, and how many blocks they have."""
+    suspects: list[tuple[Segment, int]] = []
+    with_key = [segment for segment in named if segment.entry.blocks]
+    for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
+        chunk = with_key[start : start + SEGMENTS_AT_ONCE]
+        commands: list[Command] = []
+        for segment in chunk:
+            key = keys.segment(id_, segment.ident)
+            commands += [("HLEN", key), ("PTTL", key)]
+        replies = client.call(_WHAT, commands)
+        for segment, blocks, expiry_ms in zip(chunk, replies[::2], replies[1::2], strict=True):
+            if blocks != segment.entry.blocks:
+                suspects.append((segment, blocks))
+                continue
+            report.verified += 1
+            if (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
+                report.mended += _mend(client, id_, segment)
+    return suspects
+
+
+def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:
+    names = [keys.meta(id_), keys.segment(id_, segment.ident)]
+    args = [segment.field, segment.entry.text]
+    if client.script("mending an expiry", script("mend"), names, args) != ["OK"]:
+        return 0
+    _LOG.warning("%s: %s had not the expiry of its manifest", id_, segment.ident)
+    return 1
+
+
+def _read(
+    client: Client, partition: PartitionClient, segment: Segment, report: Report, *, where: str
+) -> None:
+    try:
+        read_whole(partition, segment)
+    except (FormatError, SegmentGoneError) as error:
+        (now,) = client.call(_WHAT, [("HGET", keys.meta(partition.id), segment.field)])
+        if now == segment.entry.text.encode():
+            report.problem(f"{where}: {segment.ident} is damaged: {error}")
