@@ -29,6 +29,8 @@ _TRANSIENT = frozenset(
 )
 _FULL = frozenset({"OOM", "MISCONF"})
 _PERMISSION = frozenset({"NOPERM", "WRONGPASS", "NOAUTH"})
+# What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
+_PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
 
 
 def is_transient(message: str) -> bool:
@@ -42,7 +44,7 @@ def failure(attempted: str, message: str) -> RedisStateError:
     found = f"the server answers '{message[:200]}'"
     if word in _FULL or "OOM command not allowed" in message:
         return FullError(attempted, found=found)
-    if word in _PERMISSION or "ACL failure" in message:
+    if word in _PERMISSION or any(text in message for text in _PERMISSION_IN_SCRIPT):
         return ConfigError(
             attempted, found=found, kind=Kind.PERMISSION, advice="Give the user that right."
         )

@@ -1,0 +1,212 @@
+"""`redis-state maintain`: exit codes, output, signals, and the examples of docs/operations.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from redis_state import keys
+from redis_state.cli.main import main
+from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.maintain import service
+from tests.contract.planting import GEN, uid
+from tests.contract.test_maintain import grown, raw
+from tests.support.redis_server import RedisServer
+
+__all__ = ["raw"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "operations.md"
+URL = "redis://localhost:6379/0"
+
+
+def run(server: RedisServer, *arguments: str) -> int:
+    return main(["maintain", "--url", server.url, *arguments])
+
+
+def test_once_says_what_was_done(
+    redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grown(raw)
+    assert run(redis_server, "--once") == 0
+    caught = capsys.readouterr()
+    assert caught.out.startswith("1 partitions of 1 checkpoints maintained, 0 left to other")
+    for told in ("1 snapshots added (", "bytes freed", "lag 0 versions (0 bytes)", "0 problems"):
+        assert told in caught.out
+    assert "added a snapshot of version 10" in caught.err
+    assert run(redis_server, "--once", "--query", "flights", "--deep", "--orphans") == 0
+    assert run(redis_server, "--once", "--query", GEN) == 0
+
+
+def test_problems_have_a_status_of_their_own(
+    redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = grown(raw, versions=2)
+    raw.delete(keys.segment(planted.id(0), f"d:2:{uid(2)}"))
+    assert run(redis_server, "--once") == PROBLEMS_STATUS
+    caught = capsys.readouterr()
+    assert re.search(rf"^problem: flights: operator 0 .* d:2:{uid(2)} has 0 of", caught.err, re.M)
+    assert "1 problems" in caught.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--once", "--query", "nobody"], "there is none"),
+        (["--once", "--yes"], "removes nothing without an age"),
+        (["--once", "--vanished-after", "59m", "--yes"], "below one hour"),
+        (["--once", "--vanished-after", "59m"], "below one hour"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    assert run(redis_server, *arguments) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("duration", ["0s", "5", "1w", "-1s", "1.5h", "9999999s"])
+def test_a_wrong_duration_is_wrong_usage(capsys: pytest.CaptureFixture[str], duration: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["maintain", "--url", URL, f"--interval={duration}"])
+    assert ended.value.code == 2
+    assert "is no duration" in capsys.readouterr().err
+
+
+def test_an_age_without_yes_removes_nothing(
+    redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grown(raw, versions=2)
+    assert run(redis_server, "--once", "--vanished-after", "30d") == 0
+    assert f"--yes would remove it: flights (gen {GEN})" in capsys.readouterr().err
+    assert raw.hexists("{rs}:c", GEN)
+    assert run(redis_server, "--once", "--vanished-after", "30d", "--yes") == 0
+    assert "1 checkpoints purged" in capsys.readouterr().out
+    assert raw.keys("*") == []
+
+
+def test_a_server_that_is_away_is_an_error_once(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = redis_server.url
+    redis_server.stop()
+    assert main(["maintain", "--url", url, "--once", "--deadline", "1s"]) == 1
+    assert "UNAVAILABLE" in capsys.readouterr().err
+
+
+def started(server: RedisServer, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "redis_state.cli.main", "maintain", "--url", server.url]
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_service_runs_until_it_is_told_to_stop(
+    redis_server: RedisServer, raw: redis.Redis, number: signal.Signals
+) -> None:
+    planted = grown(raw)
+    with started(redis_server, "--interval", "1s") as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr)
+        passes = [line for line, _ in zip(filter(is_report, lines), range(3), strict=False)]
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert " 1 snapshots added" in passes[0]
+    assert " 0 snapshots added" in passes[-1]
+    assert raw.get(keys.claim(planted.id(0))) in (b"", None)
+
+
+def is_report(line: str) -> bool:
+    return "checkpoints maintained" in line
+
+
+def test_the_service_waits_for_a_server_that_is_away(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        with started(server, "--interval", "1s", "--deadline", "1s") as process:
+            assert process.stderr is not None
+            assert "the pass was not finished" in next(iter(process.stderr))
+            os.kill(server.pid, signal.SIGCONT)
+            assert any(is_report(line) for line in process.stderr)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert process.returncode == 0
+
+
+def test_the_examples_of_the_page_run(
+    redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grown(raw)
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) > 3
+    for line in lines:
+        words = line.split("#")[0].replace(URL, redis_server.url).split()
+        assert words[0] == "redis-state"
+        # What runs until a signal comes is run once here.
+        extra = ["--once"] if words[1] == "maintain" and "--once" not in words else []
+        assert main([*words[1:], *extra]) == 0, line
+        capsys.readouterr()
+
+
+def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["maintain", "--help"])
+    page = PAGE.read_text("utf-8")
+    connection = "url username password-file key-prefix tls-ca-file tls-cert-file tls-key-file"
+    known = {*connection.split(), "deadline", "help"}
+    for option in set(re.findall(r"--([a-z-]+)", capsys.readouterr().out)) - known:
+        assert f"`--{option}" in page, option
+    assert f"{service.ORPHANS_EVERY_S / 3600:.0f} h" in page
+
+
+def test_the_rights_that_the_page_names_are_enough(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    planted = grown(raw)
+    raw.pexpire(keys.segment(planted.id(0), f"d:9:{uid(9)}"), 60_000)
+    section = PAGE.read_text("utf-8").split("## Rights")[1]
+    rights = section.split("```text")[1].split("```")[0].split()
+    allowed = [f"+{right}" for right in rights]
+    raw.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~{rs*", *allowed)
+    password = tmp_path / "password"
+    password.write_text("secret")
+    user = ["--username", "worker", "--password-file", str(password)]
+    assert run(redis_server, "--once", "--deep", "--orphans", *user) == 0, capsys.readouterr()
+    told = capsys.readouterr().out
+    assert "1 snapshots added" in told
+    assert "1 mended" in told
+    assert run(redis_server, "--once", "--vanished-after", "30d", "--yes", *user) == 0
+    assert raw.keys("*") == []
+    grown(raw)
+    for missing in ("hexists", "hgetall"):
+        # The first is used inside a script only.
+        raw.execute_command("ACL", "SETUSER", "worker", f"-{missing}")
+        assert run(redis_server, "--once", *user) == 1
+        assert "PERMISSION" in capsys.readouterr().err
