@@ -57,20 +57,31 @@ final class SegmentReader(segment: Segment) {
   def all(header: Header, headerBlock: Array[Byte], fields: Seq[EncodedField]): Seq[RowBlock] = {
     val whole =
       if (headerBlock == null) fields else fields :+ EncodedField(Header.Field, headerBlock)
-    if (whole.size != entry.blocks) bad(s"${whole.size} of ${entry.blocks} blocks are there")
-    if (whole.iterator.map(_.block.length.toLong).sum != entry.bytes)
-      bad("its blocks have another size")
-    if (SegmentWriter.checksum(whole) != entry.checksum) bad("the checksum does not match")
+    checkBlocks(whole, whole.iterator.map(_.block.length.toLong).sum)
     val known = mutable.HashMap.empty[String, Int]
     (0 until entry.buckets).foreach(b => partNames(header, b).foreach(known(_) = known.size))
     orderedNames(header).foreach(known(_) = known.size)
     val found =
       fields.sortBy(f => known.getOrElse(f.name, bad(s"no field ${f.name.take(40)} belongs here")))
         .map(f => rows(f.name, f.block))
-    val count = found.iterator.map(_.count.toLong).sum
-    if (count != entry.rows) bad(s"it has $count rows, not ${entry.rows}")
+    checkRows(found.iterator.map(_.count.toLong).sum)
     found
   }
+
+  /**
+   * Compares all blocks, the header's too, with the entry.
+   *
+   * @param heads the first bytes of each block are enough
+   * @param bytes of the whole blocks
+   */
+  def checkBlocks(heads: Seq[EncodedField], bytes: Long): Unit = {
+    if (heads.size != entry.blocks) bad(s"${heads.size} of ${entry.blocks} blocks are there")
+    if (bytes != entry.bytes) bad("its blocks have another size")
+    if (SegmentWriter.checksum(heads) != entry.checksum) bad("the checksum does not match")
+  }
+
+  def checkRows(count: Long): Unit =
+    if (count != entry.rows) bad(s"it has $count rows, not ${entry.rows}")
 
   def bad(found: String): Nothing = throw new FormatException(s"${segment.ident}: $found")
 }

@@ -1,5 +1,7 @@
 package org.redisstate.core.protocol
 
+import scala.collection.mutable
+
 import org.redisstate.core.format.Segment
 import org.redisstate.core.ids.Pin
 
@@ -20,6 +22,43 @@ final case class Opened(
 
 /** A segment that `open` named is not whole any more: maintenance replaced it, or it was destroyed. */
 final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident)
+
+/**
+ * Fields of a segment that are read together.
+ *
+ * @param average bytes of its blocks
+ * @param last whether nothing of the segment is left after this
+ */
+final case class Piece(
+    segment: Segment,
+    fields: Seq[String],
+    average: Long,
+    last: Boolean = false) {
+  def bytes: Long = average * fields.size
+}
+
+object Piece {
+  private val GroupBytesMax = 1L << 20
+  private val GroupFieldsMax = 1024
+
+  /** Runs of pieces for one round trip each: about 1 MiB, or a single larger piece. */
+  def grouped(pieces: Seq[Piece]): Seq[Seq[Piece]] = {
+    val groups = mutable.ArrayBuffer.empty[mutable.ArrayBuffer[Piece]]
+    var bytes = 0L
+    var fields = 0
+    pieces.foreach { piece =>
+      bytes += piece.bytes
+      fields += piece.fields.size
+      if (groups.isEmpty || bytes > GroupBytesMax || fields > GroupFieldsMax) {
+        groups += mutable.ArrayBuffer.empty
+        bytes = piece.bytes
+        fields = piece.fields.size
+      }
+      groups.last += piece
+    }
+    groups.iterator.map(_.toSeq).toSeq
+  }
+}
 
 final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, kept: Long)
 

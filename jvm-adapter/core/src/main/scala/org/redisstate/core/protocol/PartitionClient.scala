@@ -148,24 +148,35 @@ final class PartitionClient(
    *
    * @throws SegmentGone when the segment is not whole any more: open again
    */
-  def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] = {
-    val key = Command.bytes(Keys.segment(id, segment.ident))
-    val average = segment.entry.bytes / math.max(1, segment.entry.blocks)
-    val perChunk = math.max(1L, math.min(ChunkBytesMax / math.max(1L, average), FieldsMax)).toInt
-    fields.grouped(perChunk).flatMap { chunk =>
-      roundTrips.incrementAndGet()
+  def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] =
+    pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
+
+  /** Fields of a segment in groups whose blocks make a reply of about 1 MiB. */
+  def pieces(segment: Segment, fields: Seq[String]): Seq[Piece] = {
+    val average = math.max(1L, segment.entry.bytes / math.max(1, segment.entry.blocks))
+    val perPiece = math.max(1L, math.min(ChunkBytesMax / average, FieldsMax)).toInt
+    fields.grouped(perPiece).map(Piece(segment, _, average)).toSeq
+  }
+
+  /** As `fetch` of a segment, all pieces in one round trip. */
+  def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
+    roundTrips.incrementAndGet()
+    val commands = pieces.flatMap { piece =>
+      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
       // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
-      val commands = Seq(
-        Command("HMGET", (key +: chunk.map(Command.bytes)).toArray),
+      Seq(
+        Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
         Command("HLEN", Array(key)))
-      backend.call(s"read ${segment.ident} of $id", commands) match {
-        case Seq(found: Seq[_], blocks: java.lang.Long) if blocks == segment.entry.blocks.toLong =>
-          val values = found.asInstanceOf[Seq[Array[Byte]]]
-          bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
-          values
-        case _ => throw new SegmentGone(segment)
-      }
-    }.toVector
+    }
+    val replies = backend.call(s"read ${pieces.head.segment.ident} of $id", commands)
+    pieces.zip(replies.grouped(2).toSeq).map {
+      case (piece, Seq(found: Seq[_], blocks: java.lang.Long))
+          if blocks == piece.segment.entry.blocks.toLong =>
+        val values = found.asInstanceOf[Seq[Array[Byte]]]
+        bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
+        values
+      case (piece, _) => throw new SegmentGone(piece.segment)
+    }
   }
 
   /** Enters a snapshot of `pin`; false when it was not wanted any more. */

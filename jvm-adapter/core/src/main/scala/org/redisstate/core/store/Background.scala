@@ -1,6 +1,13 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{ExecutorService, Executors, Future, ThreadFactory}
+import java.util.concurrent.{
+  ExecutionException,
+  ExecutorService,
+  Executors,
+  Future,
+  FutureTask,
+  ThreadFactory
+}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
@@ -9,8 +16,10 @@ import org.slf4j.LoggerFactory
 private[store] object Background {
   private val log = LoggerFactory.getLogger(getClass)
 
+  private val HelpersMax = 2
+
   /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
-  private val helpers = pool("redis-state-background", 2)
+  private val helpers = pool("redis-state-background", HelpersMax)
 
   /** Staging of large write sets: commit waits for it. */
   private val stagers = pool("redis-state-stage", 1)
@@ -25,6 +34,26 @@ private[store] object Background {
         }
     })
     ()
+  }
+
+  /**
+   * Results of `work` for 0 until `count`, in order. The caller works itself; helpers that have
+   * nothing else to do work ahead of it.
+   */
+  def sharing[A](what: => String, count: Int)(work: Int => A): Iterator[A] = {
+    val tasks = Vector.tabulate(count)(i => new FutureTask[A](() => work(i)))
+    (1 to math.min(count - 1, HelpersMax)).foreach { _ =>
+      helping(what)(tasks.foreach(_.run()))
+    }
+    tasks.iterator.map { task =>
+      task.run()
+      try task.get()
+      catch {
+        case e: ExecutionException =>
+          tasks.foreach(_.cancel(false))
+          throw e.getCause
+      }
+    }
   }
 
   def staging(work: => Unit): Future[_] = stagers.submit(new Runnable {

@@ -3,6 +3,8 @@ package org.redisstate.core.store
 import java.util.UUID
 import java.util.concurrent.atomic.AtomicBoolean
 
+import scala.collection.mutable
+
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors.{InternalException, StateLostException}
@@ -243,7 +245,7 @@ final class PartitionStore(
 
   private def attach(base: Base, snapshot: Segment): Unit = {
     val loader = new SegmentLoader(client, validator, counters)
-    base.attach(loader.source(snapshot, loader.header(snapshot), () => budget.checkSoon()))
+    base.attach(loader.source(loader.heads(Seq(snapshot)).head, () => budget.checkSoon()))
     budget.checkSoon()
   }
 
@@ -297,31 +299,32 @@ final class PartitionStore(
         s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
           s"${opened.start.version}, which this executor does not have.")
     }
-    var content = start.fold(Content.empty())(_.content)
     var families = start.fold(Seq.empty[Family])(_.families)
     var history = start.fold(History.Empty)(_.history)
-    opened.segments.reverseIterator.foreach { segment =>
-      val entry = segment.entry
-      val header = if (segment.isSnapshot) loader.header(segment) else Header.Empty
-      if (segment.isSnapshot && header.ordered.isEmpty) {
-        families = header.families.getOrElse(families)
-        val source = loader.source(segment, header, () => budget.checkSoon())
-        val base = Base.remote(segment.entry.buckets, source)
-        content = new Content(base, Nil)
-        history = History(entry.bytes, Nil)
-        readAhead(base)
+    var below = start.fold(Content.empty())(_.content)
+    val above = mutable.ArrayBuffer.empty[WholeSegment]
+    loader.heads(opened.segments.reverse).foreach { head =>
+      val entry = head.segment.entry
+      val alone = head.segment.isSnapshot || entry.complete
+      families = head.header.families.getOrElse(families)
+      if (alone) above.clear()
+      if (head.segment.isSnapshot && head.header.ordered.isEmpty) {
+        val source = loader.source(head, () => budget.checkSoon())
+        below = new Content(Base.remote(entry.buckets, source), Nil)
       } else {
-        val (head, layer) = loader.layer(segment, families)
-        families = head.families.getOrElse(families)
-        val alone = segment.isSnapshot || entry.complete
-        if (alone) content = Content.empty()
-        if (!layer.isEmpty) content = content.over(List(layer))
-        if (content.layers.length > LayersMax)
-          content = new Content(content.base, List(Layer.merge(content.layers)))
-        history = if (alone) History(entry.bytes, Nil)
-        else history.plus(DeltaSize(segment.version, entry.bytes))
+        if (alone) below = Content.empty()
+        above += WholeSegment(head, families)
       }
+      history = if (alone) History(entry.bytes, Nil)
+      else history.plus(DeltaSize(head.segment.version, entry.bytes))
     }
+    val layers = new LayerLoader(client, loader, counters).layers(above.toSeq)
+    val loaded = below.over(layers)
+    val content =
+      if (loaded.layers.length > LayersMax)
+        new Content(loaded.base, List(Layer.merge(loaded.layers)))
+      else loaded
+    if (!start.exists(_.content.base eq content.base)) readAhead(content.base)
     val live = opened.segments.headOption.map(_.entry.live).orElse(start.map(_.live)).getOrElse(0L)
     new LocalVersion(opened.pin, live, families, content, history, reload)
   }

@@ -7,7 +7,19 @@ import scala.jdk.CollectionConverters._
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.protocol.{PartitionClient, Piece}
+
+/**
+ * What describes a segment.
+ *
+ * @param block of the header, null when there is none
+ */
+private[store] final case class SegmentHead(
+    segment: Segment,
+    header: Header,
+    block: Array[Byte]) {
+  def field: Option[EncodedField] = Option(block).map(EncodedField(Header.Field, _))
+}
 
 /**
  * Reads segments of one partition into local form, checking everything that comes over the wire.
@@ -17,78 +29,37 @@ private[store] final class SegmentLoader(
     validator: RowValidator,
     counters: StoreCounters) {
 
-  def header(segment: Segment): Header = headerOf(segment, headerBlock(segment))
-
-  private def headerOf(segment: Segment, block: Array[Byte]): Header =
-    named(segment)(new SegmentReader(segment).header(block))
-
-  private def headerBlock(segment: Segment): Array[Byte] =
-    if (segment.entry.header) client.fetch(segment, Seq(Header.Field)).head else null
-
-  /**
-   * The buckets of a snapshot without ordered families.
-   *
-   * @param grown told when buckets came into memory
-   */
-  def source(segment: Segment, header: Header, grown: () => Unit): BucketSource =
-    new SnapshotSource(segment, header, grown)
-
-  /** All rows of a segment; count and checksum are compared with its entry. */
-  def layer(segment: Segment, known: Seq[Family]): (Header, Layer) = {
-    val entry = segment.entry
-    val layer = new Layer(math.min(entry.rows, 1 << 20).toInt)
-    if (entry.blocks == 0) return (Header.Empty, layer)
-    val reader = new SegmentReader(segment)
-    val block = headerBlock(segment)
-    val head = headerOf(segment, block)
-    val names =
-      (0 until entry.buckets).flatMap(reader.partNames(head, _)) ++ reader.orderedNames(head)
-    val fields = names.zip(client.fetch(segment, names)).collect {
-      case (n, b) if b != null => EncodedField(n, b)
+  /** What describes each of these segments, read in one round trip. */
+  def heads(segments: Seq[Segment]): Seq[SegmentHead] = {
+    val described = segments.filter(_.entry.header)
+    val pieces = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
+    val blocks = Piece.grouped(pieces).flatMap(client.fetch).map(_.head)
+    val found = described.zip(blocks).toMap
+    segments.map { segment =>
+      val block = found.getOrElse(segment, null)
+      SegmentHead(segment, named(segment)(new SegmentReader(segment).header(block)), block)
     }
-    val blocks = named(segment)(reader.all(head, block, fields))
-    head.tombstones.foreach(layer.clear)
-    val families = head.families.getOrElse(known)
-    val hashOf = KeyHash.of(families)
-    val lists = listsOf(families)
-    blocks.foreach(rows => addAll(layer, validated(segment, rows, lists), hashOf))
-    counters.bucketsLoaded.addAndGet(fields.size.toLong)
-    (head, layer.trimmed)
   }
 
-  private def addAll(layer: Layer, rows: RowBlock, hashOf: KeyHash): Unit = {
-    var i = 0
-    while (i < rows.count) {
-      val key = rows.keyOffset(i)
-      val length = rows.keyLength(i)
-      val hash = hashOf(rows.bytes, key, length)
-      if (rows.isRemoved(i)) layer.remove(hash, rows.bytes, key, length)
-      else if (rows.isAppended(i)) {
-        layer.putAppended(
-          hash,
-          rows.bytes,
-          key,
-          length,
-          rows.bytes,
-          rows.valueOffset(i),
-          rows.valueLength(i))
-      } else layer.put(
-        hash,
-        rows.bytes,
-        key,
-        length,
-        rows.bytes,
-        rows.valueOffset(i),
-        rows.valueLength(i))
-      i += 1
-    }
+  /** The buckets of a snapshot without ordered families. */
+  def source(head: SegmentHead, grown: () => Unit): BucketSource = new SnapshotSource(head, grown)
+
+  /** Rows of a field, each of them checked. */
+  def decode(
+      segment: Segment,
+      name: String,
+      block: Array[Byte],
+      families: Seq[Family]): RowBlock = {
+    val rows = named(segment)(new SegmentReader(segment).rows(name, block))
+    validated(segment, rows, listsOf(families))
   }
 
   /** Buckets of a snapshot; when the last one came, all of it is compared with the entry. */
-  private final class SnapshotSource(segment: Segment, header: Header, grown: () => Unit)
-      extends BucketSource {
+  private final class SnapshotSource(head: SegmentHead, grown: () => Unit) extends BucketSource {
+    private val segment = head.segment
+    private val header = head.header
     private val reader = new SegmentReader(segment)
-    private val lists = listsOf(header.families.getOrElse(Nil))
+    private val families = header.families.getOrElse(Nil)
     private val heads = new ConcurrentHashMap[String, EncodedField]
     private val chunks = ConcurrentHashMap.newKeySet[Int]
 
@@ -110,13 +81,13 @@ private[store] final class SegmentLoader(
     private def part(name: String, block: Array[Byte]): RowBlock =
       if (block == null) RowBlock.Empty
       else {
-        val rows = named(segment)(reader.rows(name, block))
+        val rows = decode(segment, name, block, families)
         heads.put(name, EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes)))
-        validated(segment, rows, lists)
+        rows
       }
 
     private def checkWhole(): Unit = {
-      val all = heads.values.asScala.toSeq :+ EncodedField(Header.Field, headerBlock(segment))
+      val all = heads.values.asScala.toSeq ++ head.field
       if (all.size != segment.entry.blocks)
         damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
       if (SegmentWriter.checksum(all) != segment.entry.checksum)
@@ -162,7 +133,7 @@ private[store] final class SegmentLoader(
   }
 
   /** What the format finds wrong says where, and what to do. */
-  private def named[A](segment: Segment)(read: => A): A =
+  def named[A](segment: Segment)(read: => A): A =
     try read
     catch { case e: FormatException => damaged(segment, e.getMessage) }
 

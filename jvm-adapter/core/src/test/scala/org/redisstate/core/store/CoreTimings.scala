@@ -25,6 +25,12 @@ object CoreTimings {
   /** What one store took for one batch, in nanoseconds; CPU is that of the task's thread. */
   private final case class Batch(open: Long, update: Long, commit: Long, cpu: Long)
 
+  /** What loading one store took, in nanoseconds; CPU is that of the process. */
+  private final case class Load(open: Long, whole: Long, cpu: Long)
+
+  private val os = ManagementFactory.getOperatingSystemMXBean
+    .asInstanceOf[com.sun.management.OperatingSystemMXBean]
+
   private final class Lane(val partition: TestPartition, rows: Int, seed: Int) {
     private val random = new Random(seed.toLong)
     private val key = new Array[Byte](KeyBytes)
@@ -90,7 +96,7 @@ object CoreTimings {
       all(_.fill())
       lanes.foreach(_.store.snapshotIfDue())
       println(s"$stores stores of $rows rows, $Threads tasks at a time; medians")
-      Seq((TinyRows, 400), (TinyRows, 400), (rows / 20, 40), (rows / 20, 60)).foreach {
+      Seq((TinyRows, 400), (TinyRows, 400), (rows / 20, 30), (rows / 20, 30)).foreach {
         case (changes, batches) =>
           val found = (0 until batches).flatMap { b =>
             val times = all(_.batch(changes))
@@ -99,12 +105,13 @@ object CoreTimings {
           }
           printBatches(changes, found.drop(found.size / 4))
       }
-      (0 until 6).foreach { _ =>
-        all(_.batch(rows / 20))
-        val loads = all(_.coldRead())
-        println(
-          f"cold: open ${median(loads.map(_._1)) / 1e6}%8.2f ms, all rows ${median(loads.map(_._2)) / 1e6}%8.2f ms")
-      }
+      all(_.batch(rows / 20))
+      printLoads((0 until 12).flatMap { _ =>
+        val before = os.getProcessCpuTime
+        val times = all(_.coldRead())
+        val cpu = (os.getProcessCpuTime - before) / stores
+        times.map { case (open, whole) => Load(open, whole, cpu) }
+      })
       printMemory(lanes, rows)
     } finally {
       workers.shutdownNow()
@@ -122,6 +129,14 @@ object CoreTimings {
     println(
       f"$changes%6d rows: open $open%8.3f ms, commit $commit%8.3f ms (CPU $cpu%6.3f), " +
         f"both $both%8.3f ms, get + put $row%6.3f µs a row")
+  }
+
+  private def printLoads(found: Seq[Load]): Unit = {
+    val warm = found.drop(found.size / 4)
+    println(
+      f"a new store: open ${median(warm.map(_.open)) / 1e6}%8.2f ms (best ${warm.map(_.open).min / 1e6}%8.2f), " +
+        f"until all rows were read ${median(warm.map(_.whole)) / 1e6}%8.2f ms " +
+        f"(best ${warm.map(_.whole).min / 1e6}%8.2f), CPU of the process ${median(warm.map(_.cpu)) / 1e6}%8.2f ms")
   }
 
   private def printMemory(lanes: Seq[Lane], rows: Int): Unit = {

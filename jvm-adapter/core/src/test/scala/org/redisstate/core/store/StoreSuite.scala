@@ -164,6 +164,24 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(rows(p.store("a reader").open(5).iterator(0)).size == 5000)
   }
 
+  partition("a new store reads many small deltas in one round trip") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 500).foreach(i => put(s, key(0, s"k$i"), "0")))
+    (1 to 20).foreach { v =>
+      commit(store, v.toLong) { s =>
+        put(s, key(0, s"k$v"), v.toString)
+        s.remove(key(0, s"k${v + 100}"), key(0, s"k${v + 100}").length)
+        put(s, key(0, s"k${v + 99}"), "again")
+      }
+    }
+    val fresh = p.store("a")
+    val now = fresh.open(21)
+    assert(fresh.client.roundTrips.get == 3, "open, the family table, all deltas")
+    assert(read(now, key(0, "k20")).contains("20") && read(now, key(0, "k119")).contains("again"))
+    assert(read(now, key(0, "k120")).isEmpty && read(now, key(0, "k110")).contains("again"))
+    assert(rows(now.iterator(0)).size == now.numKeys)
+  }
+
   partition("what no kept version needs is dropped", versionsToRetain = 2) { p =>
     val store = p.store("a")
     (0 to 9).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))

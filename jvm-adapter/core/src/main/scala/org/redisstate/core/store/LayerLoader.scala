@@ -1,0 +1,152 @@
+package org.redisstate.core.store
+
+import scala.collection.mutable
+
+import org.redisstate.core.format._
+import org.redisstate.core.local._
+import org.redisstate.core.protocol.{PartitionClient, Piece}
+
+/**
+ * A segment that becomes rows of a layer.
+ *
+ * @param families as they are from this segment on
+ */
+private[store] final case class WholeSegment(head: SegmentHead, families: Seq[Family])
+
+/**
+ * Reads segments as a whole. What fits into one reply is read in one round trip, and helpers read
+ * and decode the next ones while the task builds the layer of those that came.
+ */
+private[store] final class LayerLoader(
+    client: PartitionClient,
+    loader: SegmentLoader,
+    counters: StoreCounters) {
+  import LayerLoader._
+
+  /**
+   * Layers of the rows of all these, newest first; counts and checksums are compared with the
+   * entries.
+   *
+   * @param segments oldest first
+   */
+  def layers(segments: Seq[WholeSegment]): List[Layer] = {
+    val filled = segments.filter(_.head.segment.entry.blocks > 0)
+    val pieces = filled.flatMap(whole => piecesOf(whole.head))
+    val groups = Piece.grouped(pieces)
+    val families = filled.map(whole => whole.head.segment -> whole.families).toMap
+    val build = new Build(filled.map(_.head.segment.entry.rows).sum)
+    val rest = Background
+      .sharing(s"loading ${client.id}", groups.length)(i => read(groups(i), families))
+      .flatten
+    filled.foreach { whole =>
+      val parts = mutable.ArrayBuffer(rest.next())
+      while (!parts.last.last) parts += rest.next()
+      build.add(whole.head, parts.toSeq)
+    }
+    build.result
+  }
+
+  private def piecesOf(head: SegmentHead): Seq[Piece] = {
+    val reader = new SegmentReader(head.segment)
+    val buckets = 0 until head.segment.entry.buckets
+    val names =
+      buckets.flatMap(reader.partNames(head.header, _)) ++ reader.orderedNames(head.header)
+    val all = client.pieces(head.segment, names)
+    all.init :+ all.last.copy(last = true)
+  }
+
+  private def read(group: Seq[Piece], families: Segment => Seq[Family]): Seq[Part] =
+    group.zip(client.fetch(group)).map { case (piece, blocks) =>
+      decode(piece, blocks, families(piece.segment))
+    }
+
+  private def decode(piece: Piece, blocks: Seq[Array[Byte]], families: Seq[Family]): Part = {
+    val hashOf = KeyHash.of(families)
+    val found = piece.fields.zip(blocks).collect {
+      case (name, block) if block != null =>
+        val rows = loader.decode(piece.segment, name, block, families)
+        val hashes = Array.tabulate(rows.count) { i =>
+          hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
+        }
+        val head = java.util.Arrays.copyOf(block, Block.HeaderBytes)
+        Decoded(EncodedField(name, head), block.length.toLong, rows, hashes)
+    }
+    counters.bucketsLoaded.addAndGet(found.size.toLong)
+    Part(found, piece.last)
+  }
+
+  private final class Build(rows: Long) {
+    private var layers: List[Layer] = Nil
+
+    /** Elements to append need to know what is below their segment, so they begin a layer. */
+    def add(head: SegmentHead, parts: Seq[Part]): Unit = {
+      val blocks = parts.flatMap(_.blocks)
+      check(head, blocks)
+      val appends = blocks.exists(b => (0 until b.rows.count).exists(b.rows.isAppended))
+      if (layers.isEmpty || (appends && !layers.head.isEmpty))
+        layers ::= new Layer(math.min(rows, RoomRowsMax).toInt)
+      head.header.tombstones.foreach(layers.head.clear)
+      blocks.foreach(block => addAll(layers.head, block))
+    }
+
+    def result: List[Layer] = layers.filterNot(_.isEmpty).map(_.trimmed)
+  }
+
+  private def check(head: SegmentHead, blocks: Seq[Decoded]): Unit =
+    loader.named(head.segment) {
+      val reader = new SegmentReader(head.segment)
+      val all = blocks.map(_.field) ++ head.field
+      val bytes = blocks.iterator.map(_.bytes).sum + head.field.fold(0L)(_.block.length.toLong)
+      reader.checkBlocks(all, bytes)
+      reader.checkRows(blocks.iterator.map(_.rows.count.toLong).sum)
+    }
+
+  private def addAll(layer: Layer, block: Decoded): Unit = {
+    val rows = block.rows
+    var i = 0
+    while (i < rows.count) {
+      val key = rows.keyOffset(i)
+      val length = rows.keyLength(i)
+      val hash = block.hashes(i)
+      if (rows.isRemoved(i)) layer.remove(hash, rows.bytes, key, length)
+      else if (rows.isAppended(i)) {
+        layer.putAppended(
+          hash,
+          rows.bytes,
+          key,
+          length,
+          rows.bytes,
+          rows.valueOffset(i),
+          rows.valueLength(i))
+      } else layer.put(
+        hash,
+        rows.bytes,
+        key,
+        length,
+        rows.bytes,
+        rows.valueOffset(i),
+        rows.valueLength(i))
+      i += 1
+    }
+  }
+}
+
+private object LayerLoader {
+  private val RoomRowsMax = 1L << 20
+
+  /**
+   * A block that was read.
+   *
+   * @param field its name and its first bytes
+   * @param bytes of the whole block
+   * @param hashes of its rows
+   */
+  private final case class Decoded(
+      field: EncodedField,
+      bytes: Long,
+      rows: RowBlock,
+      hashes: Array[Int])
+
+  /** @param last whether these are the last blocks of their segment */
+  private final case class Part(blocks: Seq[Decoded], last: Boolean)
+}
