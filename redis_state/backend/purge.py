@@ -17,7 +17,7 @@ from redis_state.backend.scan import Progress, scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId, StoreId, is_gen
-from redis_state.reader.registry import parse_operators
+from redis_state.reader.registry import parse_listing, parse_operators
 
 _PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
@@ -78,6 +78,8 @@ def purge(
             advice="Give the id that `redis-state queries` prints as 'gen'.",
         )
     found = Purged()
+    if not dry_run:
+        _forget_name(client, gen, tenant)
     partitions = _partitions(client, gen, tenant)
     for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
         chunk = partitions[start : start + _PARTITIONS_AT_ONCE]
@@ -92,6 +94,21 @@ def purge(
             _unlink(client, strays)
     _purge_registry(client, gen, tenant, found, dry_run=dry_run)
     return found
+
+
+def _forget_name(client: Client, gen: str, tenant: str) -> None:
+    """First of all: a Python store that takes the name from now on begins a new checkpoint."""
+    names = keys.names(tenant=tenant)
+    (raw,) = client.call(_WHAT, [("HGET", keys.checkpoints(tenant=tenant), gen)])
+    try:
+        (info,) = parse_listing({gen.encode(): raw or b""})
+        name = keys.name_field(info.name)
+    except (FormatError, UnicodeEncodeError):
+        # A damaged entry gives no name away; what it names is removed all the same.
+        return
+    (known,) = client.call(_WHAT, [("HGET", names, name)])
+    if known == gen.encode():
+        client.call(_WHAT, [("HDEL", names, name)])
 
 
 def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:

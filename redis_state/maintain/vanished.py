@@ -8,7 +8,8 @@ from collections.abc import Callable
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.purge import purge
-from redis_state.errors import ConfigError
+from redis_state.coordinator_instances import find, partitions_of
+from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.report import Report
 from redis_state.reader.registry import QueryInfo, parse_listing
 
@@ -59,19 +60,15 @@ def purge_vanished(
     report = Report()
     for info in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
         called = f"{info.name or info.id} ({info.gen})"
-        if purge(client, info.gen, tenant=tenant, dry_run=True, progress=progress).live_instances:
+        try:
+            served = bool(find(client, partitions_of(client, info.gen, tenant=tenant)))
+        except FormatError as error:
+            report.problem(f"{called}: not purged: {error}")
+            continue
+        if served:
             report.problem(f"{called}: not seen for long, but a process serves it: not purged")
             continue
-        _forget_name(client, info, tenant)
         found = purge(client, info.gen, tenant=tenant, progress=progress)
         report.purged += 1
         _LOG.warning("%s: purged with %d keys: nobody has used it", called, found.keys)
     return report
-
-
-def _forget_name(client: Client, info: QueryInfo, tenant: str) -> None:
-    """First of all, so that a Python store of the same name starts anew."""
-    names, field = keys.names(tenant=tenant), keys.name_field(info.name)
-    (gen,) = client.call(_WHAT, [("HGET", names, field)])
-    if gen == info.gen.encode():
-        client.call(_WHAT, [("HDEL", names, field)])

@@ -339,3 +339,20 @@ def test_each_operation_is_told_at_debug_level(
         process.ref.deactivate_instances(RUN)
     for told in ("reported Instance", "looked up", "verified", "deactivated 1 instances"):
         assert told in caplog.text
+
+
+@pytest.mark.usefixtures("gen")
+def test_nothing_walks_over_the_keys_of_the_server(
+    start: Callable[[], Process], raw: redis.Redis
+) -> None:
+    process = start()
+    raw.config_resetstat()
+    process.ref.report_active_instance(provider(), "h", "1")
+    process.coordinator.heartbeat.tick()
+    process.beat_after(THIRD_S)
+    assert len(process.ref.instances()) == 1
+    assert process.ref.deactivate_instances(RUN) == 1
+    process.coordinator.stop()
+    used = set(raw.info("commandstats"))
+    assert "cmdstat_mget" in used
+    assert not used & {"cmdstat_keys", "cmdstat_scan", "cmdstat_randomkey"}

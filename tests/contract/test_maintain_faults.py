@@ -9,6 +9,7 @@ import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.main import main
 from redis_state.coordinator_instances import Instance
 from redis_state.errors import ConfigError
 from redis_state.ids import StateStoreId
@@ -21,6 +22,7 @@ from redis_state.maintain import (
 from redis_state.protocol import checkpoint_gen
 from tests.contract.planting import GEN, Planted, family, uid
 from tests.contract.test_maintain import ONE, client, grown, maintain, raw, row, rows
+from tests.support.redis_server import RedisServer
 
 __all__ = ["client", "raw"]
 
@@ -143,13 +145,24 @@ def test_a_checkpoint_that_is_served_is_left(
     assert len(rows(client, listed.id(0), 2)) > 0
 
 
+def test_a_damaged_instance_keeps_its_checkpoint(
+    client: Client, raw: redis.Redis, listed: Planted
+) -> None:
+    raw.set(keys.instance(listed.id(0)), "junk", px=60_000)
+    report = purge_vanished(client, age_ms=DAY_MS)
+    assert (report.purged, len(report.problems)) == (0, 1)
+
+
 @pytest.mark.usefixtures("listed")
 def test_an_age_that_a_living_query_reaches_is_refused(client: Client) -> None:
     with pytest.raises(ConfigError, match="below one hour"):
         purge_vanished(client, age_ms=3_599_999)
 
 
-def test_the_name_of_a_python_checkpoint_is_free_again(client: Client, raw: redis.Redis) -> None:
+@pytest.mark.parametrize("by_command", [False, True])
+def test_the_name_of_a_python_checkpoint_is_free_again(
+    redis_server: RedisServer, client: Client, raw: redis.Redis, by_command: bool
+) -> None:
     gen = checkpoint_gen(client, "orders", create=True)
     assert gen is not None
     entry = {"path": keys.name_field("orders"), "id": gen, "name": "orders"}
@@ -157,6 +170,14 @@ def test_the_name_of_a_python_checkpoint_is_free_again(client: Client, raw: redi
     raw.hset("{rs}:c", f"{gen}:0:default", "1")
     raw.hset(keys.query(gen), "f", "1")
     raw.hset(keys.meta(StateStoreId("orders", 0, 0).partition(gen)), "f", "1")
-    assert purge_vanished(client, age_ms=DAY_MS).purged == 1
+    other = checkpoint_gen(client, "others", create=True)
+    if by_command:
+        command = ["purge", "--url", redis_server.url, "--gen", gen]
+        assert main([*command, "--dry-run"]) == 0
+        assert checkpoint_gen(client, "orders") == gen
+        assert main([*command, "--yes"]) == 0
+    else:
+        assert purge_vanished(client, age_ms=DAY_MS).purged == 1
     assert checkpoint_gen(client, "orders") is None
-    assert raw.keys("*") == []
+    assert checkpoint_gen(client, "others") == other
+    assert raw.keys("*") == [keys.names().encode()]
