@@ -2,12 +2,20 @@
 
 from redis_state.embedded import EmbeddedRedis
 from redis_state.reader import connect, state_objects
-from redis_state.spark import GroupState, apply_in_pandas_with_state, configure
+from redis_state.spark import (
+    BatchStore,
+    GroupState,
+    apply_in_pandas_with_state,
+    configure,
+    foreach_batch_with_state_store,
+    map_partitions_with_state_store,
+)
 from redis_state.state_object import StateObject
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchStore",
     "EmbeddedRedis",
     "GroupState",
     "StateObject",
@@ -15,5 +23,7 @@ __all__ = [
     "apply_in_pandas_with_state",
     "configure",
     "connect",
+    "foreach_batch_with_state_store",
+    "map_partitions_with_state_store",
     "state_objects",
 ]

@@ -1,6 +1,18 @@
 """The Spark edge: the one place that imports pyspark, and only when a function needs it."""
 
 from redis_state.spark.conf import configure
+from redis_state.spark.map_partitions import (
+    foreach_batch_with_state_store,
+    map_partitions_with_state_store,
+)
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
+from redis_state.spark.partition_task import BatchStore
 
-__all__ = ["GroupState", "apply_in_pandas_with_state", "configure"]
+__all__ = [
+    "BatchStore",
+    "GroupState",
+    "apply_in_pandas_with_state",
+    "configure",
+    "foreach_batch_with_state_store",
+    "map_partitions_with_state_store",
+]

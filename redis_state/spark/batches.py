@@ -1,0 +1,269 @@
+"""The driver's side of a stateful `map_partitions`: batches, their runs and versions; no pyspark.
+
+Batch `b` reads version `b - first` of every partition and commits the next one. Beginning a batch
+takes an epoch and acquires every partition at that version, so what an earlier call evaluates late
+is fenced, and what this call evaluates twice replaces itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NoReturn
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.config import Config
+from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
+from redis_state.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN, family_of
+from redis_state.protocol import (
+    PartitionClient,
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    register_run,
+)
+from redis_state.protocol.runs import is_newest
+from redis_state.reader.partition import open_commands
+
+OPERATOR = 0
+PARTITIONS_MAX = 1 << 16
+BATCH_MAX = (1 << 53) - 1  # Lua counts in doubles
+_PLACE = f"{OPERATOR}:{DEFAULT_STORE}"
+_PIN_TRIES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that has begun; travels to the tasks.
+
+    Attributes:
+        name: Of the store.
+        number: The batch id.
+        version: What every partition is opened at; the batch commits the next one.
+        layout: Key columns, their types and the codec, as one ASCII text.
+    """
+
+    name: str
+    gen: str
+    tenant: str
+    number: int
+    version: int
+    partitions: int
+    layout: str
+    run: RegisteredRun
+
+    def ids(self) -> list[PartitionId]:
+        """The partitions."""
+        of = StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant)
+        return [PartitionId(of, number) for number in range(self.partitions)]
+
+    def store_id(self, partition: int) -> StateStoreId:
+        """The store that a task opens."""
+        return StateStoreId(self.name, OPERATOR, partition)
+
+
+def begin_batch(
+    client: Client,
+    config: Config,
+    *,
+    name: str,
+    number: int,
+    first: int,
+    partitions: int | None,
+    partitions_default: int,
+    layout: str,
+    codec_name: str,
+) -> Batch:
+    """Begin a batch, or the newest one again, whose results are dropped then.
+
+    Args:
+        number: The batch id.
+        first: The batch id that a store begins with.
+        partitions: ``None`` for as many as the store has, `partitions_default` if it is new.
+        codec_name: What the store's rows are written with.
+
+    Raises:
+        UsageError: The batch id is not the next one or the newest, or the number of partitions, the
+            key columns or the codec are not those of the store.
+        StateError: The store does not hold what the batch before it committed.
+        ConflictError: Another driver took the store meanwhile.
+    """
+    what = f"beginning batch {number} of store '{name}'"
+    _check_numbers(what, number, first, partitions)
+    tenant = keys.tenant_of(config.key_prefix)
+    gen = checkpoint_gen(client, name, tenant=tenant, create=number == first)
+    if gen is None:
+        _lost(what, name, first)
+    query = [keys.query(gen, tenant=tenant)]
+    nobody = [_PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout]
+    count = _batch(client, what, query, nobody, name) or partitions_default
+    run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
+    batch = Batch(name, gen, tenant, number, number - first, count, layout, run)
+    _check_committed(client, what, batch)
+    begin = [_PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout]
+    _batch(client, what, query, begin, name)
+    confirm_checkpoint(
+        client,
+        gen,
+        name=name,
+        operator=OPERATOR,
+        store=DEFAULT_STORE,
+        partitions=count,
+        family=family_of(codec_name),
+        tenant=tenant,
+    )
+    retained = config.versions_to_retain
+    for id_ in batch.ids():
+        partition = PartitionClient(
+            client,
+            id_,
+            versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
+            keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+            where=str(batch.store_id(id_.partition)),
+        )
+        _pin(client, partition, batch)
+    return batch
+
+
+def verify_committed(client: Client, batch: Batch) -> None:
+    """Check that every partition of a batch has committed.
+
+    Raises:
+        StateError: One has not; the message names it.
+        ConflictError: A later call took the store.
+    """
+    late = superseded(client, batch, f"verifying batch {batch.number} of store '{batch.name}'")
+    if late is not None:
+        raise late
+    missing = _without(client, batch, batch.version + 1)
+    if missing:
+        raise StateError(
+            f"verifying batch {batch.number} of store '{batch.name}'",
+            found=f"{_named(missing)} never ran to the end, so nothing was committed there",
+            advice="Evaluate the whole DataFrame, not only its first rows, before the batch ends; "
+            "then run the batch again.",
+            kind=Kind.STATE_LOST,
+            version=batch.version + 1,
+        )
+
+
+def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
+    """Why something comes too late; ``None`` if the batch is still the one that was begun."""
+    command = ("HGET", keys.query(batch.gen, tenant=batch.tenant), f"batch:{_PLACE}")
+    (found,) = client.call("looking for the newest batch", [command])
+    words = found.decode().split(" ") if found else ["?"] * 4
+    if words[3] == batch.run.run_id:
+        return None
+    return ConflictError(
+        what,
+        found="map_partitions_with_state_store was called again since this DataFrame was made, "
+        f"for batch {words[0]}",
+        advice="A DataFrame that it returned can be evaluated until the next call, not later. "
+        "Evaluate it before, or keep its rows with persist(). Nothing was changed.",
+    )
+
+
+def _batch(client: Client, what: str, query: list[str], args: list[str], name: str) -> int:
+    reply = client.script(what, script("batch"), query, args)
+    partitions = args[6]
+    match reply:
+        case ["OK", count]:
+            return int(count)
+        case ["FENCED", _]:
+            raise ConflictError(what, found="another driver began a batch meanwhile")
+        case ["PARTITIONS", count]:
+            found = f"the store has {count} partitions, not {partitions}"
+            advice = "Leave `partitions` out, or give the number of the store: it never changes."
+        case ["LAYOUT", layout]:
+            found = f"the store was made with {layout}, not with {args[7]}"
+            advice = "Give the same key columns, types and codec, or another store."
+        case ["FIRST", first]:
+            found = f"the store began with batch {first}, not {args[5]}"
+            advice = f"Give first_batch_id={first}."
+        case ["GAP", "-"]:
+            _lost(what, name, int(args[5]))
+        case ["GAP", newest]:
+            found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
+            advice = "Run the batches that were left out."
+        case ["OLD", newest]:
+            found = f"the newest batch is {newest}, which alone can be run again"
+            advice = "Give a new store where the batches of a stream begin anew."
+        case _:
+            raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
+    raise UsageError(what, found=found, advice=advice)
+
+
+def _check_numbers(what: str, number: int, first: int, partitions: int | None) -> None:
+    for value, name in ((number, "batch id"), (first, "first batch id")):
+        if type(value) is not int or not 0 <= value <= BATCH_MAX:
+            raise UsageError(
+                what,
+                found=f"the {name} is no whole number from 0 on",
+                advice="Give the batch id of foreachBatch, or numbers of your own that rise by 1.",
+            )
+    if number < first:
+        raise UsageError(
+            what,
+            found=f"the first batch id is {first}",
+            advice="Give a batch id from there on.",
+        )
+    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+        raise UsageError(
+            what,
+            found=f"{partitions} partitions were asked for",
+            advice=f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
+        )
+
+
+def _check_committed(client: Client, what: str, batch: Batch) -> None:
+    if batch.version == 0:
+        return
+    missing = _without(client, batch, batch.version)
+    if missing:
+        raise StateError(
+            what,
+            found=f"{_named(missing)} does not hold version {batch.version}: batch "
+            f"{batch.number - 1} never ran to its end there, or its state was lost",
+            advice=f"Run batch {batch.number - 1} again; if it had ended, restore that Redis.",
+            kind=Kind.STATE_LOST,
+            version=batch.version,
+        )
+
+
+def _without(client: Client, batch: Batch, version: int) -> list[int]:
+    """Partitions that do not hold a version."""
+    ids = batch.ids()
+    replies = client.call("looking for the committed partitions", open_commands(ids, version))
+    return [id_.partition for id_, reply in zip(ids, replies, strict=True) if reply[0] != b"OK"]
+
+
+def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
+    """Acquire a partition; a late commit of the run before may replace the version until then."""
+    for tries in range(_PIN_TRIES_MAX):
+        pin = partition.open("", batch.version).pin
+        try:
+            partition.acquire(batch.run, pin)
+            return
+        except ConflictError:
+            newest = is_newest(client, batch.gen, batch.run.run_id, tenant=batch.tenant)
+            if not newest or tries == _PIN_TRIES_MAX - 1:
+                raise
+
+
+def _named(partitions: list[int]) -> str:
+    shown = ", ".join(map(str, partitions[:10]))
+    more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
+    return f"partition {shown}{more}"
+
+
+def _lost(what: str, name: str, first: int) -> NoReturn:
+    raise StateError(
+        what,
+        found="Redis knows no store of this name",
+        advice="Likely: another server, database or key prefix than before, or lost data. Restore "
+        f"it; or begin with batch {first}; or give first_batch_id for a new store '{name}'.",
+        kind=Kind.STATE_LOST,
+    )

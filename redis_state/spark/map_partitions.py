@@ -1,0 +1,275 @@
+"""`map_partitions_with_state_store`: stateful processing of a DataFrame without our jar."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from redis_state import config as options_table
+from redis_state.backend.client import Client
+from redis_state.codec import MSGPACK, Codec
+from redis_state.config import Config
+from redis_state.errors import UsageError
+from redis_state.protocol.runs import check_name
+from redis_state.spark.batches import Batch, begin_batch, verify_committed
+from redis_state.spark.partition_task import Function, PartitionTask
+from redis_state.spark.rows import KINDS, RowFormat, RowKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    class StatefulDataFrame(DataFrame):
+        """The DataFrame that `map_partitions_with_state_store` returns."""
+
+        def verify_committed(self) -> None:
+            """Check that every partition ran to its end and has committed.
+
+            Raises:
+                StateError: One has not; the message names it.
+                ConflictError: A later call took the store.
+            """
+
+
+_PARTITION, _ROW = "partition", "row"
+_UNHASHABLE = ("map<", "variant")
+
+
+def map_partitions_with_state_store(
+    df: DataFrame,
+    func: Function,
+    *,
+    store: str,
+    batch_id: int,
+    key: str | Sequence[str],
+    schema: StructType | str,
+    rows: RowKind = "dicts",
+    order_by: str | Sequence[str] = (),
+    partitions: int | None = None,
+    first_batch_id: int = 0,
+    codec: Codec = MSGPACK,
+    url: str | None = None,
+    **options: object,
+) -> StatefulDataFrame:
+    """Run a function once for each partition of a batch, beside the state of that partition.
+
+    The call takes the store for this batch at once; the function runs when the returned DataFrame
+    is evaluated. Each evaluation starts from the state before the batch and replaces what an
+    earlier one committed. Evaluations after the next call are refused.
+
+    Args:
+        df: Rows of the batch; not a streaming DataFrame.
+        func: Gets a `BatchStore` and an iterator of the partition's rows, and returns an iterable
+            of output rows, or ``None``. What it put is committed when it has read all rows, and
+            given up if it fails or is not read to its end.
+        store: Name of the store; any text. It is made with its first batch.
+        batch_id: Rises by one from batch to batch; the newest one may be run again.
+        key: Columns whose rows meet in one partition, always the same; never changes.
+        schema: Of the output rows.
+        rows: What `func` takes and gives: ``dicts``, one for each row, or ``pandas`` frames or
+            ``arrow`` record batches of many.
+        order_by: Columns that the rows of a partition are sorted by; else their order may differ
+            when a batch is run again.
+        partitions: Never changes; ``None`` means those of the store, or
+            ``spark.sql.shuffle.partitions`` if it is new.
+        first_batch_id: The batch id that the store begins with.
+        codec: How keys and values are written; never changes.
+        url: The server; ``None`` means that of the session's configuration.
+        **options: Options of `docs/configuration.md` in snake case, before those of the session.
+
+    Raises:
+        UsageError: The batch id is not the next one or the newest, or columns, partitions, names
+            or the codec do not fit the store.
+        StateError: The store does not hold what the batch before it committed.
+        ConflictError: Another driver took the store meanwhile.
+        ConfigError: An option is wrong.
+    """
+    spark = df.sparkSession
+    config = _config(spark, url, options)
+    keys = _columns(df, key, "key")
+    if not keys:
+        raise _wrong("there is no key column", "Give the column that tells the groups apart.")
+    sorting = _columns(df, order_by, "order_by")
+    _check(df, keys, store, rows)
+    format_ = RowFormat(rows, _arrow_schema(spark, schema), _conf(spark, "session.timeZone"))
+    types = dict(df.dtypes)
+    client = Client(config)
+    try:
+        batch = begin_batch(
+            client,
+            config,
+            name=store,
+            number=batch_id,
+            first=first_batch_id,
+            partitions=partitions,
+            partitions_default=int(_conf(spark, "shuffle.partitions")),
+            layout=_layout([(name, types[name]) for name in keys], codec.name),
+            codec_name=codec.name,
+        )
+    finally:
+        client.close()
+    task = PartitionTask(batch, config, codec, func, format_)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    spread = _spread(df, keys, sorting, batch.partitions)
+    mapped = cast("StatefulDataFrame", spread.mapInArrow(run, schema))
+    mapped.verify_committed = lambda: _verify(config, batch)  # type: ignore[method-assign]  # see it
+    return mapped
+
+
+def foreach_batch_with_state_store(
+    func: Function,
+    write: Callable[[StatefulDataFrame, int], None],
+    *,
+    store: str,
+    key: str | Sequence[str],
+    schema: StructType | str,
+    rows: RowKind = "dicts",
+    order_by: str | Sequence[str] = (),
+    partitions: int | None = None,
+    first_batch_id: int = 0,
+    codec: Codec = MSGPACK,
+    url: str | None = None,
+    **options: object,
+) -> Callable[[DataFrame, int], None]:
+    """A function for `DataStreamWriter.foreachBatch`: map each batch, write it, verify it.
+
+    Args:
+        write: Gets the mapped DataFrame and the batch id, and evaluates it wholly. Spark may run a
+            batch again, so it has to replace what it wrote under the same batch id.
+
+    The other arguments are those of `map_partitions_with_state_store`.
+    """
+
+    def run(df: DataFrame, batch_id: int) -> None:
+        mapped = map_partitions_with_state_store(
+            df,
+            func,
+            store=store,
+            batch_id=batch_id,
+            key=key,
+            schema=schema,
+            rows=rows,
+            order_by=order_by,
+            partitions=partitions,
+            first_batch_id=first_batch_id,
+            codec=codec,
+            url=url,
+            **options,
+        )
+        write(mapped, batch_id)
+        mapped.verify_committed()
+
+    return run
+
+
+def _spread(
+    df: DataFrame, keys: Sequence[str], sorting: Sequence[str], partitions: int
+) -> DataFrame:
+    """Rows as structs, each in the partition of its key, and one row without a struct in each.
+
+    Spark leaves partitions out that it knows to be empty; their versions have to rise, too.
+    """
+    from pyspark.sql import functions as f
+
+    whole = f.struct(*(_column(df, name) for name in df.columns))
+    number = f.pmod(f.hash(*(_column(df, name) for name in keys)), f.lit(partitions))
+    numbered = df.select(number.alias(_PARTITION), whole.alias(_ROW))
+    kind = numbered.schema[_ROW].dataType
+    each = df.sparkSession.range(0, partitions, 1, 1).select(
+        f.col("id").cast("int").alias(_PARTITION), f.lit(None).cast(kind).alias(_ROW)
+    )
+    spread = numbered.unionAll(each).repartitionById(partitions, _PARTITION)
+    if sorting:
+        spread = spread.sortWithinPartitions(*(f.col(_ROW).getField(name) for name in sorting))
+    return spread
+
+
+def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:
+    """What decides where a row lies and how: it never changes."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in keys)
+    return json.dumps(f"key {columns}; codec {codec}")
+
+
+def _column(df: DataFrame, name: str) -> Column:
+    return df["`" + name.replace("`", "``") + "`"]
+
+
+def _verify(config: Config, batch: Batch) -> None:
+    client = Client(config)
+    try:
+        verify_committed(client, batch)
+    finally:
+        client.close()
+
+
+def _config(spark: SparkSession, url: str | None, options: dict[str, object]) -> Config:
+    prefix = options_table.conf_prefix()
+    values: dict[str, object] = {}
+    for name in options_table.options():
+        found = spark.conf.get(prefix + name, None)
+        if found is not None:
+            values[name] = found
+    given = {"url": url, **options} if url is not None else options
+    named = {options_table.option_named(name).name: value for name, value in given.items()}
+    return options_table.parse({**values, **named})
+
+
+def _conf(spark: SparkSession, name: str) -> str:
+    return cast(str, spark.conf.get(f"spark.sql.{name}"))
+
+
+def _arrow_schema(spark: SparkSession, schema: StructType | str) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import DataType, StructType
+
+    kind = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(kind, StructType):
+        raise _wrong("the schema is no list of columns", "Give it as 'user string, visits long'.")
+    large = _conf(spark, "execution.arrow.useLargeVarTypes") == "true"
+    # Spark expects what a function gives out in this zone.
+    return to_arrow_schema(kind, timezone="UTC", prefers_large_types=large)
+
+
+def _columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in df.columns:
+            near = difflib.get_close_matches(str(name), df.columns, n=1, cutoff=0.5)
+            hint = f"Did you mean '{near[0]}'? " if near else ""
+            raise _wrong(
+                f"{what} names the column {name!r}, which the DataFrame has not",
+                f"{hint}Columns: {', '.join(df.columns)}.",
+            )
+    return names
+
+
+def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
+    check_name(store, what="a store's name")
+    if df.isStreaming:
+        raise _wrong(
+            "the DataFrame is a stream",
+            "Call it in foreachBatch; foreach_batch_with_state_store makes the function for that.",
+        )
+    if rows not in KINDS:
+        raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(KINDS)}.")
+    twice = {name for name in df.columns if df.columns.count(name) > 1}
+    if twice:
+        raise _wrong(
+            f"two columns are named {min(twice)!r}", "Rename one of them: rows go by their names."
+        )
+    for name, kind in df.dtypes:
+        if name in keys and any(word in kind for word in _UNHASHABLE):
+            raise _wrong(
+                f"the key column {name!r} is of type {kind}, whose values have no one hash",
+                "Take a key of other types.",
+            )
+
+
+def _wrong(found: str, advice: str) -> UsageError:
+    return UsageError("map_partitions_with_state_store", found=found, advice=advice)

@@ -1,0 +1,207 @@
+"""What a Spark task does for one partition of a batch: open, run the function, commit; no pyspark.
+
+Rows come as Arrow batches of two columns: the number of the partition, and the row as a struct. One
+row of each partition has no struct: it is there so that a partition without rows runs, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from redis_state.backend.client import Client
+from redis_state.codec import Codec
+from redis_state.config import Config
+from redis_state.errors import ConflictError, InternalError, RedisStateError, UsageError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from redis_state.spark.batches import Batch, superseded
+from redis_state.spark.rows import RowFormat
+from redis_state.store import Row, StateStore, StateStoreMetrics
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+
+_MAINTAINED_EVERY = 8
+_CLIENTS_MAX = 4
+
+log = logging.getLogger(__name__)
+_clients: dict[Config, Client] = {}
+
+
+class BatchStore:
+    """The store that a function gets: all of a `StateStore` but `commit` and `abort`.
+
+    Those are called for it: `commit` when the function has read its rows to the end and returned.
+    """
+
+    __slots__ = ("_store", "get", "put", "remove")
+
+    get: Callable[[Any], Any]
+    """The value of a key; ``None`` if it has none."""
+    put: Callable[[Any, Any], None]
+    """Set the value of a key."""
+    remove: Callable[[Any], None]
+    """Take a key out; nothing happens if it is not there."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self.get, self.put, self.remove = store.get, store.put, store.remove
+
+    @property
+    def id(self) -> StateStoreId:
+        """Which partition this is."""
+        return self._store.id
+
+    @property
+    def version(self) -> int:
+        """The version that the batch starts from."""
+        return self._store.version
+
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+        """As `ReadStateStore.get_range`."""
+        return self._store.get_range(start, end)
+
+    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+        """As `ReadStateStore.prefix_scan`."""
+        return self._store.prefix_scan(prefix)
+
+    def iterator(self) -> Iterator[Row]:
+        """All rows in key order, as of the moment of the call."""
+        return self._store.iterator()
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        """Counts of this store."""
+        return self._store.metrics
+
+
+Function = Callable[[BatchStore, Iterator[Any]], "Iterable[Any] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """Runs a function over the rows of one partition; travels to the tasks."""
+
+    batch: Batch
+    config: Config
+    codec: Codec
+    function: Function
+    format: RowFormat
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give out what the function gives out, then commit.
+
+        Raises:
+            ConflictError: `map_partitions_with_state_store` was called again meanwhile.
+            UsageError: The function stopped before the end of its rows, or gave out no rows.
+        """
+        partition = _Partition(self.batch.name, batches)
+        number = partition.number
+        if number is None:
+            return
+        what = f"evaluating batch {self.batch.number} of store '{self.batch.name}'"
+        client = _client(self.config)
+        try:
+            late = superseded(client, self.batch, what)
+            if late is not None:
+                raise late
+            provider = self._provider(client, number)
+            try:
+                yield from self._evaluate(provider.get_store(self.batch.version), partition)
+                self._maintain(provider, number)
+            finally:
+                provider.close()
+        except ConflictError as error:
+            raise superseded(client, self.batch, what) or error from error.__cause__
+
+    def _evaluate(
+        self, store: StateStore, partition: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        rows = self.format.read(partition)
+        given = None
+        try:
+            given = self.function(BatchStore(store), rows)
+            if given is not None:
+                yield from self.format.write(given)
+            if next(rows, None) is not None:
+                raise self._unread(store)
+            store.commit()
+        finally:
+            if not store.has_committed:
+                close = getattr(given, "close", None)
+                if close is not None:
+                    close()
+                store.abort()
+
+    def _unread(self, store: StateStore) -> UsageError:
+        return UsageError(
+            f"evaluating batch {self.batch.number} of store '{self.batch.name}'",
+            found="the function ended before its rows did",
+            advice="Read all rows, even those that do not matter: what was done with a part of "
+            "them is not committed. Nothing was changed.",
+            where=str(store.id),
+        )
+
+    def _provider(self, client: Client, partition: int) -> StateStoreProvider:
+        run = self.batch.run
+        return StateStoreProvider(
+            StateStoreProviderId(self.batch.store_id(partition), run.run_id),
+            config=self.config,
+            codec=self.codec,
+            run=run,
+            client=client,
+        )
+
+    def _maintain(self, provider: StateStoreProvider, partition: int) -> None:
+        if (self.batch.number + partition) % _MAINTAINED_EVERY:
+            return
+        try:
+            provider.do_maintenance()
+        except RedisStateError as error:
+            # The batch is committed; the next one tries again.
+            log.warning("maintenance of partition %d failed: %s", partition, error)
+
+
+class _Partition:
+    """The rows of a partition as Arrow batches, without the row that is there for the partition."""
+
+    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self._name = name
+        first = next((one for one in batches if one.num_rows), None)
+        self._batches = batches if first is None else chain([first], batches)
+        self.number: int | None = None if first is None else first.column(0)[0].as_py()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc  # type: ignore[import-untyped]  # the package ships no types
+
+        for batch in self._batches:
+            numbers, structs = batch.columns
+            bounds = pc.min_max(numbers).as_py()
+            if batch.num_rows and bounds != {"min": self.number, "max": self.number}:
+                raise InternalError(
+                    f"reading the rows of partition {self.number} of store '{self._name}'",
+                    found=f"rows of partitions {bounds['min']} to {bounds['max']} lie together",
+                )
+            if structs.null_count:
+                structs = structs.drop_null()
+            if len(structs):
+                yield pa.RecordBatch.from_arrays(structs.flatten(), names=_names(structs.type))
+
+
+def _names(kind: pa.StructType) -> list[str]:
+    return [kind.field(number).name for number in range(kind.num_fields)]
+
+
+def _client(config: Config) -> Client:
+    """A worker process serves many tasks, one after the other: it keeps its connections."""
+    found = _clients.get(config)
+    if found is None:
+        while len(_clients) >= _CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+        found = _clients[config] = Client(config)
+    return found

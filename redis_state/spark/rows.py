@@ -1,0 +1,169 @@
+"""Rows of a partition as dicts, pandas frames or Arrow batches, and back; no pyspark.
+
+Spark's own conversions belong to its operators, and differ from one of its minors to the next. Here
+a time stamp is as in Spark's: naive and of the session's zone in pandas; in dicts it has its zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from redis_state.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+
+RowKind = Literal["dicts", "pandas", "arrow"]
+KINDS: tuple[RowKind, ...] = ("dicts", "pandas", "arrow")
+_DICTS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How a function takes and gives its rows.
+
+    Attributes:
+        schema: Of what the function gives out.
+        time_zone: The session's.
+    """
+
+    kind: RowKind
+    schema: pa.Schema
+    time_zone: str
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        """The rows as the function takes them, none of which is ``None``."""
+        if self.kind == "arrow":
+            return iter(batches)
+        if self.kind == "pandas":
+            return (self._frame(batch) for batch in batches)
+        return (row for batch in batches for row in _dicts(batch))
+
+    def write(self, given: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """What the function gives out, in the columns of the schema.
+
+        Raises:
+            UsageError: It is no rows, or they do not fit the schema.
+        """
+        if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+            raise _unfit(f"it returned a {type(given).__name__}, not an iterator of rows")
+        if self.kind == "dicts":
+            return self._from_dicts(iter(given))
+        convert = self._from_frame if self.kind == "pandas" else self._from_arrow
+        return (batch for one in given for batch in convert(one))
+
+    def _frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
+        import pyarrow as pa
+
+        frame = batch.to_pandas(date_as_object=True)
+        for field in batch.schema:
+            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+                local = frame[field.name].dt.tz_convert(self.time_zone).dt.tz_localize(None)
+                frame[field.name] = local
+        return frame
+
+    def _from_frame(self, frame: Any) -> Iterator[pa.RecordBatch]:
+        import pandas as pd
+        import pyarrow as pa
+
+        if not isinstance(frame, pd.DataFrame):
+            raise _unfit(f"it gave out a {type(frame).__name__} where a pandas DataFrame belongs")
+        self._check_names(frame.columns)
+        columns = []
+        for field in self.schema:
+            series = frame[field.name]
+            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+                series = self._with_zone(series)
+            columns.append((field, series))
+        yield self._batch([_array(field, series, from_pandas=True) for field, series in columns])
+
+    def _with_zone(self, series: Any) -> Any:
+        import pandas as pd
+
+        times = pd.to_datetime(series)
+        if times.dt.tz is None:
+            return times.dt.tz_localize(
+                self.time_zone, ambiguous=False, nonexistent="shift_forward"
+            )
+        return times
+
+    def _from_arrow(self, given: Any) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if isinstance(given, pa.Table):
+            yield from (one for part in given.to_batches() for one in self._from_arrow(part))
+            return
+        if not isinstance(given, pa.RecordBatch):
+            raise _unfit(f"it gave out a {type(given).__name__} where a RecordBatch belongs")
+        self._check_names(given.schema.names)
+        columns = []
+        for field in self.schema:
+            column = given.column(field.name)
+            try:
+                columns.append(column.cast(field.type))
+            except pa.ArrowException as error:
+                raise _mistyped(field, str(column.type)) from error
+        yield self._batch(columns)
+
+    def _from_dicts(self, given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        names = set(self.schema.names)
+        while rows := list(islice(given, _DICTS_AT_ONCE)):
+            for row in rows:
+                if not isinstance(row, dict):
+                    raise _unfit(f"it gave out a {type(row).__name__} where a dict belongs")
+                if not names >= row.keys():
+                    self._check_names([*names, *row])
+            columns = [
+                _array(field, [row.get(field.name) for row in rows]) for field in self.schema
+            ]
+            yield self._batch(columns)
+
+    def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        for field, column in zip(self.schema, columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise _unfit(f"it gave out nulls in column '{field.name}', which allows none")
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _check_names(self, names: Iterable[Any]) -> None:
+        found = list(names)
+        missing = [name for name in self.schema.names if name not in found]
+        foreign = [name for name in found if name not in self.schema.names]
+        if missing:
+            raise _unfit(f"it gave out rows without the column '{missing[0]}'")
+        if foreign:
+            raise _unfit(f"it gave out the column {foreign[0]!r}, which the schema has not")
+
+
+def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    names = batch.schema.names
+    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        made = pa.array(values, type=field.type, from_pandas=from_pandas)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        kinds = sorted({type(value).__name__ for value in values if value is not None})
+        raise _mistyped(field, ", ".join(kinds[:5])) from error
+    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def _mistyped(field: pa.Field, kinds: str) -> UsageError:
+    return _unfit(f"what it gave out in column '{field.name}' ({kinds}) is no {field.type}")
+
+
+def _unfit(found: str) -> UsageError:
+    return UsageError(
+        "reading the rows of the function",
+        found=found,
+        advice="Give out rows of the kind and the schema that were announced.",
+    )
