@@ -15,7 +15,10 @@ import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
 import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
 
 /** One partition on a real server, and stores of several runs and executors on it. */
-private[store] final class TestPartition(server: RedisServerProcess, versionsToRetain: Int = 100) {
+private[store] final class TestPartition(
+    server: RedisServerProcess,
+    versionsToRetain: Int = 100,
+    clock: Clock = Clock.System) {
   private val settings = ConnectionSettings(
     RedisUrl.parse(server.url),
     None,
@@ -26,7 +29,7 @@ private[store] final class TestPartition(server: RedisServerProcess, versionsToR
     deadlineMs = 5000,
     connectionsMax = 4)
   private val backend =
-    new RedisBackend(new JedisTransport(settings), settings.deadlineMs, Clock.System, () => false)
+    new RedisBackend(new JedisTransport(settings), settings.deadlineMs, clock, () => false)
   private val gen = f"${TestPartition.count.incrementAndGet()}%032x"
   val id: PartitionId = PartitionId("", gen, 0, 3, "default")
   val budget: MemoryBudget = new MemoryBudget(1L << 30)
@@ -39,7 +42,7 @@ private[store] final class TestPartition(server: RedisServerProcess, versionsToR
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(run: String, validator: RowValidator = RowValidator.None): PartitionStore = {
     val client = new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0), registry)
-    def registered =
+    lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)
   }
