@@ -18,9 +18,6 @@ from redis_state.url import Endpoint, parse_url
 
 Value = str | int | bool | Endpoint
 
-_BYTE_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_PREFIX = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 _BOOLS = {"true": True, "false": False}
 
 
@@ -32,6 +29,10 @@ class Option:
         default: In the option's own notation; ``None`` means that there is none.
         minimum: Least number allowed, bytes for sizes and milliseconds for durations.
         auto: Whether the word ``auto`` is allowed beside a size.
+        pattern: Regular expression that the whole text must match.
+        needs_any: Options of which at least one must be given too.
+        excludes: Option that must not be given too.
+        needs_tls: Whether the URL must speak TLS.
     """
 
     name: str
@@ -45,6 +46,10 @@ class Option:
     minimum: int | None = None
     maximum: int | None = None
     values: tuple[str, ...] = ()
+    pattern: str = ""
+    needs_any: tuple[str, ...] = ()
+    excludes: str = ""
+    needs_tls: bool = False
 
     @property
     def python_name(self) -> str:
@@ -52,26 +57,41 @@ class Option:
         return re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), self.name).replace(".", "_")
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    prefix: str
+    spark_minors: tuple[str, ...]
+    units: Mapping[str, Mapping[str, int]]
+    options: Mapping[str, Option]
+
+
 @cache
-def _table() -> tuple[str, Mapping[str, Option]]:
+def _table() -> _Table:
     raw = json.loads(resources.files("redis_state").joinpath("options.json").read_text("utf-8"))
     options: dict[str, Option] = {}
     for row in raw["options"]:
         row["minimum"] = row.pop("min", None)
         row["maximum"] = row.pop("max", None)
         row["values"] = tuple(row.get("values", ()))
+        row["needs_any"] = tuple(row.pop("needsAny", ()))
+        row["needs_tls"] = row.pop("needsTls", False)
         options[row["name"]] = Option(**row)
-    return cast(str, raw["prefix"]), options
+    return _Table(raw["prefix"], tuple(raw["sparkMinors"]), raw["units"], options)
 
 
 def options() -> Mapping[str, Option]:
     """All options by name, in the order of the table."""
-    return _table()[1]
+    return _table().options
 
 
 def conf_prefix() -> str:
     """What stands before an option's name in Spark's configuration."""
-    return _table()[0]
+    return _table().prefix
+
+
+def spark_minors() -> tuple[str, ...]:
+    """Versions of Spark that this release has a jar for, such as ``4.3``."""
+    return _table().spark_minors
 
 
 def option_named(name: str) -> Option:
@@ -80,7 +100,7 @@ def option_named(name: str) -> Option:
     Raises:
         ConfigError: There is none; the nearest name is given.
     """
-    prefix, table = _table()
+    prefix, table = conf_prefix(), options()
     short = name.removeprefix(prefix)
     found = table.get(short) or next((o for o in table.values() if o.python_name == short), None)
     if found is None:
@@ -114,9 +134,8 @@ def _parse_int(option: Option, text: str) -> int:
     return _number(option, text, int(text))
 
 
-def _parse_units(
-    option: Option, text: str, units: Mapping[str, int], *, name: str, example: str
-) -> int:
+def _parse_units(option: Option, text: str, *, name: str, example: str) -> int:
+    units = _table().units[option.type]
     match = re.fullmatch(r"([0-9]{1,15})([a-z]{1,3})", text.lower())
     factor = units.get(match[2]) if match else None
     if match is None or factor is None:
@@ -131,11 +150,11 @@ def _parse_bytes(option: Option, text: str) -> int | str:
     if option.auto and text == "auto":
         return "auto"
     short = re.sub(r"(?<=[kmgtKMGT])[bB]$", "", text)
-    return _parse_units(option, short, _BYTE_UNITS, name="size", example="2g")
+    return _parse_units(option, short, name="size", example="2g")
 
 
 def _parse_duration(option: Option, text: str) -> int:
-    return _parse_units(option, text, _DURATION_UNITS_MS, name="duration", example="60s")
+    return _parse_units(option, text, name="duration", example="60s")
 
 
 def _parse_bool(option: Option, text: str) -> bool:
@@ -152,7 +171,7 @@ def _parse_enum(option: Option, text: str) -> str:
 
 
 def _parse_prefix(option: Option, text: str) -> str:
-    if not _PREFIX.fullmatch(text):
+    if not re.fullmatch(option.pattern, text):
         advice = "Give 1 to 64 letters, digits, '_', '.' or '-'."
         raise _bad(option, f"'{text}' is not a key prefix", advice)
     return text
@@ -312,15 +331,14 @@ def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Va
 
 def _check_together(given: Iterable[str], endpoint: Endpoint) -> None:
     names = set(given)
-    table = options()
-    if {"password", "passwordFile"} <= names:
-        raise _bad(table["passwordFile"], "'password' is given too", "Give one of the two.")
-    if "username" in names and not names & {"password", "passwordFile"}:
-        raise _bad(table["username"], "there is no password", "Give 'password' or 'passwordFile'.")
-    for one, other in (("tls.certFile", "tls.keyFile"), ("tls.keyFile", "tls.certFile")):
-        if one in names and other not in names:
-            raise _bad(table[one], f"'{other}' is missing", "Give both or neither.")
-    tls = sorted(name for name in names if name.startswith("tls."))
-    if tls and not endpoint.tls:
-        advice = "Use a rediss:// URL, or leave the tls options out."
-        raise _bad(table[tls[0]], "the URL is redis://, which has no TLS", advice)
+    for option in options().values():
+        if option.name not in names:
+            continue
+        if option.excludes in names:
+            raise _bad(option, f"'{option.excludes}' is given too", "Give one of the two.")
+        if option.needs_any and not names.intersection(option.needs_any):
+            needed = " or ".join(f"'{name}'" for name in option.needs_any)
+            raise _bad(option, f"{needed} is missing", f"Give {needed} too, or leave it out.")
+        if option.needs_tls and not endpoint.tls:
+            advice = "Use a rediss:// URL, or leave the tls options out."
+            raise _bad(option, "the URL is redis://, which has no TLS", advice)

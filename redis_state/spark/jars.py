@@ -6,9 +6,10 @@ import re
 from importlib import metadata, resources
 from pathlib import Path
 
+from redis_state import config
 from redis_state.errors import ConfigError
 
-SUPPORTED_MINORS = ("4.2", "4.3")
+SUPPORTED_MINORS = config.spark_minors()
 _JAR_NAME = "redis-state-spark-{minor}_2.13-{version}.jar"
 
 

@@ -95,7 +95,7 @@ def test_values(name: str, given: object, text: str, value: object) -> None:
         ({"onPathChange": "fork"}, "fail, adopt"),
         ({"keyPrefix": "a{b"}, "not a key prefix"),
         ({"keyPrefix": ""}, "not a key prefix"),
-        ({"username": "joe"}, "there is no password"),
+        ({"username": "joe"}, "'password' or 'passwordFile' is missing"),
         ({"password": "a", "passwordFile": "f"}, "Give one of the two"),
         ({"tls.caFile": "f"}, "Use a rediss:// URL"),
         ({"url": "rediss://h", "tls.certFile": "f"}, "'tls.keyFile' is missing"),

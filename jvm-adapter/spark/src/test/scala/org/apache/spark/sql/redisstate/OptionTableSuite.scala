@@ -1,0 +1,72 @@
+package org.apache.spark.sql.redisstate
+
+import java.io.File
+import java.nio.file.Files
+
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.errors.ConfigException
+
+/** The table of good and bad options that Python is tested with too. */
+class OptionTableSuite extends AnyFunSuite {
+  private implicit val formats: DefaultFormats.type = DefaultFormats
+  private val url = "redis://localhost:6379/0"
+
+  private val cases: List[JValue] = {
+    val file = Iterator
+      .iterate(new File(".").getCanonicalFile)(_.getParentFile)
+      .takeWhile(_ != null)
+      .map(new File(_, "tests/vectors/options.json"))
+      .find(_.isFile)
+      .getOrElse(fail("tests/vectors is not above the working folder"))
+    (JsonMethods.parse(Files.readString(file.toPath)): JValue) \ "cases" match {
+      case JArray(all) => all
+      case _ => fail("there are no cases")
+    }
+  }
+
+  private def optionsOf(one: JValue): Map[String, String] =
+    (one \ "options").extract[Map[String, JValue]].foldLeft(Map("url" -> url)) {
+      case (options, (name, JNull)) => options - name
+      case (options, (name, value)) => options + (name -> value.extract[String])
+    }
+
+  cases.foreach { one =>
+    test(JsonMethods.compact(JsonMethods.render(one \ "options"))) {
+      val confs = optionsOf(one).map { case (name, text) => RedisStateConf.Prefix + name -> text }
+      one \ "refused" match {
+        case JArray(all) =>
+          val words = all.map(_.extract[String])
+          val message = intercept[ConfigException](RedisStateConf(confs, 100)).getMessage
+          assert(message.startsWith("[REDIS_CONFIG] "))
+          assert(words.filterNot(word => message.contains(word)) == Nil, message)
+          assert(!message.contains("geheim"))
+        case _ =>
+          val parsed = OptionTable.parse(optionsOf(one))
+          (one \ "gives").extract[Map[String, JValue]].foreach { case (name, expected) =>
+            val value = parsed.get(name).map {
+              case OptionValue.Text(text) => JString(text)
+              case OptionValue.Number(number) => JInt(number)
+              case OptionValue.Flag(on) => JBool(on)
+              case OptionValue.Url(url) => JString(url.toString)
+              case OptionValue.Hidden(_) => JNothing
+            }
+            assert(value.contains(expected), name)
+          }
+          assert(RedisStateConf(confs, 100).connection.url.port > 0)
+      }
+    }
+  }
+
+  test("nothing prints a password") {
+    val parsed = OptionTable.parse(Map("url" -> url, "password" -> "geheim"))
+    assert(!parsed.toString.contains("geheim"))
+    val conf = RedisStateConf(
+      Map(RedisStateConf.Prefix + "url" -> url, RedisStateConf.Prefix + "password" -> "geheim"),
+      100)
+    assert(!conf.connection.toString.contains("geheim"))
+    assert(conf.connection.currentPassword().contains("geheim"))
+  }
+}
