@@ -1,16 +1,16 @@
 --#include lineage
--- Renew the expiry of every key of a partition in an ephemeral checkpoint.
+-- Renew the expiry of every key of a partition in an ephemeral checkpoint, or take it away from one that is not.
 -- KEYS  1 P:m
--- ARGV  1 ttl in ms
+-- ARGV  1 keep ms (0 = for ever)
 -- Reply OK segments · EMPTY
 local all = redis.call('HGETALL', META)
 if #all == 0 then return {'EMPTY'} end
 local renewed = 0
 for i = 1, #all, 2 do
   if string.match(all[i], '^[ds]:%d+:') then
-    redis.call('PEXPIRE', segment_key(all[i], all[i + 1]), ARGV[1])
+    keep(segment_key(all[i], all[i + 1]), ARGV[1])
     renewed = renewed + 1
   end
 end
-redis.call('PEXPIRE', META, ARGV[1])
+if tonumber(ARGV[1]) == 0 then redis.call('PERSIST', META) else redis.call('PEXPIRE', META, ARGV[1]) end
 return {'OK', text(renewed)}

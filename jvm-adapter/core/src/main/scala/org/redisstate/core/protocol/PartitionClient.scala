@@ -208,6 +208,7 @@ final class PartitionClient(
       case reply => throw refusal(s"retention of $id", reply, 0)
     }
 
+  /** Sets the expiry of every key to what the settings say: anew, or to none. */
   def renew(): Unit = {
     run(s"renew $id", Script.Renew, Seq(settings.keepMs.toString))
     ()

@@ -2,8 +2,10 @@ package org.redisstate.core.protocol
 
 import java.nio.charset.StandardCharsets.UTF_8
 
+import org.slf4j.LoggerFactory
+
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
-import org.redisstate.core.errors.FencedException
+import org.redisstate.core.errors.{FencedException, RedisStateException}
 import org.redisstate.core.ids.{Keys, PartitionId, Run}
 
 /** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
@@ -40,12 +42,47 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
   }
 
-  /** The query is used: it stays, and is listed with the others. */
-  def confirm(listing: String): Unit = {
-    backend.call(s"list checkpoint $gen", Seq(Command("PERSIST", query)))
-    backend.call(
-      s"list checkpoint $gen",
-      Seq(Command("HSET", Keys.checkpoints(prefix), gen, listing)))
+  /**
+   * The query is used: it stays, and is listed with the others.
+   *
+   * @param keepMs 0, or the expiry of an ephemeral checkpoint
+   */
+  def confirm(listing: String, keepMs: Long): Unit = {
+    val what = s"list checkpoint $gen"
+    if (keepMs > 0) renew(keepMs) else backend.call(what, Seq(Command("PERSIST", query)))
+    backend.call(what, Seq(Command("HSET", Keys.checkpoints(prefix), gen, listing)))
+    try forgetSomeOfTheGone()
+    catch {
+      case e: RedisStateException =>
+        log.info("{}: entries of expired checkpoints stay: {}", what: Any, e.getMessage: Any)
+    }
+  }
+
+  /** An ephemeral query is still there. */
+  def renew(keepMs: Long): Unit = {
+    backend.call(s"renew checkpoint $gen", Seq(Command("PEXPIRE", query, keepMs.toString)))
+    ()
+  }
+
+  /**
+   * An ephemeral checkpoint that expired leaves its entry in the list. Each run looks at a few entries at random, so that the list
+   * does not grow with the number of queries that ever ran.
+   */
+  private def forgetSomeOfTheGone(): Unit = {
+    val what = "tidy the list of checkpoints"
+    val list = Keys.checkpoints(prefix)
+    val probed = backend.call(what, Seq(Command("HRANDFIELD", list, ProbesMax.toString))).head
+    val fields = probed match {
+      case names: Seq[_] => names.map(text)
+      case _ => Nil
+    }
+    val gens = fields.map(_.takeWhile(_ != ':')).distinct
+    if (gens.nonEmpty) {
+      val there = backend.call(what, gens.map(g => Command("EXISTS", Keys.query(prefix, g))))
+      val gone = gens.zip(there).collect { case (g, n: java.lang.Long) if n == 0L => g }.toSet
+      val dead = fields.filter(field => gone(field.takeWhile(_ != ':')))
+      if (dead.nonEmpty) backend.call(what, Seq(Command("HDEL", list +: dead: _*)))
+    }
     ()
   }
 
@@ -79,6 +116,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 }
 
 object RunRegistry {
+  private val log = LoggerFactory.getLogger(classOf[RunRegistry])
+  private val ProbesMax = 32
   private val Driver = "d"
   private val Executor = "x"
 
@@ -98,7 +137,7 @@ object RunRegistry {
       ()
     }
 
-  private def text(reply: AnyRef): String = reply match {
+  private def text(reply: Any): String = reply match {
     case bytes: Array[Byte] => new String(bytes, UTF_8)
     case other => String.valueOf(other)
   }

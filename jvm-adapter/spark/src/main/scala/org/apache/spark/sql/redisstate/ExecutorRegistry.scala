@@ -36,8 +36,12 @@ private[redisstate] object ExecutorRegistry extends Logging {
     val instances = new ConcurrentHashMap[PartitionId, Instance]
   }
 
-  /** @param ephemeral whether its keys have an expiry that the heartbeat renews */
-  final case class Instance(client: PartitionClient, runId: String, ephemeral: Boolean)
+  /** @param keepMs 0, or the expiry of its keys, which the heartbeat renews */
+  final case class Instance(
+      client: PartitionClient,
+      registry: RunRegistry,
+      runId: String,
+      keepMs: Long)
 
   private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   private var budget: MemoryBudget = _
@@ -105,13 +109,17 @@ private[redisstate] object ExecutorRegistry extends Logging {
       ()
     }
 
-  private def beat(): Unit = synchronized(backends.values.toSeq).foreach { shared =>
+  /** Every `HeartbeatMs`. */
+  def beat(): Unit = synchronized(backends.values.toSeq).foreach { shared =>
     try {
       val all = shared.instances.asScala.toMap
       val json = (id: PartitionId) =>
         compact(render(("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> all(id).runId)))
       RunRegistry.reportInstances(shared.backend, all.keys.toSeq, json, InstanceTtlMs)
-      all.values.filter(_.ephemeral).foreach(_.client.renew())
+      val ephemeral = all.filter(_._2.keepMs > 0)
+      ephemeral.values.foreach(_.client.renew())
+      ephemeral.groupMapReduce(_._1.gen)(_._2)((one, _) => one).values
+        .foreach(i => i.registry.renew(i.keepMs))
     } catch {
       case NonFatal(e) => logWarning("The heartbeat could not be sent; no state depends on it", e)
     }

@@ -83,6 +83,14 @@ private[redisstate] final class MarkerFile(stateRoot: String, hadoopConf: Config
 
 private[redisstate] object MarkerFile {
   val Name = "_redis_state"
+  private val Temporary = "temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}".r
+
+  /** Whether Spark made the checkpoint's folder by itself, for a query that was given none; it deletes it again. */
+  def isTemporary(stateRoot: String): Boolean = {
+    val root = new Path(stateRoot)
+    Option(root.toUri.getScheme).forall(_ == "file") &&
+    Option(root.getParent).exists(checkpoint => Temporary.matches(checkpoint.getName))
+  }
 
   private def encode(marker: Marker): String =
     compact(render(("format" -> 1) ~ ("gen" -> marker.gen) ~ ("path" -> marker.pathHash)))

@@ -11,6 +11,7 @@ import org.apache.hadoop.fs.Path
 import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods
 
+import org.apache.spark.SPARK_VERSION
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -25,6 +26,7 @@ import org.redisstate.core.protocol.RunRegistry
  * zombie may not. Set it in `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
  */
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
+  SparkVersion.check(SPARK_VERSION)
 
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))

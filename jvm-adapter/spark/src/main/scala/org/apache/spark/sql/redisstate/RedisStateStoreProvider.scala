@@ -25,7 +25,7 @@ import org.redisstate.core.store.{OpenVersion, PartitionStore}
  * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
  * docs/configuration.md, the protocol in docs/format.md.
  */
-class RedisStateStoreProvider extends MaintenanceShim with Logging {
+class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim with Logging {
   import RedisStateStoreProvider._
 
   @volatile private var id: StateStoreId = _
@@ -188,14 +188,15 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
     val backend = ExecutorRegistry.acquire(conf.connection)
     val partition =
       PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
-    val keepMs = if (conf.ephemeral) ExecutorRegistry.InstanceTtlMs * EphemeralHeartbeats else 0L
+    val ephemeral = conf.ephemeral || MarkerFile.isTemporary(id.checkpointRootLocation)
+    val keepMs = if (ephemeral) EphemeralKeepMs else 0L
     val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
     val client = new PartitionClient(
       backend,
       partition,
       ProtocolSettings(conf.versionsToRetain, keepMs),
       registry)
-    lazy val run = enter(registry, markerFile, marker)
+    lazy val run = enter(registry, client, keepMs, markerFile, marker)
     val store = new PartitionStore(
       client,
       plan.runId,
@@ -211,12 +212,17 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
     ExecutorRegistry.register(
       conf.connection,
       partition,
-      ExecutorRegistry.Instance(client, plan.runId, conf.ephemeral))
+      ExecutorRegistry.Instance(client, registry, plan.runId, keepMs))
     Link(partition, store, new Metrics(store))
   }
 
   /** Before the first write of this run: the marker, the run's epoch, and what others need to find the query. */
-  private def enter(registry: RunRegistry, markerFile: MarkerFile, marker: Marker): Run = {
+  private def enter(
+      registry: RunRegistry,
+      client: PartitionClient,
+      keepMs: Long,
+      markerFile: MarkerFile,
+      marker: Marker): Run = {
     if (markerFile.read().isEmpty) markerFile.write(marker)
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
@@ -236,10 +242,12 @@ class RedisStateStoreProvider extends MaintenanceShim with Logging {
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val listing = ("path" -> marker.pathHash) ~ ("id" -> local(StreamExecution.QUERY_ID_KEY)) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
-      registry.confirm(compact(render(listing)))
+      registry.confirm(compact(render(listing)), keepMs)
       val partitions = context.fold(0)(_.numPartitions())
       registry.putOperator(id.operatorId, id.storeName, partitions, operatorJson(partitions))
     }
+    // An earlier run may have kept its state otherwise.
+    client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
   }
@@ -281,7 +289,7 @@ private[redisstate] object RedisStateStoreProvider {
   private val Name = "RedisStateStoreProvider"
 
   /** An ephemeral checkpoint outlives its last heartbeat by an hour. */
-  private val EphemeralHeartbeats = 60L
+  val EphemeralKeepMs: Long = 3600000L
 
   /** What `init` was given. */
   private final case class Plan(
