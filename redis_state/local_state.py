@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
+from operator import itemgetter
 from typing import Final
 
 from redis_state.errors import FormatError
@@ -273,7 +274,7 @@ class LocalVersion:
         for number, (low, high) in enumerate(spans):
             while True:
                 try:
-                    merged = self._merged(low, high, layers, last=len(spans) - 1 - number)
+                    rows = self._span(low, high, layers, last=len(spans) - 1 - number)
                     break
                 except SegmentGoneError:
                     tries += 1
@@ -281,8 +282,7 @@ class LocalVersion:
                         raise
                     self.read_again()
                     layers = (over, *self.layers) if above else self.layers
-            for key in sorted(merged):
-                value = merged[key]
+            for key, value in rows:
                 if value is not None:
                     yield key, value
 
@@ -330,24 +330,33 @@ class LocalVersion:
         inner = list(cuts[low:high])
         return list(zip([start, *inner], [*inner, end], strict=True))
 
-    def _merged(
+    def _span(
         self, low: bytes, high: bytes | None, layers: Sequence[Layer], *, last: int
-    ) -> dict[bytes, bytes | None]:
+    ) -> Iterable[tuple[bytes, bytes | None]]:
+        """Rows between two neighbouring cuts, in key order; ``None`` is removed."""
+        sources = [(layer.rows, keys) for layer in layers if (keys := layer.between(low, high))]
+        if self.base is not None:
+            keys = self._base_keys(self.base, low, high, last=last)
+            sources.append((self.base.rows, keys))
+        if len(sources) == 1:
+            ((rows, keys),) = sources
+            return zip(keys, map(rows.__getitem__, keys), strict=True)
         merged: dict[bytes, bytes | None] = {}
-        base = self.base
-        if base is not None:
-            firsts = base.index.firsts
-            number = max(bisect_right(firsts, low) - 1, 0)
-            stop = len(firsts) if high is None else bisect_left(firsts, high)
-            for at in range(number, stop):
-                for key in base.keys(at, last=min(at + last, len(firsts) - 1)):
-                    if key >= low and (high is None or key < high):
-                        merged[key] = base.rows[key]
-        for layer in reversed(layers):
-            rows = layer.rows
-            for key in layer.between(low, high):
-                merged[key] = rows[key]
-        return merged
+        for rows, keys in reversed(sources):
+            merged.update(zip(keys, map(rows.__getitem__, keys), strict=True))
+        return sorted(merged.items(), key=itemgetter(0))
+
+    @staticmethod
+    def _base_keys(base: Base, low: bytes, high: bytes | None, *, last: int) -> list[bytes]:
+        firsts = base.index.firsts
+        number = max(bisect_right(firsts, low) - 1, 0)
+        stop = len(firsts) if high is None else bisect_left(firsts, high)
+        found: list[bytes] = []
+        for at in range(number, stop):
+            keys = base.keys(at, last=min(at + last, len(firsts) - 1))
+            start = bisect_left(keys, low)
+            found += keys[start:] if high is None else keys[start : bisect_left(keys, high, start)]
+        return found
 
 
 def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
