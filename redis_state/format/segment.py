@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redis_state.errors import FormatError
@@ -67,6 +67,8 @@ class SegmentWriter:
     buckets: int | None = None
     compress: bool = True
     fields: dict[str, bytes] = field(default_factory=dict)
+    _heads: dict[str, bytes] = field(default_factory=dict)
+    _bytes: int = 0
     _parts: dict[int, int] = field(default_factory=dict)
     _ordered: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     _rows: int = 0
@@ -98,13 +100,35 @@ class SegmentWriter:
                 self._parts[bucket] = index + 1
                 self._emit(f"{bucket}.{index}" if index else str(bucket), rows.encode(part))
         for id_, of_family in ordered.items():
-            if id_ in self._ordered:
-                raise FormatError(f"writing {self.ident}", found="a family is written twice")
-            blocks = list(_cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET))
-            self._ordered[id_] = tuple(part[0][0] for part in blocks)
-            for index, part in enumerate(blocks):
-                self._emit(f"{id_}/{index}", rows.encode(part))
-        self._rows += len(hashed) + sum(map(len, ordered.values()))
+            for _ in self.add_ordered(id_, of_family):
+                pass
+        self._rows += len(hashed)
+
+    def add_ordered(self, family: int, of_family: Iterable[Row]) -> Iterator[None]:
+        """Adds all rows of an ordered family, given in key order, block by block.
+
+        Yields:
+            After each block, when `drain` may be called.
+
+        Raises:
+            FormatError: The family comes a second time.
+            LimitError: A key or value is too large.
+        """
+        if family in self._ordered:
+            raise FormatError(f"writing {self.ident}", found="a family is written twice")
+        firsts: list[bytes] = []
+        for part in _cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET):
+            self._emit(f"{family}/{len(firsts)}", rows.encode(part))
+            firsts.append(part[0][0])
+            self._rows += len(part)
+            yield
+        if firsts:
+            self._ordered[family] = tuple(firsts)
+
+    def drain(self) -> dict[str, bytes]:
+        """Hand out the fields written so far, which need not be held any longer."""
+        drained, self.fields = self.fields, {}
+        return drained
 
     def finish(
         self,
@@ -128,19 +152,22 @@ class SegmentWriter:
             ref,
             rows=self._rows,
             live=live,
-            blocks=len(self.fields),
-            bytes=sum(map(len, self.fields.values())),
+            blocks=len(self._heads),
+            bytes=self._bytes,
             buckets=self.buckets or 1,
-            checksum=checksum(self.fields),
+            checksum=checksum(self._heads),
             complete=complete,
             header=not head.empty,
         )
 
     def _emit(self, name: str, payload: bytes) -> None:
-        self.fields[name] = block.encode(self.ident, name, payload, compress=self.compress)
+        encoded = block.encode(self.ident, name, payload, compress=self.compress)
+        self.fields[name] = encoded
+        self._heads[name] = encoded[: block.HEADER_BYTES]
+        self._bytes += len(encoded)
 
 
-def _cut(all_rows: Sequence[Row], *, rows_max: int | None, bytes_max: int) -> Iterator[list[Row]]:
+def _cut(all_rows: Iterable[Row], *, rows_max: int | None, bytes_max: int) -> Iterator[list[Row]]:
     part: list[Row] = []
     size = 0
     for row in all_rows:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from redis_state.errors import RedisStateError
 from redis_state.format.entry import Entry, Segment
-from redis_state.format.header import FIELD
-from redis_state.format.merge import merge
-from redis_state.format.segment import (
-    Content,
-    SegmentWriter,
-    field_names,
-    read_header,
-    read_segment,
-)
+from redis_state.format.rows import Row
+from redis_state.format.segment import SegmentWriter
+from redis_state.maintain.fold import Fold
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 
+BLOCKS_AT_ONCE = 256
 DELTAS_MIN = 4
 DELTAS_MAX = 200
 _LOG = logging.getLogger("redis_state.maintain")
@@ -52,20 +48,18 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     Raises:
         FormatError: A segment is damaged.
     """
-    pin = opened.pin
+    pin, writer = opened.pin, uuid.uuid4().hex
+    ident = f"s:{pin.version}:{writer}"
     try:
-        version = merge(
-            (segment, read_whole(partition, segment)) for segment in reversed(opened.segments)
-        )
+        segment = _write(partition, opened, ident)
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
+        partition.abort(ident)
         return None
-    writer = uuid.uuid4().hex
-    segment = SegmentWriter(f"s:{pin.version}:{writer}", tuple(version.families.values()))
-    live = len(version.rows)
-    segment.add(version.rows)
-    version.rows.clear()
-    entry = segment.finish(ref=writer, live=live, with_families=True)
+    except RedisStateError:
+        partition.abort(ident)
+        raise
+    entry = segment.finish(ref=writer, live=opened.segments[0].entry.live, with_families=True)
     if not partition.add_snapshot(pin, writer, entry, segment.fields):
         return None
     _LOG.info(
@@ -78,22 +72,38 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     return entry
 
 
-def read_whole(partition: PartitionClient, segment: Segment) -> Content:
-    """All that a segment says.
+def _write(partition: PartitionClient, opened: Opened, ident: str) -> SegmentWriter:
+    """Stores all rows of a version but the last few blocks, which the writer still has."""
+    fold = Fold(partition, opened.segments)
+    segment = SegmentWriter(ident, fold.families, fold.buckets)
+    name = f"s:{opened.pin.version}:{opened.pin.uid}"
+    count = 0
+    for group in fold.hashed():
+        segment.add(group)
+        count += len(group)
+        _stage(partition, segment, name)
+    for family in fold.ordered_families():
+        rows = _Counted(fold.ordered(family))
+        for _ in segment.add_ordered(family, rows):
+            _stage(partition, segment, name)
+        count += rows.count
+    fold.check(count)
+    return segment
 
-    Raises:
-        SegmentGoneError: It is not whole any more.
-        FormatError: It is damaged.
-    """
-    if not segment.entry.blocks:
-        return read_segment(segment, {})
-    fields: dict[str, bytes] = {}
-    raw = None
-    if segment.entry.header:
-        (raw,) = partition.fetch(segment, [FIELD])
-        if raw is not None:
-            fields[FIELD] = raw
-    names = list(field_names(segment, read_header(segment, raw)))
-    blocks = zip(names, partition.fetch(segment, names), strict=True)
-    fields.update({name: block for name, block in blocks if block is not None})
-    return read_segment(segment, fields)
+
+def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> None:
+    if len(segment.fields) >= BLOCKS_AT_ONCE:
+        partition.stage(segment.ident, name, segment.drain())
+
+
+class _Counted:
+    """Rows, counted as they pass."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            self.count += 1
+            yield row

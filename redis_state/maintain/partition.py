@@ -99,8 +99,8 @@ def _compact(
     patience = 1 if instance is None else _PATIENCE_SERVED
     deltas = deltas_of(opened.segments)
     lag_versions, lag_bytes = len(deltas), sum(delta.entry.bytes for delta in deltas)
-    total = sum(segment.entry.bytes for segment in opened.segments)
-    if is_due(opened.segments, patience=patience) and total <= policy.version_bytes_max:
+    changes = sum(segment.entry.rows for segment in opened.segments[:-1])
+    if is_due(opened.segments, patience=patience) and changes <= policy.changes_max:
         entry = add_snapshot(partition, opened)
         if entry is not None:
             report.snapshots, report.snapshot_bytes = 1, entry.bytes

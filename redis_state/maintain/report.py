@@ -31,8 +31,8 @@ class Policy:
         done_ms: For so long other workers leave a maintained partition alone; 0: not at all.
         again: Maintain partitions that another worker has just done.
         deep: Read every block of every segment, too.
-        version_bytes_max: Versions with more compressed bytes are left to the process that has
-            them loaded: they are built in memory, which takes about ten times as much.
+        changes_max: Versions with more rows in the deltas over their snapshot are left to the
+            process that has them loaded: those rows are held in memory, up to 1 kB each.
     """
 
     worker: str
@@ -40,7 +40,7 @@ class Policy:
     done_ms: int = 0
     again: bool = True
     deep: bool = False
-    version_bytes_max: int = 256 << 20
+    changes_max: int = 2_000_000
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.compaction import read_whole
+from redis_state.maintain.fold import read_whole
 from redis_state.maintain.report import Policy, Report
 from redis_state.protocol import PartitionClient, SegmentGoneError
 

@@ -117,11 +117,11 @@ def test_a_process_that_serves_a_partition_gets_more_time(client: Client, raw: r
     assert maintain(client).snapshots == 1
 
 
-def test_a_version_that_is_too_large_is_left_to_its_process(
+def test_a_version_with_too_many_changes_is_left_to_its_process(
     client: Client, raw: redis.Redis
 ) -> None:
     grown(raw)
-    report = maintain(client, Policy("worker-1", version_bytes_max=100))
+    report = maintain(client, Policy("worker-1", changes_max=100))
     assert (report.snapshots, report.lag_versions) == (0, 10)
 
 
