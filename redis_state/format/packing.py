@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
@@ -56,6 +58,16 @@ class Reader:
             return self._unpacker.unpack()
         except (msgpack.UnpackException, ValueError) as error:
             raise self.bad("the bytes are no MessagePack of this format") from error
+
+    def pieces(self, count: int) -> list[Any]:
+        """The next scalars, whatever they are."""
+        try:
+            found = list(islice(self._unpacker, count))
+        except (msgpack.UnpackException, ValueError) as error:
+            raise self.bad("the bytes are no MessagePack of this format") from error
+        if len(found) < count:
+            raise self.bad("the bytes are no MessagePack of this format")
+        return found
 
     def text(self) -> str:
         """The next piece, a text."""
@@ -134,9 +146,14 @@ class Writer:
         """Writes a scalar."""
         self._packer.pack(value)
 
-    def appended(self, data: bytes) -> None:
-        """Writes values that are appended to a list."""
-        self._packer.pack_ext_type(EXT_APPENDED, data)
+    def scalars(self, values: Sequence[bytes | Extension | None]) -> None:
+        """Writes an array of scalars."""
+        if Extension in set(map(type, values)):
+            values = [
+                msgpack.ExtType(value.code, value.data) if isinstance(value, Extension) else value
+                for value in values
+            ]
+        self._packer.pack(values)
 
     def result(self) -> bytes:
         """All that was written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ FAMILY_BYTES = 2
 KEY_BYTES_MAX = 1 << 20
 VALUE_BYTES_MAX = 64 << 20
 _WHAT = "rows"
+_PLAIN = {bytes, type(None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,21 @@ def encode(rows: Sequence[Row]) -> bytes:
         FormatError: They are not in order, or a key has no family.
         LimitError: A key or value is larger than the format allows.
     """
+    keys = [key for key, _ in rows]
+    _check_keys(keys)
+    flat: list[bytes | Extension | None] = [None] * (2 * len(rows))
+    flat[::2] = keys
+    flat[1::2] = [
+        Extension(EXT_APPENDED, value.data) if isinstance(value, Appended) else value
+        for _, value in rows
+    ]
     out = Writer()
-    out.array(2 * len(rows))
-    last: bytes | None = None
-    for key, value in rows:
-        check_limits(key, value)
-        _check_order(last, key)
-        last = key
-        out.piece(key)
-        if isinstance(value, Appended):
-            out.appended(value.data)
-        else:
-            out.piece(value)
-    return out.result()
+    out.scalars(flat)
+    payload = out.result()
+    if len(payload) > KEY_BYTES_MAX:
+        for key, value in rows:
+            check_limits(key, value)
+    return payload
 
 
 def decode(payload: bytes) -> list[Row]:
@@ -69,31 +73,30 @@ def decode(payload: bytes) -> list[Row]:
     size = reader.array_size()
     if size % 2:
         raise reader.bad("a key has no value")
-    rows: list[Row] = []
-    last: bytes | None = None
-    for _ in range(size // 2):
-        key = reader.binary()
-        _check_order(last, key)
-        last = key
-        rows.append((key, _value(reader)))
+    pieces = reader.pieces(size)
     reader.end()
-    return rows
+    keys, values = pieces[::2], pieces[1::2]
+    if not set(map(type, keys)) <= {bytes}:
+        raise reader.bad("bytes were expected")
+    _check_keys(keys)
+    if not set(map(type, values)) <= _PLAIN:
+        values = [_value(reader, value) for value in values]
+    return list(zip(keys, values, strict=True))
 
 
-def _value(reader: Reader) -> Value:
-    value = reader.piece()
+def _check_keys(keys: Sequence[bytes]) -> None:
+    if keys and min(map(len, keys)) < FAMILY_BYTES:
+        raise FormatError(f"reading {_WHAT}", found="a key has no family")
+    if not all(map(operator.lt, keys, keys[1:])):
+        raise FormatError(f"reading {_WHAT}", found="the keys are not in ascending order")
+
+
+def _value(reader: Reader, value: object) -> Value:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, Extension) and value.code == EXT_APPENDED:
         return Appended(value.data)
     raise reader.bad("a value is neither bytes, nil nor appended elements")
-
-
-def _check_order(last: bytes | None, key: bytes) -> None:
-    if len(key) < FAMILY_BYTES:
-        raise FormatError(f"reading {_WHAT}", found="a key has no family")
-    if last is not None and key <= last:
-        raise FormatError(f"reading {_WHAT}", found="the keys are not in ascending order")
 
 
 def check_limits(key: bytes, value: Value) -> None:

@@ -15,7 +15,7 @@ from redis_state.format.bucketing import ROWS_A_BUCKET, bucket_of, buckets_for
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, Family, family_table
 from redis_state.format.merge import Changes
-from redis_state.format.rows import Appended, Value, family_of, raw_bytes
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes, stored_key
 from redis_state.format.segment import (
     Content,
     checksum,
@@ -63,7 +63,7 @@ class Fold:
         if families is None:
             raise FormatError("folding a version", found="no segment has a family table")
         self.families: tuple[Family, ...] = families
-        self._table = family_table(families)
+        self._prefixes = {stored_key(id_, b"") for id_ in family_table(families)}
         self.buckets = self._fitting_buckets()
 
     def hashed(self) -> Iterator[dict[bytes, bytes]]:
@@ -135,19 +135,25 @@ class Fold:
         self, below: Mapping[bytes, Value], keys: Sequence[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
         """Rows of the base with their changes, then those that only the changes have."""
+        known = {key[:FAMILY_BYTES] for key in below} <= self._prefixes
+        plain = known and not self._changes.tombstones
+        changed = self._changes.rows
         for key, value in below.items():
+            if plain and type(value) is bytes and key not in changed:
+                yield key, value
+                continue
             # A removed row of the oldest delta removes nothing, and an append begins a list.
             first = value.data if isinstance(value, Appended) else value
             left = self._changes.over(key, first) if first is not None else None
             if left is not None:
                 yield self._checked(key), left
         for key in keys:
-            change = self._changes.rows.pop(key, None)
+            change = changed.pop(key, None)
             if change is not None:
                 yield self._checked(key), change.data if isinstance(change, Appended) else change
 
     def _checked(self, key: bytes) -> bytes:
-        if family_of(key) not in self._table:
+        if key[:FAMILY_BYTES] not in self._prefixes:
             raise FormatError("folding a version", found="a row is of no family")
         return key
 
