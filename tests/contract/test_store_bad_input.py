@@ -1,0 +1,278 @@
+"""What the Python store refuses, and that nothing of it reaches Redis."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.codec import RAW
+from redis_state.errors import (
+    CommitOutcomeUnknownError,
+    ConfigError,
+    ConflictError,
+    FormatError,
+    Kind,
+    LimitError,
+    StateError,
+    UnavailableError,
+    UsageError,
+)
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
+from redis_state.provider import StateStoreProvider
+from tests.contract.store_support import ManualClock, NewProvider, new_providers
+from tests.support.redis_server import RedisServer
+
+NAMES = ["}", "{", "a}:b", ":", "nul\0nul", "x" * 4096, "ключ 鍵 🔑", " ", "-", "{rs:}:n", "*?[a]"]
+
+
+@pytest.fixture
+def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
+    with new_providers(shared_redis_server.url) as new:
+        yield new
+
+
+class Odd:
+    """Nothing that has an encoding."""
+
+
+@pytest.mark.parametrize("key", [Odd(), {1, 2}, datetime(2024, 1, 1), (1, Odd()), 1 << 64, 1j])
+def test_a_key_without_encoding(redis_server: RedisServer, key: Any) -> None:
+    with new_providers(redis_server.url) as new:
+        store = new().get_store(0)
+        for call in (lambda: store.put(key, 1), lambda: store.get(key), lambda: store.remove(key)):
+            with pytest.raises(UsageError, match="encoding a key"):
+                call()
+    with redis_server.client() as raw:
+        assert raw.dbsize() == 0
+
+
+@pytest.mark.parametrize("value", [Odd(), {1, 2}, [1, [Odd()]], {"a": 1j}, 1 << 64, "\ud800"])
+def test_a_value_without_encoding(redis_server: RedisServer, value: Any) -> None:
+    with (
+        new_providers(redis_server.url) as new,
+        pytest.raises(UsageError, match="encoding a value"),
+    ):
+        new().get_store(0).put("a", value)
+    with redis_server.client() as raw:
+        assert raw.dbsize() == 0
+
+
+def test_the_type_is_named_and_the_value_is_not(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    with pytest.raises(UsageError) as caught:
+        store.put("a", {"secret": Odd()})
+    assert "Odd" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_was_put_before_a_refused_row_is_still_there(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    store.put("a", 1)
+    with pytest.raises(UsageError):
+        store.put("a", Odd())
+    assert store.get("a") == 1
+    assert store.commit() == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(b"k" * ((1 << 20) + 1), b""), (b"k", bytes((64 << 20) + 1))]
+)
+def test_a_row_that_is_too_large(redis_server: RedisServer, key: bytes, value: bytes) -> None:
+    with new_providers(redis_server.url) as new, pytest.raises(LimitError):
+        new(codec=RAW).get_store(0).put(key, value)
+    with redis_server.client() as raw:
+        assert raw.dbsize() == 0
+
+
+def test_the_largest_key_and_a_large_value(new_provider: NewProvider) -> None:
+    provider = new_provider(codec=RAW)
+    key, value = b"k" * (1 << 20), bytes(range(256)) * (1 << 14)
+    store = provider.get_store(0)
+    store.put(key, value)
+    store.put(b"", b"")
+    store.commit()
+    assert dict(new_provider(codec=RAW).get_read_store(1).iterator()) == {key: value, b"": b""}
+
+
+@pytest.mark.parametrize("version", [-1, 1.0, True, "1", None, 1 << 63])
+def test_a_version_that_is_none(new_provider: NewProvider, version: Any) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        new_provider().get_store(version)
+    with pytest.raises(UsageError, match="whole number"):
+        new_provider().get_read_store(version)
+
+
+def test_a_version_that_does_not_exist_and_one_that_expired(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    options = config.parse({"url": shared_redis_server.url, "versionsToRetain": 2})
+    provider = new_provider(config=options)
+    for version in range(12):
+        store = provider.get_store(version)
+        store.put("a", "x" * version * 50)
+        store.commit()
+        provider.do_maintenance()
+    provider.get_store(12)
+    provider.do_maintenance()
+    reader = new_provider()
+    for version, kind in ((13, Kind.STATE_LOST), (1, Kind.VERSION_EXPIRED)):
+        with pytest.raises(StateError) as caught:
+            reader.get_read_store(version)
+        assert caught.value.kind is kind
+    assert reader.get_read_store(10).get("a") == "x" * 450
+
+
+def test_a_second_writer(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    one, other = provider.get_store(0), new_provider().get_store(0)
+    one.put("a", 1)
+    other.put("a", 2)
+    assert (one.commit(), other.commit()) == (1, 1)
+    # The later of two attempts of one run is the version, until somebody goes on from it.
+    assert new_provider().get_read_store(1).get("a") == 2
+    late = provider.get_store(0)
+    late.put("a", 3)
+    new_provider().get_store(1)
+    with pytest.raises(ConflictError, match="overtaken"):
+        late.commit()
+    with pytest.raises(ConflictError):
+        provider.get_store(0)
+    assert new_provider().get_read_store(1).get("a") == 2
+
+
+def test_a_commit_after_the_epoch_moved(new_provider: NewProvider) -> None:
+    store = new_provider(run="old").get_store(0)
+    store.put("a", 1)
+    newer = new_provider(run="new").get_store(0)
+    newer.put("a", 2)
+    with pytest.raises(ConflictError, match="newer run"):
+        store.commit()
+    store.abort()
+    with pytest.raises(UsageError):
+        store.put("a", 3)
+    assert newer.commit() == 1
+
+
+def test_a_run_that_nobody_registered_may_not_go_back(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    provider = new_provider()
+    for version in range(2):
+        provider.get_store(version).commit()
+    provider.get_store(2)
+    late = new_provider(run="zombie").get_store(1)
+    with pytest.raises(ConflictError, match="no driver registered"):
+        late.put("a", 1)
+    name = provider.id.store_id.checkpoint
+    client = Client(config.parse({"url": shared_redis_server.url}))
+    run = register_run(client, checkpoint_gen(client, name) or "", "rewind", by_driver=True)
+    client.close()
+    back = new_provider(run="rewind", registered=run).get_store(1)
+    back.put("a", 1)
+    assert back.commit() == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_may_be_any_text(shared_redis_server: RedisServer, name: str) -> None:
+    checkpoint = name + uuid.uuid4().hex
+    ids = [
+        StateStoreProviderId(StateStoreId(checkpoint, 0, 0, store), "run")
+        for store in (name, name + "2")
+    ]
+    for id_ in ids:
+        provider = StateStoreProvider(id_, config=shared_redis_server.url)
+        store = provider.get_store(0)
+        store.put("name", id_.store_id.store_name)
+        assert store.commit() == 1
+        provider.close()
+    for id_ in ids:
+        provider = StateStoreProvider(id_, config=shared_redis_server.url)
+        assert provider.get_read_store(1).get("name") == id_.store_id.store_name
+        provider.close()
+
+
+@pytest.mark.parametrize("name", ["", "x" * (1 << 17), "\ud800"])
+def test_names_that_are_none(name: str) -> None:
+    for id_ in (StateStoreId(name, 0, 0), StateStoreId("c", 0, 0, name)):
+        with pytest.raises(UsageError, match="name"):
+            StateStoreProvider(StateStoreProviderId(id_, "run"), config="redis://localhost")
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 31, True, "0"])
+def test_numbers_that_are_none(number: Any) -> None:
+    for id_ in (StateStoreId("c", number, 0), StateStoreId("c", 0, number)):
+        with pytest.raises(UsageError, match="whole number"):
+            StateStoreProvider(StateStoreProviderId(id_, "run"), config="redis://localhost")
+
+
+@pytest.mark.parametrize("run", ["", "-", "a b", "ü", "x" * 65])
+def test_run_ids_that_are_none(run: str) -> None:
+    with pytest.raises(UsageError, match="run"):
+        StateStoreProvider(StateStoreProviderId(StateStoreId("c", 0, 0), run), config="redis://h")
+
+
+def test_a_run_of_another_id(new_provider: NewProvider) -> None:
+    with pytest.raises(UsageError, match="another id"):
+        new_provider(run="one", registered=RegisteredRun("other", 1, "d"))
+
+
+def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(password="right-secret")
+    options = config.parse({"url": server.url, "password": "wrong-secret"})
+    with new_providers(server.url) as new, pytest.raises(ConfigError) as caught:
+        new(config=options).get_store(0)
+    assert caught.value.kind is Kind.PERMISSION
+    assert "wrong-secret" not in str(caught.value)
+
+
+def test_a_server_that_dies_in_commit(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    with new_providers(server.url) as new:
+        provider = new(clock=ManualClock())
+        store = provider.get_store(0)
+        store.put("a", 1)
+        server.stop()
+        with pytest.raises(CommitOutcomeUnknownError):
+            store.commit()
+        store.abort()
+        assert not store.has_committed
+        with pytest.raises(UsageError, match="aborted"):
+            store.commit()
+        with pytest.raises(UnavailableError):
+            provider.get_store(0)
+
+
+def _segment_key(server: RedisServer, provider: StateStoreProvider, kind: bytes) -> bytes:
+    with server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(provider.id.store_id.checkpoint))
+        at = keys.partition(provider.id.store_id.partition(gen.decode())).encode()
+        (found,) = [key for key in raw.scan_iter(count=1000) if key.startswith(at + kind)]
+    return bytes(found)
+
+
+def test_damaged_bytes_are_never_read_as_absent(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    provider = new_provider()
+    store = provider.get_store(0)
+    for number in range(1000):
+        store.put(number, number)
+    store.commit()
+    key = _segment_key(shared_redis_server, provider, b":d:1:")
+    with shared_redis_server.client() as raw:
+        block = raw.hget(key, "0/3")
+        raw.hset(key, "0/3", block[:-1] + bytes([block[-1] ^ 1]))
+    with pytest.raises(FormatError, match="check does not match"):
+        list(new_provider().get_read_store(1).iterator())
+    with shared_redis_server.client() as raw:
+        raw.hdel(key, "0/3")
+    with pytest.raises(StateError) as caught:
+        list(new_provider().get_read_store(1).iterator())
+    assert caught.value.kind is Kind.STATE_LOST
