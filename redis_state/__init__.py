@@ -1,6 +1,9 @@
 """State of PySpark streaming queries, kept in Redis."""
 
+from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
 from redis_state.reader import connect, state_objects
 from redis_state.spark import (
     BatchStore,
@@ -11,6 +14,7 @@ from redis_state.spark import (
     map_partitions_with_state_store,
 )
 from redis_state.state_object import StateObject
+from redis_state.store import ListStateStore, ReadStateStore, StateStore
 
 __version__ = "0.1.0"
 
@@ -18,7 +22,14 @@ __all__ = [
     "BatchStore",
     "EmbeddedRedis",
     "GroupState",
+    "ListStateStore",
+    "ReadStateStore",
     "StateObject",
+    "StateStore",
+    "StateStoreCoordinator",
+    "StateStoreId",
+    "StateStoreProvider",
+    "StateStoreProviderId",
     "__version__",
     "apply_in_pandas_with_state",
     "configure",

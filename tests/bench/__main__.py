@@ -49,6 +49,7 @@ def session(url: str, folder: Path) -> SparkSession:
         .appName("redis-state bench")
         .config("spark.driver.memory", "8g")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

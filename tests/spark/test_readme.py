@@ -7,26 +7,33 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+import redis_state
+from redis_state import stores
 from redis_state.cli.main import main
+from tests.spark.streams import Output, Streams
+from tests.support.redis_server import RedisServer
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 LIMIT_S = 240
 
 
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.M)
-    assert found is not None
-    return found[1]
+URL = "redis://localhost:6379/0"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.M)
 
 
 def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     settings["PYTHONPATH"] = str(README.parent)
     done = subprocess.run(
-        [sys.executable, "-c", block("python")],
+        [sys.executable, "-c", blocks("python")[0]],
         cwd=tmp_path,
         env={**os.environ, **settings},
         capture_output=True,
@@ -41,7 +48,7 @@ def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
 def test_the_five_conf_lines_are_those_of_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = dict(line.split(maxsplit=1) for line in block("properties").splitlines())
+    shown = dict(line.split(maxsplit=1) for line in blocks("properties")[0].splitlines())
     options = ["--url", "redis://host:6379/0", "--option", "passwordFile=/run/secrets/redis"]
     assert main(["conf", *options]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
@@ -50,4 +57,34 @@ def test_the_five_conf_lines_are_those_of_the_command(
     jar = "spark.jars"
     assert {k: v for k, v in shown.items() if k != jar} == {
         k: v for k, v in printed.items() if k != jar
+    }
+
+
+def test_the_other_ways_in_run_on_one_session(
+    streams: Streams,
+    spark: SparkSession,
+    shared_redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = streams.input("visits", "user string")
+    source.add([{"user": "ann"}, {"user": "ann"}, {"user": "bob"}])
+    source.add([{"user": "ann"}])
+    visits = source.stream(spark)
+    scope: dict[str, Any] = {"__name__": "__main__", "redis_state": redis_state, "visits": visits}
+    for code in blocks("python")[1:]:
+        exec(compile(code.replace(URL, shared_redis_server.url), "README", "exec"), scope)
+    assert capsys.readouterr().out == "1\n"
+    stores.stop()
+    scope["query"].processAllAvailable()
+    scope["query"].stop()
+    written = spark.read.parquet("visits/batch=1").select("user", "visits").collect()
+    assert list(map(tuple, written)) == [("ann", 3)]
+    output: Output = {}
+    streams.run(scope["sessions"], "sessions", output=output)
+    assert output == {
+        0: ["Row(user='ann', visits=2)", "Row(user='bob', visits=1)"],
+        1: ["Row(user='ann', visits=3)"],
     }
