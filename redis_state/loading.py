@@ -10,7 +10,14 @@ from redis_state.errors import ConflictError, FormatError, UnavailableError
 from redis_state.format import header
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family
-from redis_state.format.ordered import block_names, read_block, read_index
+from redis_state.format.ordered import (
+    FAMILY_ID,
+    PREFIX,
+    Index,
+    block_names,
+    read_block,
+    read_index,
+)
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import checksum, read_header
 from redis_state.ids import EMPTY, Pin
@@ -153,8 +160,12 @@ class Loader:
             found.update(zip(some, values, strict=True))
         if len(keys) != entry.rows:
             raise FormatError(f"reading {segment.ident}", found=f"its rows are not {entry.rows}")
-        rows = _resolved(found, below) if lists else cast("dict[bytes, bytes | None]", found)
-        return Layer(rows, sum(map(len, raws)), keys), index.family
+        size = sum(map(len, raws))
+        if not (lists or index.head.tombstones):
+            # Without lists nothing was appended.
+            return Layer(cast("dict[bytes, bytes | None]", found), size, keys), index.family
+        gone = _cleared(index, below)
+        return Layer(gone | _resolved(found, below, gone), size), index.family
 
     def _fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes]:
         found = self._client.fetch(segment, names)
@@ -163,12 +174,27 @@ class Loader:
         return [raw or b"" for raw in found]
 
 
-def _resolved(rows: dict[bytes, Value], below: LocalVersion) -> dict[bytes, bytes | None]:
+def _cleared(index: Index, below: LocalVersion) -> dict[bytes, bytes | None]:
+    """The keys that a segment's tombstones remove from the version below."""
+    gone: dict[bytes, bytes | None] = {}
+    for tombstone in index.head.tombstones:
+        if tombstone.family == FAMILY_ID:
+            start = PREFIX + (tombstone.start or b"")
+            end = None if tombstone.end is None else PREFIX + tombstone.end
+            gone.update((key, None) for key, _ in below.rows_between(start, end))
+    return gone
+
+
+def _resolved(
+    rows: dict[bytes, Value], below: LocalVersion, gone: Mapping[bytes, bytes | None]
+) -> dict[bytes, bytes | None]:
     """Rows with whole values: what was appended goes behind what the version below says."""
-    grown = [key for key, value in rows.items() if isinstance(value, Appended)]
-    below.read_for(grown)
-    whole = {key: value for key, value in rows.items() if not isinstance(value, Appended)}
-    for key in grown:
-        end = rows[key]
-        whole[key] = (below.get(key) or b"") + (end.data if isinstance(end, Appended) else b"")
-    return {key: whole[key] for key in rows}
+    below.read_for([key for key, value in rows.items() if isinstance(value, Appended)])
+    whole: dict[bytes, bytes | None] = {}
+    for key, value in rows.items():
+        if isinstance(value, Appended):
+            before = None if key in gone else below.get(key)
+            whole[key] = (before or b"") + value.data
+        else:
+            whole[key] = value
+    return whole

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-from redis_state.codec import Codec
+from redis_state.codec import RAW, Codec
 from redis_state.errors import LimitError
 from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import (
@@ -33,6 +33,7 @@ from redis_state.write_set import WriteSet
 
 _STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
 _MISSING: Final = object()
+_UPDATING: Final = State.UPDATING
 
 
 class PartitionReadStore(ReadStateStore):
@@ -97,6 +98,8 @@ class PartitionStore(PartitionReadStore, StateStore):
     ) -> None:
         super().__init__(partition, codec, local)
         self._encode_value = codec.encode_value
+        # Bytes as they are need no call for each key and value.
+        self._raw = codec is RAW
         self._held = held
         self._state = State.OPEN
         self._changes = WriteSet()
@@ -113,18 +116,20 @@ class PartitionStore(PartitionReadStore, StateStore):
 
     def put(self, key: Any, value: Any) -> None:
         """As `StateStore.put`."""
-        stored = PREFIX + self._encode_key(key)
-        data = self._encode_value(value)
+        if self._raw and type(key) is bytes and type(value) is bytes:
+            stored, data = PREFIX + key, value
+        else:
+            stored, data = PREFIX + self._encode_key(key), self._encode_value(value)
         if len(stored) > _STORED_KEY_BYTES_MAX or len(data) > VALUE_BYTES_MAX:
             check_limits(stored, data)
-        if self._state is not State.UPDATING:
+        if self._state is not _UPDATING:
             self._update()
         self._changed[stored] = data
 
     def remove(self, key: Any) -> None:
         """As `StateStore.remove`."""
         stored = PREFIX + self._encode_key(key)
-        if self._state is not State.UPDATING:
+        if self._state is not _UPDATING:
             self._update()
         if self._changed.get(stored) is not None or self._local.get(stored) is not None:
             self._changed[stored] = None
@@ -210,7 +215,7 @@ class PartitionListStore(PartitionStore, ListStateStore):
         stored = PREFIX + self._encode_key(key)
         data = self._encode_value(value)
         check_limits(stored, data)
-        if self._state is not State.UPDATING:
+        if self._state is not _UPDATING:
             self._update()
         self._changes.replace(stored, data)
 
@@ -219,7 +224,7 @@ class PartitionListStore(PartitionStore, ListStateStore):
         stored = PREFIX + self._encode_key(key)
         element = join_elements((self._encode_element(value),))
         check_limits(stored, element)
-        if self._state is not State.UPDATING:
+        if self._state is not _UPDATING:
             self._update()
         below = None if stored in self._changed else self._local.get(stored)
         size = len(element) + self._changes.size(stored, below)
