@@ -65,22 +65,21 @@ def test_the_other_ways_in_run_on_one_session(
     spark: SparkSession,
     shared_redis_server: RedisServer,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     source = streams.input("visits", "user string")
     source.add([{"user": "ann"}, {"user": "ann"}, {"user": "bob"}])
     source.add([{"user": "ann"}])
     visits = source.stream(spark)
     scope: dict[str, Any] = {"__name__": "__main__", "redis_state": redis_state, "visits": visits}
     for code in blocks("python")[1:]:
-        exec(compile(code.replace(URL, shared_redis_server.url), "README", "exec"), scope)
+        text = code.replace(URL, shared_redis_server.url).replace('f"visits/', f'f"{tmp_path}/')
+        exec(compile(text, "README", "exec"), scope)
     assert capsys.readouterr().out == "1\n"
     stores.stop()
     scope["query"].processAllAvailable()
     scope["query"].stop()
-    written = spark.read.parquet("visits/batch=1").select("user", "visits").collect()
+    written = spark.read.parquet(f"{tmp_path}/batch=1").select("user", "visits").collect()
     assert list(map(tuple, written)) == [("ann", 3)]
     output: Output = {}
     streams.run(scope["sessions"], "sessions", output=output)
