@@ -42,17 +42,20 @@ final class Content(val base: Base, val layers: List[Layer]) {
     var rest = layers
     while (rest.nonEmpty) {
       val layer = rest.head
-      var entry = layer.chain(hash)
-      while (entry >= 0) {
+      val index = layer.prefixIndex
+      var place = index.first(hash)
+      while (place >= 0) {
+        val entry = index.entry(place)
         val offset = layer.keyOffset(entry)
         val keyLength = layer.keyLength(entry)
         if (layer.hashOf(entry) == hash && !layer.isRemoved(entry) &&
           startsWith(layer.bytes, offset, keyLength, prefix, length) &&
+          layer.isLive(entry) &&
           !Content.hidden(newer, hash, layer.bytes, offset, keyLength)) {
           Content.value(rest, base, entry, row)
           found.add(layer.bytes, offset, keyLength, row)
         }
-        entry = layer.next(entry)
+        place = index.next(place)
       }
       newer = layer :: newer
       rest = rest.tail

@@ -12,8 +12,8 @@ import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
  *
  * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int),
  * key, value. The value length is -1 for a removal, and -2 - length where elements are appended to
- * the older value. Rows with the same hash hang in one chain; the hash covers the bucketing bytes
- * only, so the rows of a prefix share a chain.
+ * the older value. The hash covers the bucketing bytes only and the rows of a prefix share it, so
+ * the chain of a key depends on its last bytes too.
  */
 final class Layer(initialRows: Int, initialBytes: Int) {
   import Layer._
@@ -26,6 +26,9 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   private var heads = new Array[Int](chainsFor(initialRows))
   private var size = 0
   private var removals = 0
+
+  /** Made by the first prefix scan. */
+  @volatile private var prefixes: PrefixIndex = _
 
   /** Ranges of which nothing older than this layer applies. */
   @volatile private var cleared: List[Tombstone] = Nil
@@ -77,7 +80,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** Entry of a key, or -1. */
   def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
-    var at = heads(slot(hash)) - 1
+    var at = heads(slot(hash, key, keyOffset, keyLength)) - 1
     while (at >= 0) {
       if (int(at + HashAt) == hash && int(at + KeyLengthAt) == keyLength) {
         val from = at + HeadBytes
@@ -164,7 +167,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     val stored = lengthOf(valueLength)
     ensure(HeadBytes + keyLength.toLong + stored)
     val at = end
-    val head = slot(hash)
+    val head = slot(hash, key, keyOffset, keyLength)
     setInt(at, heads(head))
     setInt(at + HashAt, hash)
     setInt(at + KeyLengthAt, keyLength)
@@ -175,6 +178,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     end = at + HeadBytes + keyLength + stored
     size += 1
     if (valueLength == Removed) removals += 1
+    if (prefixes != null) prefixes.add(at)
   }
 
   /** The links are the only bytes of the arena that change. */
@@ -185,7 +189,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** Takes an entry out of the layer. */
   private def drop(old: Int): Unit = {
-    val head = slot(hashOf(old))
+    val head = slotOf(old)
     if (heads(head) == old + 1) heads(head) = int(old)
     else {
       var at = heads(head) - 1
@@ -209,9 +213,21 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   def key(entry: Int, out: Slice): Unit = out.set(arena, keyOffset(entry), keyLength(entry))
   def value(entry: Int, out: Slice): Unit = out.set(arena, valueOffset(entry), valueLength(entry))
 
-  /** First entry of the chain that a hash belongs to, then the next: -1 at the end. */
-  def chain(hash: Int): Int = heads(slot(hash)) - 1
-  def next(entry: Int): Int = int(entry) - 1
+  /** How many entries at most a search looks at. */
+  private[local] def longestChain: Int = heads.iterator.map { head =>
+    Iterator.iterate(head - 1)(at => int(at) - 1).takeWhile(_ >= 0).size
+  }.max
+
+  /** Whether an entry of the prefix index still counts. */
+  def isLive(entry: Int): Boolean =
+    find(hashOf(entry), arena, keyOffset(entry), keyLength(entry)) == entry
+
+  def prefixIndex: PrefixIndex = {
+    if (prefixes == null) synchronized {
+      if (prefixes == null) prefixes = new PrefixIndex(this)
+    }
+    prefixes
+  }
 
   /** All living entries at this moment. */
   def entries(): Array[Int] = {
@@ -321,9 +337,20 @@ final class Layer(initialRows: Int, initialBytes: Int) {
         valueLength(entry))
     }
 
-  private def slot(hash: Int): Int = {
-    val mixed = hash * 0x9e3779b9
-    (mixed ^ (mixed >>> 16)) & (heads.length - 1)
+  private def slotOf(entry: Int): Int =
+    slot(hashOf(entry), arena, keyOffset(entry), keyLength(entry))
+
+  private def slot(hash: Int, key: Array[Byte], offset: Int, length: Int): Int = {
+    val words = ByteBuffer.wrap(key)
+    var mixed = hash.toLong
+    var at = offset + length - 8
+    val last = math.max(offset, at - TailBytes)
+    while (at >= last) {
+      mixed = (mixed ^ words.getLong(at)) * Mixer
+      mixed ^= mixed >>> 32
+      at -= 8
+    }
+    ((mixed * Mixer) >>> 32).toInt & (heads.length - 1)
   }
 
   private def grow(): Unit = {
@@ -336,7 +363,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   private def link(all: Array[Int]): Unit = {
     var i = 0
     while (i < all.length) {
-      val head = slot(hashOf(all(i)))
+      val head = slotOf(all(i))
       setInt(all(i), heads(head))
       heads(head) = all(i) + 1
       i += 1
@@ -373,6 +400,8 @@ object Layer {
   private final val KeyLengthAt = 8
   private final val ValueLengthAt = 12
   private final val HeadBytes = 16
+  private final val TailBytes = 32
+  private final val Mixer = 0x9e3779b97f4a7c15L
   private final val Removed = -1
   private final val Appended = -2
   private val ArenaBytesMax = (1L << 31) - 64

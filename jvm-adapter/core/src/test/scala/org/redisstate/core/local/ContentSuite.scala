@@ -162,4 +162,22 @@ class ContentSuite extends AnyFunSuite {
       }
     }
   }
+
+  test("a prefix of very many rows is as fast as any other key") {
+    val layer = new Layer(16)
+    val rows = 100000
+    val prefix = Array[Byte](0, 1, 1, 0, 0, 0, 7)
+    (0 until rows).foreach { i =>
+      val key = java.nio.ByteBuffer.allocate(15).put(prefix).putLong(i.toLong).array
+      layer.put(hashOf(key, 0, key.length), key, 0, key.length, key, 7, 8)
+    }
+    assert(layer.rows == rows && layer.longestChain < 20)
+    val content = Content.empty().over(List(layer))
+    val hash = hashOf(prefix, 0, prefix.length)
+    assert(all(content.prefixScan(hash, prefix, prefix.length)).distinct.size == rows)
+    val gone = java.nio.ByteBuffer.allocate(15).put(prefix).putLong(5L).array
+    layer.remove(hash, gone, 0, gone.length)
+    layer.put(hash, prefix ++ gone.drop(7).reverse, 0, gone.length, gone, 0, 1)
+    assert(all(content.prefixScan(hash, prefix, prefix.length)).distinct.size == rows)
+  }
 }
