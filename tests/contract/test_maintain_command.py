@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from redis_state import keys
+from redis_state import config, keys
+from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.format.rows import Value
 from redis_state.maintain import service
-from tests.contract.planting import GEN, uid
-from tests.contract.test_maintain import grown, raw
+from tests.contract.planting import GEN, Planted, family, uid
+from tests.contract.test_coordinator_thread import until
+from tests.contract.test_maintain import ONE, grown, raw, row, rows
 from tests.support.redis_server import RedisServer
 
 __all__ = ["raw"]
@@ -132,6 +135,50 @@ def test_the_service_runs_until_it_is_told_to_stop(
     assert " 1 snapshots added" in passes[0]
     assert " 0 snapshots added" in passes[-1]
     assert raw.get(keys.claim(planted.id(0))) in (b"", None)
+
+
+def test_several_services_share_the_work_and_one_may_be_killed(
+    redis_server: RedisServer, raw: redis.Redis
+) -> None:
+    planted = Planted(raw, family=family(ONE, ONE), partitions=8)
+    planted.register()
+    model: list[dict[bytes, Value]] = [{} for _ in range(8)]
+
+    def write(versions: range) -> None:
+        for version in versions:
+            for number in range(8):
+                some: dict[bytes, Value] = {row(n): b"%d" % version for n in range(version, 60)}
+                planted.delta(number, version, some)
+                model[number] |= some
+
+    def all_have_snapshots(version: int) -> bool:
+        name = f"s:{version}:{uid(version)}"
+        return all(raw.hexists(keys.meta(planted.id(number)), name) for number in range(8))
+
+    write(range(1, 6))
+    processes = [started(redis_server, "--interval", "1s") for _ in range(3)]
+    try:
+        for process in processes:
+            assert process.stderr is not None
+            assert any(is_report(line) for line in process.stderr)
+        until(lambda: all_have_snapshots(5))
+        processes[0].kill()
+        processes[0].wait(60)
+        # A claim of a killed worker would expire in ten minutes; one of a living worker that goes
+        # with it here does no harm.
+        for name in raw.keys("*:x"):
+            raw.delete(name)
+        write(range(6, 12))
+        until(lambda: all_have_snapshots(11))
+    finally:
+        for process in processes:
+            process.terminate()
+            process.communicate(timeout=60)
+    assert [process.returncode for process in processes[1:]] == [0, 0]
+    client = Client(config.parse({"url": redis_server.url}))
+    for number in range(8):
+        assert rows(client, planted.id(number), 11) == model[number]
+    client.close()
 
 
 def is_report(line: str) -> bool:
