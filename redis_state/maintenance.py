@@ -80,12 +80,19 @@ class MaintenanceWorker:
         if self._pid != os.getpid():
             self._begin()
         with self._starting:
-            if not self._threaded or self.is_running:
+            if not self._threaded:
+                self._stopping.clear()
                 return
-            self._stopping.clear()
+            if self.is_running and not self._stopping.is_set():
+                return
+            # A thread that was told to stop and is still at its last provider keeps its event.
+            self._stopping = threading.Event()
             self._due_s = self._next_due_s()
             self._thread = threading.Thread(
-                target=self._run, name="redis-state-maintenance", daemon=True
+                target=self._run,
+                args=(self._stopping,),
+                name="redis-state-maintenance",
+                daemon=True,
             )
             self._thread.start()
 
@@ -111,8 +118,9 @@ class MaintenanceWorker:
         began_s = self._clock.monotonic_s()
         self._due_s = self._next_due_s()
         failed = done = 0
+        stopping = self._stopping
         for id_, provider in self._loaded().items():
-            if self._stopping.is_set():
+            if stopping.is_set():
                 break
             done += 1
             failed += not self._maintain(id_, provider)
@@ -136,8 +144,8 @@ class MaintenanceWorker:
         share = random.uniform(1 - self._jitter, 1 + self._jitter)
         return self._clock.monotonic_s() + self._interval_s * share
 
-    def _run(self) -> None:
-        while not self._stopping.wait(max(0.0, self._due_s - self._clock.monotonic_s())):
+    def _run(self, stopping: threading.Event) -> None:
+        while not stopping.wait(max(0.0, self._due_s - self._clock.monotonic_s())):
             try:
                 self.tick()
             except Exception:  # noqa: BLE001  # the thread has nobody to raise it to

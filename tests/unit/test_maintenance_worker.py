@@ -150,6 +150,32 @@ def test_a_pass_ends_early_when_it_is_stopped() -> None:
     assert (first.passes, second.passes) == (1, 0)
 
 
+def test_a_thread_that_is_still_at_its_last_provider_does_not_keep_a_new_one_away() -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    class Slow(Provider):
+        def do_maintenance(self) -> None:
+            super().do_maintenance()
+            entered.set()
+            assert released.wait(60)
+
+    slow = Slow()
+    one = MaintenanceWorker(Loaded(a=slow), interval_s=0.01)
+    one.start()
+    assert entered.wait(30)
+    older = one._thread
+    assert older is not None
+    one.stop(timeout_s=0)
+    one.start()
+    assert one._thread is not older
+    released.set()
+    older.join(30)
+    assert not older.is_alive()
+    slow.done.clear()
+    assert slow.done.wait(30), "the new thread goes on"
+    one.stop()
+
+
 def test_a_list_that_cannot_be_made_does_not_end_the_thread() -> None:
     asked = threading.Semaphore(0)
 
@@ -167,7 +193,7 @@ def test_a_list_that_cannot_be_made_does_not_end_the_thread() -> None:
 def test_a_forked_process_starts_a_thread_of_its_own() -> None:
     one = MaintenanceWorker(Loaded(), interval_s=1000)
     one.start()
-    parents = one._thread
+    parents, stopping = one._thread, one._stopping
     one._pid += 1
     assert not one.is_running
     one.start()
@@ -176,3 +202,5 @@ def test_a_forked_process_starts_a_thread_of_its_own() -> None:
     one.stop()
     assert parents is not None
     assert parents.is_alive(), "it is the parent's"
+    stopping.set()
+    parents.join(30)
