@@ -1,0 +1,52 @@
+"""Python's coordinator lists the executors that serve a query of Spark."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame
+
+from redis_state.coordinator import Instance, StateStoreCoordinator
+from redis_state.ids import PartitionId
+from redis_state.maintain import Policy, maintain_checkpoint
+from redis_state.reader import Reader
+from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
+from tests.spark.streams import PROVIDER, REDIS, Streams
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: Reader) -> None:
+    source = streams.input("in", SCHEMA)
+    source.add(rows_of(0))
+    seen: list[dict[PartitionId, Instance]] = []
+    registry = streams.spark._jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    coordinator = StateStoreCoordinator(reader.client, threaded=False)
+
+    def look(batch: DataFrame, _batch_id: int) -> None:
+        batch.collect()
+        # The executor's next heartbeat, which would come within twenty seconds.
+        registry.beat()
+        (gen,) = [info.gen for info in reader.queries() if info.name == "listed"]
+        seen.append(coordinator.instances(gen))
+        # The run that holds the partitions stays registered.
+        report = maintain_checkpoint(reader.client, gen, policy=Policy("worker"))
+        assert (report.deactivated, report.problems) == (0, [])
+        assert coordinator.instances(gen) == seen[-1]
+
+    streams.spark.conf.set(PROVIDER, REDIS)
+    query = (
+        source.stream(streams.spark)
+        .groupBy("k")
+        .count()
+        .writeStream.queryName("listed")
+        .outputMode("update")
+        .option("checkpointLocation", str(streams.checkpoint("listed")))
+        .foreachBatch(look)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (found,) = seen
+    assert sorted(id_.partition for id_ in found) == [0, 1]
+    host = streams.spark.conf.get("spark.driver.host")
+    assert set(found.values()) == {Instance(host, "driver", str(query.runId))}
