@@ -27,6 +27,7 @@ from redis_state.protocol.refusal import lost
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10
+_SMALL_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class Loader:
             layers = []
             history = History(base_bytes=first.entry.bytes)
             live, last = first.entry.live, Pin(first.version, first.uid)
+        fetched = self._together(segments)
         for segment in segments:
             if segment.alone or (last.version + 1, last.uid) != (
                 segment.version,
@@ -118,7 +120,7 @@ class Loader:
                     f"applying {segment.ident}", found="its parent is another version"
                 )
             below = LocalVersion(last, live, family, layers, base, history, self.reload)
-            layer, changed = self._layer(segment, below)
+            layer, changed = self._layer(segment, below, fetched.get(segment))
             layers = compacted([layer, *layers], base) if layer.rows else layers
             family = changed or family
             history = history.plus(segment.entry.bytes)
@@ -140,12 +142,21 @@ class Loader:
             base.take(range(len(blocks)), blocks)
         return base, index.family
 
-    def _layer(self, segment: Segment, below: LocalVersion) -> tuple[Layer, Family | None]:
+    def _together(self, segments: Sequence[Segment]) -> dict[Segment, list[bytes]]:
+        """The fields of all small segments."""
+        small = [one for one in segments if one.entry.blocks and one.entry.bytes <= _SMALL_BYTES]
+        wanted = [(one, [header.FIELD, *block_names(one)]) for one in small]
+        found = self._client.fetch_together(wanted) if wanted else []
+        return {one: _there(one, raws) for one, raws in zip(small, found, strict=True)}
+
+    def _layer(
+        self, segment: Segment, below: LocalVersion, fetched: list[bytes] | None
+    ) -> tuple[Layer, Family | None]:
         entry = segment.entry
         if not entry.blocks:
             return Layer({}, 0, []), None
         names = [header.FIELD, *block_names(segment)]
-        raws = self._fetch(segment, names)
+        raws = self._fetch(segment, names) if fetched is None else fetched
         fields = dict(zip(names, raws, strict=True))
         if checksum({name: raw for name, raw in fields.items() if raw}) != entry.checksum:
             raise FormatError(f"reading {segment.ident}", found="the checksum does not match")
@@ -168,10 +179,14 @@ class Loader:
         return Layer(gone | _resolved(found, below, gone), size), index.family
 
     def _fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes]:
-        found = self._client.fetch(segment, names)
-        if any(raw is None for raw in found[segment.entry.header ^ 1 :]):
-            raise SegmentGoneError(segment)
-        return [raw or b"" for raw in found]
+        return _there(segment, self._client.fetch(segment, names))
+
+
+def _there(segment: Segment, found: Sequence[bytes | None]) -> list[bytes]:
+    """The header, empty if the segment has none, and blocks which all are there."""
+    if any(raw is None for raw in found[segment.entry.header ^ 1 :]):
+        raise SegmentGoneError(segment)
+    return [raw or b"" for raw in found]
 
 
 def _cleared(index: Index, below: LocalVersion) -> dict[bytes, bytes | None]:

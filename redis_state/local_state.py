@@ -29,6 +29,8 @@ ROW_BYTES: Final = 120
 
 _MISSING: Final = object()
 _READ_AHEAD_BLOCKS = 256
+_MISSES_MAX = 64
+_WHOLE_BYTES_MAX = 64 << 20
 _SPAN_ROWS = 1024
 _RELOADS_MAX = 3
 _NONE: Final[dict[bytes, bytes | None]] = {}
@@ -80,6 +82,8 @@ class Base:
         "_checks",
         "_client",
         "_keys",
+        "_misses",
+        "_read",
         "index",
         "raw_bytes",
         "removes",
@@ -92,6 +96,8 @@ class Base:
         self._client = client
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
         self._checks = {header.FIELD: check_bytes(head)}
+        self._read: set[int] = set()
+        self._misses = 0
         self.segment = segment
         self.index = index
         self.rows: dict[bytes, bytes | None] = {}
@@ -100,10 +106,16 @@ class Base:
         self.whole = False
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a stored key."""
+        """The value of a stored key; who asks for many gets ever more blocks at once."""
         number = bisect_right(self.index.firsts, key) - 1
         if number >= 0 and self._keys[number] is None:
-            self.load((number,))
+            self._misses += 1
+            small = self.segment.entry.bytes <= _WHOLE_BYTES_MAX
+            if small and self._misses > _MISSES_MAX:
+                self.load_all()
+            else:
+                ahead = min(self._misses, _READ_AHEAD_BLOCKS)
+                self.load(range(number, min(number + ahead, len(self._keys))))
         return self.rows.get(key)
 
     def load(self, numbers: Iterable[int]) -> None:
@@ -136,7 +148,8 @@ class Base:
             self.raw_bytes += len(raw)
             self._checks[block_name(number)] = check_bytes(raw)
             self._keys[number] = keys
-        if not self.whole and None not in self._keys:
+            self._read.add(number)
+        if not self.whole and len(self._read) == len(self._keys):
             self._check_whole()
             self.whole = True
 

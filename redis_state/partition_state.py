@@ -26,6 +26,7 @@ from redis_state.protocol import (
     checkpoint_gen,
     confirm_checkpoint,
     register_run,
+    renew_checkpoint,
 )
 from redis_state.store_metrics import Counters
 from redis_state.write_set import WriteSet
@@ -100,6 +101,7 @@ class PartitionState:
         self._client = client
         self._config = config
         self._tenant = tenant_of(config.key_prefix)
+        self._keep_ms = EPHEMERAL_KEEP_MS if config.ephemeral else 0
         self._family = family
         self._expect_existing = expect_existing
         self._run = run
@@ -149,6 +151,7 @@ class PartitionState:
             partitions=store.partition_id + 1,
             family=self._family,
             tenant=self._tenant,
+            keep_ms=self._keep_ms,
         )
         with self._telling():
             self._run = link.client.acquire(run, pin)
@@ -214,8 +217,9 @@ class PartitionState:
         if link is None:
             return
         with self.counters.timing("maintenance_ms"):
-            if self._config.ephemeral:
+            if self._keep_ms:
                 link.client.renew()
+                renew_checkpoint(self._client, link.gen, keep_ms=self._keep_ms, tenant=self._tenant)
             with self._lock:
                 local = self._cached.get(self._opened) if self._opened else None
             if local is not None and _snapshot_due(local.history):
@@ -334,7 +338,7 @@ class PartitionState:
                     self._client,
                     store.partition(gen, tenant=self._tenant),
                     versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
-                    keep_ms=EPHEMERAL_KEEP_MS if self._config.ephemeral else 0,
+                    keep_ms=self._keep_ms,
                     where=str(store),
                 )
                 self._link = _Link(gen, client, Loader(client, where=str(store)))

@@ -7,6 +7,7 @@ from redis_state.protocol.runs import (
     confirm_checkpoint,
     find_run,
     register_run,
+    renew_checkpoint,
 )
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "confirm_checkpoint",
     "find_run",
     "register_run",
+    "renew_checkpoint",
 ]

@@ -241,6 +241,27 @@ class PartitionClient:
                 found += reply
         return found
 
+    def fetch_together(
+        self, wanted: Sequence[tuple[Segment, Sequence[str]]]
+    ) -> list[list[bytes | None]]:
+        """As `fetch` for several small segments, in few round trips.
+
+        Raises:
+            SegmentGoneError: One is not whole any more.
+        """
+        found: list[list[bytes | None]] = []
+        for group in _groups(wanted):
+            commands: list[Command] = []
+            for segment, names in group:
+                key = keys.segment(self.id, segment.ident)
+                commands += [("HMGET", key, *names), ("HLEN", key)]
+            replies = self._client.call(f"reading {len(group)} segments", commands)
+            for at, (segment, _) in enumerate(group):
+                if replies[2 * at + 1] != segment.entry.blocks:
+                    raise SegmentGoneError(segment)
+                found.append(replies[2 * at])
+        return found
+
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
         """Enter a snapshot of a version; false if it is not wanted any more."""
         ident = f"s:{pin.version}:{writer}"
@@ -330,6 +351,21 @@ def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
         size += len(block)
     if chunk:
         yield chunk
+
+
+def _groups(
+    wanted: Sequence[tuple[Segment, Sequence[str]]],
+) -> Iterator[list[tuple[Segment, Sequence[str]]]]:
+    group: list[tuple[Segment, Sequence[str]]] = []
+    size = 0
+    for one in wanted:
+        if group and size + one[0].entry.bytes > _READ_BYTES_MAX:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one[0].entry.bytes
+    if group:
+        yield group
 
 
 def _flat(fields: Fields) -> list[str | bytes]:

@@ -151,16 +151,21 @@ def confirm_checkpoint(
     partitions: int,
     family: Family,
     tenant: str = "",
+    keep_ms: int = 0,
 ) -> None:
     """The checkpoint is used: it stays, and is listed with its operator and partitions.
 
     The number of partitions only grows, whoever writes last: each process that knows more of them
     than the list looks again whether its number is there.
+
+    Args:
+        keep_ms: 0, or the expiry of an ephemeral checkpoint.
     """
     what = "listing a checkpoint"
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     place = f"op:{operator}:{store}"
-    time, known, _ = client.call(what, [("TIME",), ("HGET", listed, gen), ("PERSIST", query)])
+    stay = ("PEXPIRE", query, str(keep_ms)) if keep_ms else ("PERSIST", query)
+    time, known, _ = client.call(what, [("TIME",), ("HGET", listed, gen), stay])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     created = json.loads(known)["created"] if known else now_ms
     entry = {"path": keys.name_field(name), "id": gen, "name": name, "created": created}
@@ -174,6 +179,12 @@ def confirm_checkpoint(
     )
     reply = client.script(what, script("describe"), [query], [place, str(partitions), shown])
     client.call(what, [("HSET", listed, f"{gen}:{operator}:{store}", reply[1])])
+
+
+def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:
+    """An ephemeral checkpoint is still there."""
+    command = ("PEXPIRE", keys.query(gen, tenant=tenant), str(keep_ms))
+    client.call("renewing a checkpoint", [command])
 
 
 def _operator_json(family: Family) -> str:
