@@ -18,8 +18,13 @@ import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataExcept
 
 import org.redisstate.core.errors.ConfigException
 
-/** A bounded pool of Jedis connections, used below Jedis' own retries: a command goes out once for each `exchange`. */
-final class JedisTransport(settings: ConnectionSettings) extends Transport {
+/** A bounded pool of Jedis connections to one server, used below Jedis' own retries: a command goes out once for each `exchange`. */
+final class JedisTransport(settings: ConnectionSettings, address: Address) extends Transport {
+
+  /** How messages name the server. */
+  private val shown =
+    if (settings.url.addresses == Seq(address)) settings.url.toString
+    else s"$address of ${settings.url}"
   private val permits = new Semaphore(settings.connectionsMax, true)
   private val idle = new ConcurrentLinkedDeque[Connection]
   @volatile private var closed = false
@@ -27,7 +32,7 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
     if (!permits.tryAcquire(settings.socketTimeoutMs.toLong, TimeUnit.MILLISECONDS)) {
       throw new TransportException(
-        s"no free connection to ${settings.url} within ${settings.socketTimeoutMs} ms",
+        s"no free connection to $shown within ${settings.socketTimeoutMs} ms",
         null)
     }
     try {
@@ -40,8 +45,11 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
 
   override def close(): Unit = {
     closed = true
-    Iterator.continually(idle.pollFirst()).takeWhile(_ != null).foreach(quietly)
+    disconnectIdle()
   }
+
+  private def disconnectIdle(): Unit =
+    Iterator.continually(idle.pollFirst()).takeWhile(_ != null).foreach(quietly)
 
   private def exchangeOn(connection: Connection, commands: Seq[Command]): Seq[AnyRef] =
     try {
@@ -50,8 +58,10 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
     } catch {
       case e: JedisException =>
         quietly(connection)
+        // What ended this one has most likely ended those, and each would cost a try to find out.
+        disconnectIdle()
         throw new TransportException(
-          s"the connection to ${settings.url} failed: ${e.getMessage}",
+          s"the connection to $shown failed: ${e.getMessage}",
           e)
     }
 
@@ -77,21 +87,21 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
     }
     try {
       val connection =
-        new Connection(new HostAndPort(settings.url.host, settings.url.port), config.build())
+        new Connection(new HostAndPort(address.host, address.port), config.build())
       connection.connect()
       connection
     } catch {
       case e: JedisDataException => throw refused(e)
       case e: JedisConnectionException if JedisTransport.isTls(e) =>
         throw new ConfigException(
-          s"the TLS handshake with ${settings.url} failed: ${rootOf(e).getMessage}. " +
+          s"the TLS handshake with $shown failed: ${rootOf(e).getMessage}. " +
             "Check that the port speaks TLS, and tls.caFile and the host name in the URL.",
           e
         )
       case e: JedisException =>
         val hint = if (settings.url.tls) " (does that port speak TLS? redis:// is without)" else ""
         throw new TransportException(
-          s"no connection to ${settings.url}: ${rootOf(e).getMessage}$hint",
+          s"no connection to $shown: ${rootOf(e).getMessage}$hint",
           e)
     }
   }
@@ -102,12 +112,12 @@ final class JedisTransport(settings: ConnectionSettings) extends Transport {
     if (ReplyClass.of(message) == ReplyClass.Transient) new TransportException(message, e)
     else if (message.contains("DB index")) {
       new ConfigException(
-        s"${settings.url}: the server has no database ${settings.url.database}. " +
+        s"$shown: the server has no database ${settings.url.database}. " +
           "Name one that it has at the end of the URL.",
         e)
     } else {
       new ConfigException(
-        s"${settings.url}: the server refuses the login: $message. " +
+        s"$shown: the server refuses the login: $message. " +
           "Check username and password (or passwordFile).",
         e)
     }

@@ -25,7 +25,7 @@ object Clock {
  * reply is answered by sending the same bytes again, until the deadline.
  *
  * @param cancelled asked between two tries; true ends them (Spark: the task was killed)
- * @param firstContact looks at the server before the first operation, through the exchange that it is given
+ * @param firstContact looks at each server before the first operation, through the exchange that it is given
  */
 final class RedisBackend(
     transport: Transport,
@@ -79,7 +79,7 @@ final class RedisBackend(
 
   private def exchange(commands: Seq[Command]): Seq[AnyRef] = {
     if (!contacted) {
-      firstContact(transport.exchange)
+      transport.exchanges.foreach(firstContact)
       contacted = true
     }
     roundTrips.incrementAndGet()

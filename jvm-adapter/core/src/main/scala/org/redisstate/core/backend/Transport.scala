@@ -19,13 +19,22 @@ final case class ErrorReply(message: String)
 final class TransportException(message: String, cause: Throwable)
     extends RuntimeException(message, cause)
 
-/** The way to one server. Replies are `Array[Byte]`, `java.lang.Long`, `Seq[AnyRef]`, [[ErrorReply]] or null. */
+/** Where a node listens; the host is without brackets. */
+final case class Address(host: String, port: Int) {
+  override def toString: String = if (host.contains(':')) s"[$host]:$port" else s"$host:$port"
+}
+
+/** The way to a server, or to those that make up one. Replies are `Array[Byte]`, `java.lang.Long`, `Seq[AnyRef]`, [[ErrorReply]] or null. */
 trait Transport extends AutoCloseable {
 
   /**
-   * Writes all commands in one flush on one connection and reads all replies.
+   * Writes all commands in one flush on one connection and reads all replies. In a cluster this holds for each node that is concerned, and
+   * a transaction always goes to one.
    *
    * @throws TransportException when the connection failed
    */
   def exchange(commands: Seq[Command]): Seq[AnyRef]
+
+  /** The same for each server that holds a part of the keys. */
+  def exchanges: Seq[Seq[Command] => Seq[AnyRef]] = Seq(exchange)
 }

@@ -2,6 +2,7 @@ package org.redisstate.core.backend
 
 import java.nio.file.{Files, Path}
 
+import scala.jdk.CollectionConverters._
 import scala.util.{Try, Using}
 
 import redis.clients.jedis.Jedis
@@ -20,6 +21,14 @@ private[backend] final class RedisSentinelProcess(name: String, masterPort: Int)
       .start()
   Runtime.getRuntime.addShutdownHook(new Thread(() => { process.destroyForcibly(); () }))
   awaitReady()
+
+  /** Without one that it knows and that has caught up, a fail-over has nowhere to go. */
+  def awaitReplica(): Unit = {
+    def known = Using.resource(new Jedis("127.0.0.1", port)) { jedis =>
+      jedis.sentinelReplicas(name).asScala.exists(_.get("master-link-status") == "ok")
+    }
+    await(known, s"the sentinel on port $port knows no replica")
+  }
 
   override def close(): Unit = {
     process.destroyForcibly().waitFor()
@@ -43,13 +52,18 @@ private[backend] final class RedisSentinelProcess(name: String, masterPort: Int)
 
   private def awaitReady(): Unit = {
     def answers = Try(Using.resource(new Jedis("127.0.0.1", port))(_.ping())).isSuccess
-    val up = Iterator.continually(answers).take(RedisSentinelProcess.PollsMax).exists { ready =>
-      if (!ready) Thread.sleep(RedisSentinelProcess.PollMs)
-      ready
-    }
-    if (!up) {
+    await(answers, s"the sentinel did not answer on port $port")
+  }
+
+  private def await(condition: => Boolean, otherwise: String): Unit = {
+    val reached =
+      Iterator.continually(condition).take(RedisSentinelProcess.PollsMax).exists { ready =>
+        if (!ready) Thread.sleep(RedisSentinelProcess.PollMs)
+        ready
+      }
+    if (!reached) {
       close()
-      throw new IllegalStateException(s"the sentinel did not answer on port $port")
+      throw new IllegalStateException(otherwise)
     }
   }
 }

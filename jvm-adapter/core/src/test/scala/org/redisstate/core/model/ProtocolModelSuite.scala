@@ -19,7 +19,7 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val seed = sys.env.get("REDIS_STATE_SEED").map(_.toLong)
   private lazy val server = new RedisServerProcess
 
-  private lazy val transport = new JedisTransport(
+  private lazy val transport = Transports.to(
     ConnectionSettings(
       RedisUrl.parse(server.url),
       None,

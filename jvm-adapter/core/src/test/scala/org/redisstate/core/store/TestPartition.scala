@@ -29,7 +29,7 @@ private[store] final class TestPartition(
     deadlineMs = 5000,
     connectionsMax = 4)
   private val backend =
-    new RedisBackend(new JedisTransport(settings), settings.deadlineMs, clock, () => false)
+    new RedisBackend(Transports.to(settings), settings.deadlineMs, clock, () => false)
   private val gen = f"${TestPartition.count.incrementAndGet()}%032x"
   val id: PartitionId = PartitionId("", gen, 0, 3, "default")
   val budget: MemoryBudget = new MemoryBudget(1L << 30)

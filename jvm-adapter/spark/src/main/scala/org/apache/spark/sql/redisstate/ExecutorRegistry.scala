@@ -15,9 +15,9 @@ import org.apache.spark.internal.Logging
 import org.redisstate.core.backend.{
   Clock,
   ConnectionSettings,
-  JedisTransport,
   RedisBackend,
-  ServerChecks
+  ServerChecks,
+  Transports
 }
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{PartitionClient, RunRegistry}
@@ -90,7 +90,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
 
   private def connect(settings: ConnectionSettings): RedisBackend =
     new RedisBackend(
-      new JedisTransport(settings),
+      Transports.to(settings),
       settings.deadlineMs,
       Clock.System,
       () => Option(TaskContext.get()).exists(_.isInterrupted()),

@@ -1,0 +1,156 @@
+package org.redisstate.core.backend
+
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.Random
+
+import org.redisstate.core.errors.ConfigException
+
+/**
+ * The way to a cluster: each command goes to the owner of its slot, a transaction as a whole. `MOVED` and `ASK` are followed at once, a
+ * few times; all else that passes by itself is answered to the caller, who waits and sends again.
+ */
+final class ClusterTransport(settings: ConnectionSettings) extends Transport {
+  import ClusterTransport._
+  import Routing._
+
+  private val nodes = new ConcurrentHashMap[Address, JedisTransport]
+
+  /** Replaced as a whole or changed slot by slot; `null` when it has to be asked for. */
+  @volatile private var table: Array[Address] = _
+
+  override def exchange(commands: Seq[Command]): Seq[AnyRef] =
+    try {
+      val replies = new Array[AnyRef](commands.size)
+      var open = split(commands).map(part => Step(part, owner(part.slot), asking = false))
+      var redirects = 0
+      while (open.nonEmpty) {
+        open = open.groupBy(_.to).toSeq.flatMap { case (to, steps) =>
+          send(to, steps, replies, follow = redirects < RedirectsMax)
+        }
+        redirects += 1
+      }
+      if (replies.exists(isDown)) table = null
+      replies.toSeq
+    } catch {
+      case e: TransportException =>
+        table = null
+        throw e
+    }
+
+  /** Every master has its own memory and its own settings. */
+  override def exchanges: Seq[Seq[Command] => Seq[AnyRef]] =
+    owners().filter(_ != null).distinct.toSeq.map(address => node(address).exchange(_))
+
+  override def close(): Unit = {
+    nodes.values.asScala.foreach(_.close())
+    nodes.clear()
+  }
+
+  /** What is sent elsewhere next. */
+  private def send(
+      to: Address,
+      steps: Seq[Step],
+      replies: Array[AnyRef],
+      follow: Boolean): Seq[Step] = {
+    val sent = steps.map(step =>
+      if (step.asking) asked(step.part.commands) else step.part.commands)
+    val answers = node(to).exchange(sent.flatten)
+    val ends = sent.iterator.map(_.size).scanLeft(0)(_ + _).drop(1)
+    steps.zip(ends.toSeq).flatMap { case (step, end) =>
+      val own = answers.slice(end - step.part.commands.size, end)
+      redirect(own, to) match {
+        case Some(next) if follow =>
+          if (!next.ask) remember(next)
+          Some(Step(step.part, next.to, next.ask))
+        case _ =>
+          own.iterator.map(reply => explained(reply, step)).zipWithIndex.foreach {
+            case (reply, i) => replies(step.part.at + i) = reply
+          }
+          None
+      }
+    }
+  }
+
+  private def explained(reply: AnyRef, step: Step): AnyRef = reply match {
+    case ErrorReply(message) if message.startsWith("TRYAGAIN") =>
+      val slot = step.part.slot.fold("")(n => s"slot $n, ")
+      ErrorReply(s"$message ($slot${if (step.asking) "importing" else "asked"} node ${step.to})")
+    case other => other
+  }
+
+  private def owner(slot: Option[Int]): Address = {
+    val known = owners()
+    slot match {
+      case Some(n) =>
+        Option(known(n)).getOrElse {
+          throw new TransportException(s"no node of ${settings.url} serves slot $n", null)
+        }
+      case None =>
+        known.find(_ != null).getOrElse {
+          throw new TransportException(s"no node of ${settings.url} serves any slot", null)
+        }
+    }
+  }
+
+  private def remember(moved: Redirect): Unit = Option(table).foreach { known =>
+    val changed = known.clone()
+    changed(moved.slot) = moved.to
+    table = changed
+  }
+
+  private def owners(): Array[Address] = Option(table).getOrElse {
+    // Any of them will do; those known from before may be the only ones that are left.
+    val known = Random.shuffle((settings.url.addresses ++ nodes.keySet.asScala).distinct)
+    val failures = mutable.ArrayBuffer.empty[TransportException]
+    val found = known.iterator.flatMap { address =>
+      try Some(ask(address))
+      catch {
+        case e: TransportException =>
+          failures += e
+          None
+      }
+    }.nextOption()
+    table = found.getOrElse {
+      throw new TransportException(
+        s"no node of ${settings.url} answers: ${failures.last.getMessage}",
+        failures.last)
+    }
+    retireAllBut(table)
+    table
+  }
+
+  private def ask(address: Address): Array[Address] =
+    node(address).exchange(Seq(Command("CLUSTER", "SLOTS"))).head match {
+      case ErrorReply(message) if message.contains("cluster support disabled") =>
+        throw new ConfigException(
+          s"${settings.url}: $address is no node of a cluster. Use a redis:// URL for one server.")
+      case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Permission =>
+        throw ReplyClass.failure(s"asking $address for the nodes of the cluster", message)
+      case reply => Routing.owners(reply, address)
+    }
+
+  /** Nodes that left the cluster, or only follow now, keep no connections here. */
+  private def retireAllBut(known: Array[Address]): Unit = {
+    val wanted = known.toSet
+    nodes.keySet.asScala.filterNot(wanted).foreach(gone =>
+      Option(nodes.remove(gone)).foreach(_.close()))
+  }
+
+  private def node(address: Address): JedisTransport =
+    nodes.computeIfAbsent(address, new JedisTransport(settings, _))
+}
+
+private object ClusterTransport {
+  private final case class Step(part: Routing.Together, to: Address, asking: Boolean)
+
+  private val RedirectsMax = 5
+
+  private def isDown(reply: AnyRef): Boolean = reply match {
+    case ErrorReply(message) => message.startsWith("CLUSTERDOWN") || message.startsWith("READONLY")
+    case items: Seq[_] => items.exists { case one: ErrorReply => isDown(one); case _ => false }
+    case _ => false
+  }
+}

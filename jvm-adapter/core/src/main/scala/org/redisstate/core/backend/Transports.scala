@@ -1,0 +1,11 @@
+package org.redisstate.core.backend
+
+object Transports {
+
+  /** The way that the URL describes. Nothing is connected before the first exchange. */
+  def to(settings: ConnectionSettings): Transport = settings.url.topology match {
+    case Topology.Single => new JedisTransport(settings, settings.url.addresses.head)
+    case Topology.Sentinel(service) => new SentinelTransport(settings, service)
+    case Topology.Cluster => new ClusterTransport(settings)
+  }
+}
