@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from redis_state.errors import ConfigError
-from redis_state.url import Endpoint, parse_url
+from redis_state.url import Location, parse_url
 
-Value = str | int | bool | Endpoint
+Value = str | int | bool | Location
 
 _BOOLS = {"true": True, "false": False}
 
@@ -190,7 +190,7 @@ def _parse_text(option: Option, text: str) -> str:
     return text
 
 
-def _parse_url(_option: Option, text: str) -> Endpoint:
+def _parse_url(_option: Option, text: str) -> Location:
     return parse_url(text)
 
 
@@ -240,7 +240,7 @@ class Config:
         local_memory: ``auto`` or bytes.
     """
 
-    url: Endpoint
+    url: Location
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     password_file: str | None = None
@@ -325,11 +325,11 @@ def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Va
             raise _bad(option, "it is missing", "Give it, such as redis://localhost:6379/0.")
         elif option.default is not None:
             typed[option.name] = _PARSERS[option.type](option, to_text(option, option.default))
-    _check_together(texts, cast(Endpoint, typed["url"]))
+    _check_together(texts, cast(Location, typed["url"]))
     return texts, typed
 
 
-def _check_together(given: Iterable[str], endpoint: Endpoint) -> None:
+def _check_together(given: Iterable[str], endpoint: Location) -> None:
     names = set(given)
     for option in options().values():
         if option.name not in names:

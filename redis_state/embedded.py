@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError, UnavailableError
-from redis_state.url import parse_url
+from redis_state.url import Endpoint, parse_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
@@ -345,9 +345,11 @@ class EmbeddedRedis:
                 socket_timeout=timeout_s,
                 retry=retry,
             )
+        location = parse_url(self.url)
+        assert isinstance(location, Endpoint)  # what is no socket has a port
         return redis.Redis(
             host=_HOST,
-            port=parse_url(self.url).port,
+            port=location.port,
             password=self._password,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,

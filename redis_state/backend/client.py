@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import redis
 
-from redis_state.backend.connection import final_error, hint, new_connections, refused
+from redis_state.backend.connection import final_error, hint, refused
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command, Script
+from redis_state.backend.transport import NoServerError, Transport, message_of
+from redis_state.backend.transports import transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import (
@@ -39,12 +42,12 @@ class Client:
         config: Config,
         *,
         clock: Clock = SYSTEM,
-        connect: Callable[[Config], redis.Redis] | None = None,
+        connect: Callable[[Config], Transport] = transport_to,
     ) -> None:
         self._config = config
         self._deadline_s = config.deadline / 1000
         self._clock = clock
-        self._redis = (connect or new_connections)(config)
+        self._transport = connect(config)
         self.round_trips = 0
 
     def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
@@ -122,32 +125,46 @@ class Client:
                 wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
                 self._clock.sleep_s(min(left, wait))
 
+    def parts(self, attempted: str) -> list[Client]:
+        """One for each server that holds a part of the keys, on the connections of this one.
+
+        Raises:
+            UnavailableError: The deadline passed.
+        """
+        found = self._until_answered(attempted, lambda: self._reached(attempted, self._parts))
+        return [
+            Client(self._config, clock=self._clock, connect=partial(_same, part)) for part in found
+        ]
+
+    def _parts(self) -> list[Any]:
+        return list(self._transport.parts())
+
     def close(self) -> None:
         """Close the connections."""
-        self._redis.close()
+        self._transport.close()
 
     def _exchange(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         self.round_trips += 1
-        pipeline = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        return self._reached(attempted, lambda: self._transport.exchange(commands))
+
+    def _reached(self, attempted: str, once: Callable[[], list[Any]]) -> list[Any]:
         try:
-            replies = pipeline.execute(raise_on_error=False)
+            return once()
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
             final = final_error(attempted, error, self._config)
             if final is not None:
                 raise final from error
             if isinstance(error, redis.ResponseError):
-                raise _judged(attempted, _message(error)) from error
-            raise _TryAgainError(type(error).__name__, hint(error, self._config)) from error
-        return replies
+                raise _judged(attempted, message_of(error)) from error
+            shown = str(error) if isinstance(error, NoServerError) else type(error).__name__
+            raise _TryAgainError(shown, hint(error, self._config)) from error
 
     def _checked(self, attempted: str, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, redis.AuthenticationError):
                 raise refused(attempted, str(reply))
             if isinstance(reply, redis.RedisError):
-                raise _judged(attempted, _message(reply)) from reply
+                raise _judged(attempted, message_of(reply)) from reply
         return replies
 
 
@@ -165,6 +182,10 @@ def words(attempted: str, reply: object) -> list[str]:
     raise FormatError(attempted, found="the answer of its script is malformed")
 
 
+def _same(transport: Transport, _config: Config) -> Transport:
+    return transport
+
+
 class _TryAgainError(Exception):
     """Sending the same again may help."""
 
@@ -175,22 +196,3 @@ class _TryAgainError(Exception):
 
 def _judged(attempted: str, message: str) -> Exception:
     return _TryAgainError(message) if is_transient(message) else failure(attempted, message)
-
-
-def _message(error: redis.RedisError) -> str:
-    """The reply as the server sent it: redis-py cuts the first word off for those it knows."""
-    words = {
-        redis.exceptions.BusyLoadingError: "LOADING",
-        redis.exceptions.NoScriptError: "NOSCRIPT",
-        redis.exceptions.ReadOnlyError: "READONLY",
-        redis.exceptions.NoPermissionError: "NOPERM",
-        redis.exceptions.OutOfMemoryError: "OOM",
-        redis.exceptions.TryAgainError: "TRYAGAIN",
-        redis.exceptions.ClusterDownError: "CLUSTERDOWN",
-        redis.exceptions.MasterDownError: "MASTERDOWN",
-        redis.exceptions.AskError: "ASK",
-        redis.exceptions.MovedError: "MOVED",
-    }
-    word = next((word for kind, word in words.items() if type(error) is kind), "")
-    text = str(error)
-    return text if not word or text.startswith(word) else f"{word} {text}"

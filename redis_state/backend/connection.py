@@ -12,7 +12,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redis_state.config import Config
-from redis_state.errors import ConfigError, Kind, RedisStateError
+from redis_state.errors import ConfigError, InternalError, Kind, RedisStateError
+from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 
 _CAUSES_MAX = 16
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "Invalid Database")
@@ -21,15 +22,26 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", 
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
-def new_connections(config: Config) -> redis.Redis:
+def new_connections(
+    config: Config, address: Address | None = None, *, anonymous: bool = False
+) -> redis.Redis:
     """Connections that answer with bytes and never send anything again by themselves.
+
+    Args:
+        address: ``None`` means the one of the URL.
+        anonymous: Whether to log in as nobody, and to choose no database.
 
     Raises:
         ConfigError: The password file cannot be read.
     """
-    endpoint = config.url
-    options: dict[str, Any] = _nameless()
-    if endpoint.tls:
+    options: dict[str, Any] = _nameless() | _place(config.url, address)
+    if not anonymous:
+        options |= {
+            "db": config.url.database,
+            "username": config.username,
+            "password": config.read_password(),
+        }
+    if config.url.tls:
         options |= {
             "ssl": True,
             "ssl_ca_certs": config.tls_ca_file,
@@ -39,11 +51,6 @@ def new_connections(config: Config) -> redis.Redis:
             "ssl_check_hostname": config.tls_verify_hostname,
         }
     return redis.Redis(
-        host=endpoint.host,
-        port=endpoint.port,
-        db=endpoint.database,
-        username=config.username,
-        password=config.read_password(),
         socket_timeout=config.socket_timeout / 1000,
         socket_connect_timeout=config.socket_timeout / 1000,
         max_connections=config.connections_max,
@@ -52,6 +59,16 @@ def new_connections(config: Config) -> redis.Redis:
         retry=Retry(NoBackoff(), 0),
         **options,
     )
+
+
+def _place(location: Location, address: Address | None) -> dict[str, Any]:
+    if isinstance(location, SocketEndpoint):
+        return {"unix_socket_path": location.path}
+    if address is None:
+        if not isinstance(location, Endpoint):
+            raise InternalError("connecting", found="the URL names no single server")
+        address = Address(location.host, location.port)
+    return {"host": address.host, "port": address.port}
 
 
 def _nameless() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One bounded pass of `SCAN`: for keys that nothing names. Nothing else in redis-state scans."""
+"""One bounded pass of `SCAN` over each server: for keys that nothing names. Nothing else in redis-state scans."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> Iterator[list[str]]:
-    """Keys that match a glob pattern, batch by batch; some may come twice.
+    """Keys that match a glob pattern, batch by batch and server by server; some may come twice.
 
     Raises:
         UnavailableError: It does not come to its end.
     """
+    for part in client.parts(attempted):
+        yield from _scan_one(part, attempted, pattern, progress)
+
+
+def _scan_one(
+    client: Client, attempted: str, pattern: str, progress: Progress
+) -> Iterator[list[str]]:
     (size,) = client.call(attempted, [("DBSIZE",)])
     calls_max = _CALLS_FACTOR * (size // _COUNT) + _CALLS_SPARE
     cursor: str | bytes = "0"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from redis_state import config
 from redis_state.errors import ConfigError
 from redis_state.spark.jars import jar_path, running_pyspark_version
+from redis_state.url import SocketEndpoint, parse_url
 
 PROVIDER_CLASS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 LISTENER_CLASS = "org.apache.spark.sql.redisstate.RedisStateQueryListener"
@@ -66,6 +67,12 @@ def conf_settings(
         ConfigError: As `configure`.
     """
     checked = config.normalize(options)
+    if isinstance(parse_url(checked["url"]), SocketEndpoint):
+        raise ConfigError(
+            "option 'url'",
+            found="unix:// is not supported by the JVM adapter",
+            advice="Let the server listen on a loopback port too, and use a redis:// URL.",
+        )
     jar = str(jar_path(spark_version))
     settings = {
         JARS_CONF: _appended(existing.get(JARS_CONF, ""), jar),

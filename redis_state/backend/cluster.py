@@ -1,0 +1,192 @@
+"""The way to a cluster."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from redis_state.backend.replies import failure
+from redis_state.backend.routing import Together, owners, redirect, split, taught, texts_of
+from redis_state.backend.script import Command
+from redis_state.backend.transport import (
+    NoServerError,
+    ServerTransport,
+    Transport,
+    error_word,
+    message_of,
+)
+from redis_state.config import Config
+from redis_state.errors import ConfigError
+from redis_state.url import Address, ClusterEndpoint
+
+_REDIRECTS_MAX = 5
+_OUTDATED = frozenset({"CLUSTERDOWN", "READONLY"})
+_RIGHTS = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    part: Together
+    to: Address
+    asking: bool = False
+
+
+class ClusterTransport:
+    """Sends each command to the owner of its slot, a transaction as a whole.
+
+    `MOVED` and `ASK` are followed at once, a few times; all else that passes by itself is answered
+    to the caller, who waits and sends again. Safe to share between threads: no lock is held while
+    a server is asked.
+    """
+
+    def __init__(self, config: Config, location: ClusterEndpoint) -> None:
+        self._config = config
+        self._location = location
+        self._lock = threading.Lock()
+        self._nodes: dict[Address, ServerTransport] = {}
+        # Replaced or changed slot by slot; `None` when it has to be asked for.
+        self._owners: dict[int, Address] | None = None
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """As `Transport.exchange`, for each node that is concerned."""
+        replies: list[Any] = [None] * len(commands)
+        texts = texts_of(commands)
+        try:
+            steps = [_Step(part, self._owner(part.slot)) for part in split(commands)]
+            for redirects in range(_REDIRECTS_MAX + 1):
+                follow = redirects < _REDIRECTS_MAX
+                steps = self._round(steps, replies, texts if follow else None)
+        except redis.RedisError:
+            self._owners = None
+            raise
+        if any(map(_is_outdated, replies)):
+            self._owners = None
+        return replies
+
+    def parts(self) -> Sequence[Transport]:
+        """The masters."""
+        return [self._node(address) for address in dict.fromkeys(self._table().values())]
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        with self._lock:
+            nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            node.close()
+
+    def _round(
+        self, steps: Sequence[_Step], replies: list[Any], texts: Mapping[str, str | bytes] | None
+    ) -> list[_Step]:
+        """Sends each step once and keeps its replies, but for the steps to send next.
+
+        Args:
+            texts: ``None`` means that whatever is answered is kept.
+        """
+        further: list[_Step] = []
+        for to in dict.fromkeys(step.to for step in steps):
+            here = [step for step in steps if step.to == to]
+            sent: list[Command] = []
+            for step in here:
+                # Holds for the next command, or for the whole transaction that begins with it.
+                sent += [("ASKING",), *step.part.commands] if step.asking else step.part.commands
+            answers = iter(self._node(to).exchange(sent))
+            for step in here:
+                if step.asking:
+                    next(answers)
+                own = [next(answers) for _ in step.part.commands]
+                onward = None if texts is None else self._onward(step, own, texts)
+                if onward is not None:
+                    further.append(onward)
+                else:
+                    own = [_explained(reply, step) for reply in own]
+                    replies[step.part.at : step.part.at + len(own)] = own
+        return further
+
+    def _onward(
+        self, step: _Step, replies: Sequence[Any], texts: Mapping[str, str | bytes]
+    ) -> _Step | None:
+        found = redirect(replies, step.to)
+        if found is not None:
+            if not found.ask and self._owners is not None:
+                self._owners = {**self._owners, found.slot: found.to}
+            return _Step(step.part, found.to, asking=found.ask)
+        if any(error_word(reply) == "NOSCRIPT" for reply in replies):
+            again = taught(step.part, texts)
+            if again != step.part:
+                return _Step(again, step.to, step.asking)
+        return None
+
+    def _owner(self, slot: int | None) -> Address:
+        table = self._table()
+        found = next(iter(table.values()), None) if slot is None else table.get(slot)
+        if found is None:
+            what = "any slot" if slot is None else f"slot {slot}"
+            raise NoServerError(f"no node of the cluster serves {what}")
+        return found
+
+    def _table(self) -> Mapping[int, Address]:
+        table = self._owners
+        if table is None:
+            self._owners = table = self._ask_all()
+            self._retire(set(table.values()))
+        return table
+
+    def _ask_all(self) -> dict[int, Address]:
+        # Any of them will do; those known from before may be the only ones that are left.
+        with self._lock:
+            known = list(dict.fromkeys([*self._location.nodes, *self._nodes]))
+        failed: redis.RedisError | None = None
+        for address in random.sample(known, len(known)):
+            try:
+                return self._ask(address)
+            except redis.AuthenticationError:
+                raise
+            except redis.RedisError as error:
+                failed = error
+        raise NoServerError(f"no node of the cluster answers ({failed})") from failed
+
+    def _ask(self, address: Address) -> dict[int, Address]:
+        (reply,) = self._node(address).exchange([("CLUSTER", "SLOTS")])
+        if not isinstance(reply, redis.RedisError):
+            return owners(reply, address)
+        attempted = f"asking {address} for the nodes of the cluster"
+        if "cluster support disabled" in str(reply):
+            raise ConfigError(
+                attempted,
+                found="it is no node of a cluster",
+                advice="Use a redis:// URL for one server.",
+            )
+        if error_word(reply) in _RIGHTS:
+            raise failure(attempted, message_of(reply))
+        raise NoServerError(str(reply))
+
+    def _retire(self, wanted: set[Address]) -> None:
+        """Nodes that left the cluster, or only follow now, keep no connections here."""
+        with self._lock:
+            gone = [self._nodes.pop(one) for one in list(self._nodes) if one not in wanted]
+        for node in gone:
+            node.close()
+
+    def _node(self, address: Address) -> ServerTransport:
+        with self._lock:
+            if address not in self._nodes:
+                self._nodes[address] = ServerTransport(self._config, address)
+            return self._nodes[address]
+
+
+def _explained(reply: Any, step: _Step) -> Any:
+    if error_word(reply) != "TRYAGAIN":
+        return reply
+    role = "importing" if step.asking else "asked"
+    return redis.exceptions.TryAgainError(f"{reply} (slot {step.part.slot}, {role} node {step.to})")
+
+
+def _is_outdated(reply: object) -> bool:
+    if isinstance(reply, list):
+        return any(error_word(item) in _OUTDATED for item in reply)
+    return error_word(reply) in _OUTDATED

@@ -1,0 +1,145 @@
+"""Which commands of a pipeline belong together in a cluster, and where they belong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.crc import key_slot
+
+from redis_state.backend.script import Command
+from redis_state.backend.transport import NoServerError, error_word, message_of
+from redis_state.url import Address
+
+_KEYLESS = frozenset(
+    {
+        "MULTI",
+        "EXEC",
+        "ASKING",
+        "WAIT",
+        "WAITAOF",
+        "INFO",
+        "ROLE",
+        "PING",
+        "TIME",
+        "DBSIZE",
+        "SCAN",
+        "CONFIG",
+        "CLUSTER",
+        "SCRIPT",
+        "ACL",
+        "COMMAND",
+    }
+)
+_SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Commands that go to one node on one connection: one, or all from `MULTI` to `EXEC`.
+
+    Attributes:
+        at: Where its first command stands in the pipeline.
+        slot: ``None`` if any node can answer.
+    """
+
+    commands: tuple[Command, ...]
+    at: int
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Where a reply sends commands to; `ask` for this one time only."""
+
+    slot: int
+    to: Address
+    ask: bool
+
+
+def split(commands: Sequence[Command]) -> list[Together]:
+    """The parts of a pipeline, in its order.
+
+    A command without a key, such as `WAIT`, speaks of the connection of the one before it.
+    """
+    found: list[Together] = []
+    slot: int | None = None
+    at = 0
+    while at < len(commands):
+        end = at + 1
+        if commands[at][0] == "MULTI":
+            end = next((n for n in range(at, len(commands)) if commands[n][0] == "EXEC"), at) + 1
+        part = tuple(commands[at:end])
+        slot = next((one for one in map(slot_of, part) if one is not None), slot)
+        found.append(Together(part, at, slot))
+        at = end
+    return found
+
+
+def slot_of(command: Command) -> int | None:
+    """Slot of a command's first key; ``None`` if it has none."""
+    key: str | bytes
+    if command[0] in _SCRIPTS:
+        if int(command[2]) == 0:
+            return None
+        key = command[3]
+    elif command[0] in _KEYLESS or len(command) < 2:
+        return None
+    else:
+        key = command[1]
+    return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:
+    """Where the first of the replies that sends elsewhere does.
+
+    Args:
+        source: Who answered: a node that does not know its own host leaves it out.
+    """
+    for reply in replies:
+        if error_word(reply) in ("ASK", "MOVED"):
+            word, slot, node = message_of(reply).split(" ")[:3]
+            host, _, port = node.rpartition(":")
+            return Redirect(int(slot), Address(host or source.host, int(port)), word == "ASK")
+    return None
+
+
+def owners(reply: Any, source: Address) -> dict[int, Address]:
+    """The master of each slot, from the answer to `CLUSTER SLOTS`.
+
+    Raises:
+        NoServerError: It is no such answer.
+    """
+    table: dict[int, Address] = {}
+    try:
+        for first, last, (host, port, *_), *_ in reply:
+            name = host.decode() if isinstance(host, bytes) else host
+            owner = Address(source.host if name in (None, "", "?") else name, int(port))
+            table.update(dict.fromkeys(range(int(first), int(last) + 1), owner))
+    except (TypeError, ValueError):
+        raise NoServerError(f"{source} answers no table of slots") from None
+    return table
+
+
+def texts_of(commands: Sequence[Command]) -> dict[str, str | bytes]:
+    """The scripts that a pipeline teaches, by their hash."""
+    found: dict[str, str | bytes] = {}
+    for name, *arguments in commands:
+        if name == "EVAL":
+            text = arguments[0]
+            raw = text.encode() if isinstance(text, str) else text
+            found[hashlib.sha1(raw, usedforsecurity=False).hexdigest()] = text
+    return found
+
+
+def taught(part: Together, texts: Mapping[str, str | bytes]) -> Together:
+    """The same with texts for hashes: its node was not taught what another one was."""
+    commands = tuple(
+        ("EVAL", texts[str(one[1])], *one[2:])
+        if one[0] == "EVALSHA" and str(one[1]) in texts
+        else one
+        for one in part.commands
+    )
+    return Together(commands, part.at, part.slot)

@@ -1,0 +1,91 @@
+"""The way to a server, or to the servers that make up one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import redis
+
+from redis_state.backend.connection import new_connections
+from redis_state.backend.script import Command
+from redis_state.config import Config
+from redis_state.url import Address
+
+
+class NoServerError(redis.ConnectionError):
+    """There is nobody to send to at the moment; the text says why and may be shown."""
+
+
+class Transport(Protocol):
+    """Sends pipelines once; whether they are sent again is for the caller to decide."""
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Write all commands in one go and read all replies, errors of the server among them.
+
+        Raises:
+            redis.RedisError: The connection failed: what was sent may or may not be applied.
+            RedisStateError: No repetition can help.
+        """
+
+    def parts(self) -> Sequence[Transport]:
+        """One for each server that holds a part of the keys."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class ServerTransport:
+    """One server.
+
+    Args:
+        address: ``None`` means the one of the URL.
+        anonymous: Whether to log in as nobody, and to choose no database.
+    """
+
+    def __init__(
+        self, config: Config, address: Address | None = None, *, anonymous: bool = False
+    ) -> None:
+        self._redis = new_connections(config, address, anonymous=anonymous)
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """As `Transport.exchange`, on one connection."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
+
+    def parts(self) -> Sequence[Transport]:
+        """Itself."""
+        return [self]
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._redis.close()
+
+
+def error_word(reply: object) -> str:
+    """First word of an error reply, as the server sent it; empty for anything else."""
+    return message_of(reply).partition(" ")[0] if isinstance(reply, redis.RedisError) else ""
+
+
+def message_of(error: redis.RedisError) -> str:
+    """The reply as the server sent it: redis-py cuts the first word off for those it knows."""
+    word = next((word for kind, word in _WORDS.items() if type(error) is kind), "")
+    text = str(error)
+    return text if not word or text.startswith(word) else f"{word} {text}"
+
+
+_WORDS: dict[type[redis.RedisError], str] = {
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.AskError: "ASK",
+    redis.exceptions.MovedError: "MOVED",
+}

@@ -1,0 +1,45 @@
+"""The URL grammar, on the vectors that the JVM adapter is tested on too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_state.errors import ConfigError
+from redis_state.url import Address, ClusterEndpoint, SentinelEndpoint, SocketEndpoint, parse_url
+
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
+    Path(__file__).parent.parent.joinpath("vectors", "urls.json").read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize("vector", VECTORS["good"] + VECTORS["pythonOnly"], ids=lambda v: v["text"])
+def test_a_url_is_read_and_written_in_full(vector: dict[str, str]) -> None:
+    found = parse_url(vector["text"])
+    assert found.url == vector["url"]
+    assert parse_url(found.url) == found
+
+
+@pytest.mark.parametrize("vector", VECTORS["bad"] + VECTORS["badForPython"], ids=lambda v: v["text"])
+def test_a_wrong_url_is_explained_and_not_repeated(vector: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_url(vector["text"])
+    assert vector["found"] in str(caught.value)
+    assert "geheim" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_no_more_servers_than_a_url_may_name() -> None:
+    with pytest.raises(ConfigError, match="more than 64 servers"):
+        parse_url("redis+cluster://" + ",".join(["h"] * 65))
+
+
+def test_what_the_forms_hold() -> None:
+    assert parse_url("redis+sentinel://a,b:1/m/2") == SentinelEndpoint(
+        (Address("a", 26379), Address("b", 1)), "m", 2, tls=False
+    )
+    assert parse_url("rediss+cluster://a") == ClusterEndpoint((Address("a", 6379),), tls=True)
+    assert parse_url("unix:///a/b?db=7") == SocketEndpoint("/a/b", 7)
