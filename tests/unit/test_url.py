@@ -14,16 +14,18 @@ from redis_state.url import Address, ClusterEndpoint, SentinelEndpoint, SocketEn
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).parent.parent.joinpath("vectors", "urls.json").read_text("utf-8")
 )
+GOOD = VECTORS["good"] + VECTORS["pythonOnly"]
+BAD = VECTORS["bad"] + VECTORS["badForPython"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["good"] + VECTORS["pythonOnly"], ids=lambda v: v["text"])
+@pytest.mark.parametrize("vector", GOOD, ids=lambda v: v["text"])
 def test_a_url_is_read_and_written_in_full(vector: dict[str, str]) -> None:
     found = parse_url(vector["text"])
     assert found.url == vector["url"]
     assert parse_url(found.url) == found
 
 
-@pytest.mark.parametrize("vector", VECTORS["bad"] + VECTORS["badForPython"], ids=lambda v: v["text"])
+@pytest.mark.parametrize("vector", BAD, ids=lambda v: v["text"])
 def test_a_wrong_url_is_explained_and_not_repeated(vector: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_url(vector["text"])

@@ -1,0 +1,144 @@
+"""The client in a cluster, while slots move and masters fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import ConfigError, UnavailableError
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
+from tests.topologies.conftest import Connect
+
+KEY = "{a}:k"
+
+
+class ActsOnSleep:
+    """A clock on which time passes only while somebody waits."""
+
+    def __init__(self, act: Callable[[int], None] | None = None) -> None:
+        self.sleeps = 0
+        self._now_s = 0.0
+        self._act = act
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def wall_ms(self) -> int:
+        return int(self._now_s * 1000)
+
+    def sleep_s(self, seconds: float) -> None:
+        self._now_s += max(seconds, 0.001)
+        self.sleeps += 1
+        if self._act is not None:
+            self._act(self.sleeps)
+
+
+def unwaiting(sleeps: int) -> None:
+    raise AssertionError(f"the client waited {sleeps} times")
+
+
+def write(client: Client, value: str) -> list[object]:
+    return client.transaction("writing", [("SET", KEY, value), ("GET", KEY)])
+
+
+def test_a_pipeline_over_several_slots_comes_back_in_order(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    keys = [f"{{{n}}}:k" for n in range(20)]
+    assert {cluster.owner_of(key) for key in keys} == {0, 1}
+    client = connect(url=cluster.url)
+    client.call("writing", [("SET", key, f"of {key}") for key in keys])
+    assert client.call("reading", [("GET", key) for key in keys]) == [
+        f"of {key}".encode() for key in keys
+    ]
+
+
+def test_a_script_that_a_pipeline_taught_one_node_runs_on_all(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    client = connect(url=cluster.url, clock=ActsOnSleep(unwaiting))
+    metas = [f"{{{n}}}:m" for n in range(20)]
+    calls = [(key, ("-", "-1", "")) for key in metas]
+    commands = script("open").many(calls)
+    first = client.call("opening", commands)
+    assert len(first) == 20
+    assert client.call("opening", commands) == first
+
+
+def test_ask_and_moved_are_followed_without_waiting(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    client = connect(url=cluster.url, clock=ActsOnSleep(unwaiting))
+    source = cluster.owner_of(KEY)
+    assert write(client, "first") == [b"OK", b"first"]
+    cluster.begin_migration(KEY, to=1 - source)
+    cluster.move_keys([KEY], source=source, to=1 - source)
+    assert write(client, "asked") == [b"OK", b"asked"]
+    assert client.call("reading", [("GET", KEY)]) == [b"asked"]
+    cluster.end_migration(KEY, to=1 - source)
+    assert write(client, "moved") == [b"OK", b"moved"]
+
+
+def test_try_again_is_waited_for_until_the_slot_has_moved(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    source = cluster.owner_of(KEY)
+
+    def act(sleeps: int) -> None:
+        if sleeps == 3:
+            cluster.end_migration(KEY, to=1 - source)
+
+    clock = ActsOnSleep(act)
+    client = connect(url=cluster.url, clock=clock)
+    client.call("writing", [("SET", KEY, "1")])
+    cluster.begin_migration(KEY, to=1 - source)
+    cluster.move_keys([KEY], source=source, to=1 - source)
+    client.transaction("writing both", [("MSET", KEY, "2", "{a}:new", "2")])
+    assert clock.sleeps == 3
+    assert client.call("reading", [("GET", "{a}:new")]) == [b"2"]
+
+
+def test_a_slot_left_half_migrated_past_the_deadline_is_named(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    source = cluster.owner_of(KEY)
+    client = connect(url=cluster.url, clock=ActsOnSleep(), deadline="3s")
+    client.call("writing", [("SET", KEY, "1")])
+    cluster.begin_migration(KEY, to=1 - source)
+    cluster.move_keys([KEY], source=source, to=1 - source)
+    with pytest.raises(UnavailableError, match=r"TRYAGAIN.*slot ") as caught:
+        client.call("writing both", [("MSET", KEY, "2", "{a}:new", "2")])
+    assert f"127.0.0.1:{cluster.masters[1 - source].port}" in str(caught.value)
+
+
+def test_the_fail_over_of_a_master_is_followed_within_one_call(connect: Connect) -> None:
+    with RedisCluster(masters=3, replicas=1) as cluster:
+        client = connect(url=cluster.url)
+        owner = cluster.owner_of(KEY)
+        assert write(client, "before") == [b"OK", b"before"]
+        with cluster.masters[owner].client() as direct:
+            assert direct.wait(1, 10_000) == 1
+        cluster.masters[owner].kill()
+        assert client.call("reading", [("GET", KEY)]) == [b"before"]
+        assert write(client, "after") == [b"OK", b"after"]
+        with cluster.replicas[owner][0].client() as direct:
+            assert direct.get(KEY) == b"after"
+
+
+def test_each_master_is_a_part(cluster: RedisCluster, connect: Connect) -> None:
+    client = connect(url=cluster.url)
+    client.call("writing", [("SET", f"{{{n}}}:k", "1") for n in range(20)])
+    sizes = [part.call("counting", [("DBSIZE",)])[0] for part in client.parts("counting")]
+    assert len(sizes) == 2
+    assert sum(sizes) == 20
+    assert all(sizes)
+
+
+def test_a_lone_server_is_no_cluster(redis_server: RedisServer, connect: Connect) -> None:
+    client = connect(url=redis_server.url.replace("redis://", "redis+cluster://"))
+    with pytest.raises(ConfigError, match="no node of a cluster"):
+        client.call("reading", [("GET", KEY)])
