@@ -1,4 +1,7 @@
-"""One bounded pass of `SCAN` over each server: for keys that nothing names. Nothing else in redis-state scans."""
+"""One bounded pass of `SCAN` over each server: for keys that nothing names.
+
+Nothing else in redis-state scans.
+"""
 
 from __future__ import annotations
 

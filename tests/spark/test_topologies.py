@@ -1,0 +1,112 @@
+"""Queries on a cluster and behind sentinels, whose servers fail and whose slots move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import redis_state
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.purge import purge
+from redis_state.config import parse
+from redis_state.ids import PartitionId, StoreId
+from tests.spark.streams import Streams
+from tests.spark.test_checkpoints import Job
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_sentinel import SentinelSet
+
+pytestmark = pytest.mark.spark
+
+PREFIX = "spark.sql.streaming.stateStore.redis."
+# An election takes seconds, and more where two cores run nine processes.
+DEADLINE = "60s"
+
+
+@pytest.fixture
+def use_url(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Sends the queries of one test elsewhere."""
+    names = [PREFIX + "url", PREFIX + "deadline"]
+    before = {name: str(spark.conf.get(name)) for name in names}
+
+    def use(url: str) -> None:
+        spark.conf.set(PREFIX + "url", url)
+        spark.conf.set(PREFIX + "deadline", DEADLINE)
+
+    yield use
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture
+def job(streams: Streams) -> Job:
+    return Job(streams)
+
+
+def run(job: Job, batches: int) -> None:
+    job.feed(batches)
+    job.run()
+    job.check()
+
+
+def gen_of(url: str) -> str:
+    with redis_state.connect(url, deadline=DEADLINE) as reader:
+        (query,) = reader.queries()
+    return query.gen
+
+
+def meta_of(url: str, *, partition: int = 0) -> str:
+    return keys.meta(PartitionId(StoreId(gen_of(url), 0, "default", ""), partition))
+
+
+def read(url: str) -> dict[str, dict[str, object]]:
+    with redis_state.connect(url, deadline=DEADLINE) as reader:
+        rows = reader.query(gen_of(url)).operator(0).items()
+        return {key["k"]: value for key, value in rows}
+
+
+def test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged(
+    job: Job, use_url: Callable[[str], None]
+) -> None:
+    with RedisCluster(masters=2) as cluster:
+        use_url(cluster.url)
+        run(job, 3)
+        for partition in (0, 1):
+            meta = meta_of(cluster.url, partition=partition)
+            cluster.move_slot(meta, to=1 - cluster.owner_of(meta))
+        run(job, 3)
+        assert len(read(cluster.url)) == 5
+        client = Client(parse({"url": cluster.url, "deadline": DEADLINE}))
+        purge(client, gen_of(cluster.url))
+        client.close()
+        assert cluster.keys() == []
+
+
+def test_a_query_goes_on_when_a_master_of_the_cluster_fails(
+    job: Job, use_url: Callable[[str], None]
+) -> None:
+    with RedisCluster(masters=3, replicas=1) as cluster:
+        use_url(cluster.url)
+        run(job, 2)
+        failing = cluster.owner_of(meta_of(cluster.url))
+        with cluster.masters[failing].client() as direct:
+            assert direct.wait(1, 10_000) == 1
+        cluster.masters[failing].kill()
+        run(job, 2)
+        live = cluster.masters[(failing + 1) % 3]
+        assert len(read(f"redis+cluster://127.0.0.1:{live.port}")) == 5
+
+
+def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[[str], None]) -> None:
+    with SentinelSet() as sentinels:
+        use_url(sentinels.url)
+        run(job, 2)
+        sentinels.await_replicas()
+        with sentinels.servers[0].client() as direct:
+            direct.set("last", "1")
+            assert direct.wait(1, 10_000) == 1
+        sentinels.servers[0].kill()
+        run(job, 2)
+        assert len(read(sentinels.url)) == 5
