@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from redis_state.errors import (
     ConfigError,
     FormatError,
@@ -12,42 +14,72 @@ from redis_state.errors import (
     StateError,
 )
 
-_TRANSIENT = frozenset(
-    {
-        "LOADING",
-        "BUSY",
-        "TRYAGAIN",
-        "CLUSTERDOWN",
-        "MASTERDOWN",
-        "MOVED",
-        "ASK",
-        "READONLY",
-        "NOREPLICAS",
-        # A pipeline makes its script known first, so sending it again helps.
-        "NOSCRIPT",
-    }
-)
-_FULL = frozenset({"OOM", "MISCONF"})
-_PERMISSION = frozenset({"NOPERM", "WRONGPASS", "NOAUTH"})
+
+class ReplyClass(Enum):
+    """What an error reply asks of us; docs/errors.md has the table."""
+
+    TRANSIENT = "transient"
+    """Waiting and sending again helps."""
+    SCRIPT = "script"
+    """The server forgot a script; a pipeline makes it known first, so sending again helps."""
+    FULL = "full"
+    """Out of memory, or disk: nothing partial stays."""
+    PERMISSION = "permission"
+    """The user lacks a right."""
+    PROGRAMMING = "programming"
+    """Nothing helps."""
+
+
+_WORDS = {
+    "LOADING": ReplyClass.TRANSIENT,
+    "BUSY": ReplyClass.TRANSIENT,
+    "TRYAGAIN": ReplyClass.TRANSIENT,
+    "CLUSTERDOWN": ReplyClass.TRANSIENT,
+    "MASTERDOWN": ReplyClass.TRANSIENT,
+    "MOVED": ReplyClass.TRANSIENT,
+    "ASK": ReplyClass.TRANSIENT,
+    "READONLY": ReplyClass.TRANSIENT,
+    "NOREPLICAS": ReplyClass.TRANSIENT,
+    "NOSCRIPT": ReplyClass.SCRIPT,
+    "OOM": ReplyClass.FULL,
+    "MISCONF": ReplyClass.FULL,
+    "NOPERM": ReplyClass.PERMISSION,
+    "WRONGPASS": ReplyClass.PERMISSION,
+    "NOAUTH": ReplyClass.PERMISSION,
+}
+_FULL_IN_SCRIPT = "OOM command not allowed"
 # What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
+_ABORTED = "EXECABORT"
+
+
+def class_of(message: str) -> ReplyClass:
+    """The class of an error reply."""
+    word = message.split(" ", 1)[0]
+    if word == _ABORTED:
+        return class_of(message.partition(": ")[2])
+    if _FULL_IN_SCRIPT in message:
+        return ReplyClass.FULL
+    if any(text in message for text in _PERMISSION_IN_SCRIPT):
+        return ReplyClass.PERMISSION
+    return _WORDS.get(word, ReplyClass.PROGRAMMING)
 
 
 def is_transient(message: str) -> bool:
-    """Whether waiting and sending again helps."""
-    return message.split(" ", 1)[0] in _TRANSIENT
+    """Whether sending again helps."""
+    return class_of(message) in (ReplyClass.TRANSIENT, ReplyClass.SCRIPT)
 
 
 def failure(attempted: str, message: str) -> RedisStateError:
     """The named error for an error reply that is final."""
-    word = message.split(" ", 1)[0]
     found = f"the server answers '{message[:200]}'"
-    if word in _FULL or "OOM command not allowed" in message:
-        return FullError(attempted, found=found)
-    if word in _PERMISSION or any(text in message for text in _PERMISSION_IN_SCRIPT):
-        return ConfigError(
-            attempted, found=found, kind=Kind.PERMISSION, advice="Give the user that right."
-        )
+    match class_of(message):
+        case ReplyClass.FULL:
+            return FullError(attempted, found=found)
+        case ReplyClass.PERMISSION:
+            return ConfigError(
+                attempted, found=found, kind=Kind.PERMISSION, advice="Give the user that right."
+            )
     return InternalError(attempted, found=found)
 
 

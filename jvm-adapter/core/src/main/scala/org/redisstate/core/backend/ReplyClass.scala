@@ -7,7 +7,7 @@ import org.redisstate.core.errors.{
   RedisStateException
 }
 
-/** What an error reply means for the caller: the one table of it. */
+/** What an error reply means for the caller: the table of docs/errors.md. */
 sealed trait ReplyClass
 
 object ReplyClass {
@@ -39,12 +39,15 @@ object ReplyClass {
   private val full = Set("OOM", "MISCONF")
   private val permission = Set("NOPERM", "WRONGPASS", "NOAUTH")
 
+  /** What Redis 6.2 and 7.0, and newer ones, say of a command inside a script. */
+  private val permissionInScript = Seq("user executing the script can't run", "ACL failure")
+
   def of(message: String): ReplyClass = {
     val word = message.takeWhile(_ != ' ')
     if (transient(word)) Transient
     else if (full(word) || message.contains("OOM command not allowed")) Full
     else if (word == "NOSCRIPT") NoScript
-    else if (permission(word) || message.contains("ACL failure")) Permission
+    else if (permission(word) || permissionInScript.exists(message.contains)) Permission
     else if (word == "EXECABORT") of(message.split(": ").lift(1).getOrElse(""))
     else Programming
   }
