@@ -77,7 +77,7 @@ def connect(url: str, **options: object) -> Reader:
     """Prepare to read state; the first call connects.
 
     Args:
-        url: ``redis://host[:port][/database]`` or ``rediss://…``.
+        url: ``redis://host[:port][/database]`` or any other of docs/topologies.md.
         options: As `redis_state.configure`, by their names in Python.
 
     Raises:

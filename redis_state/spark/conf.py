@@ -31,7 +31,7 @@ def configure(target: Target, *, url: str, **options: object) -> Target:
 
     Args:
         target: A `SparkSession.Builder`, a `SparkConf` or a dict of Spark configuration.
-        url: ``redis://host:port/db`` or ``rediss://…``, without user name and password.
+        url: Server, as docs/topologies.md says, without user name and password.
         **options: Options of `docs/configuration.md` in snake case: ``password_file=…``,
             ``tls_ca_file=…``, ``versions_to_retain=20``.
 

@@ -16,6 +16,27 @@ from tests.support.redis_sentinel import SentinelSet
 Connect = Callable[..., Client]
 
 
+class ActsOnSleep:
+    """A clock on which time passes only while somebody waits."""
+
+    def __init__(self, act: Callable[[int], None] | None = None) -> None:
+        self.sleeps = 0
+        self._now_s = 0.0
+        self._act = act
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def wall_ms(self) -> int:
+        return int(self._now_s * 1000)
+
+    def sleep_s(self, seconds: float) -> None:
+        self._now_s += max(seconds, 0.001)
+        self.sleeps += 1
+        if self._act is not None:
+            self._act(self.sleeps)
+
+
 @pytest.fixture
 def cluster() -> Iterator[RedisCluster]:
     """Two masters without replicas: slots can be moved."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from redis_state.backend.client import Client
@@ -11,30 +9,9 @@ from redis_state.backend.script import script
 from redis_state.errors import ConfigError, UnavailableError
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
-from tests.topologies.conftest import Connect
+from tests.topologies.conftest import ActsOnSleep, Connect
 
 KEY = "{a}:k"
-
-
-class ActsOnSleep:
-    """A clock on which time passes only while somebody waits."""
-
-    def __init__(self, act: Callable[[int], None] | None = None) -> None:
-        self.sleeps = 0
-        self._now_s = 0.0
-        self._act = act
-
-    def monotonic_s(self) -> float:
-        return self._now_s
-
-    def wall_ms(self) -> int:
-        return int(self._now_s * 1000)
-
-    def sleep_s(self, seconds: float) -> None:
-        self._now_s += max(seconds, 0.001)
-        self.sleeps += 1
-        if self._act is not None:
-            self._act(self.sleeps)
 
 
 def unwaiting(sleeps: int) -> None:

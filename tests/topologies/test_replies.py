@@ -1,0 +1,131 @@
+"""Each class of error replies, from servers in the state that makes them say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from redis_state.backend.script import script
+from redis_state.errors import FullError
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.waiting import wait_until
+from tests.topologies.conftest import ActsOnSleep, Connect
+
+WRITE = ("SET", "k", "written")
+Start = Callable[..., RedisServer]
+
+
+def cured(cure: Callable[[], object]) -> ActsOnSleep:
+    """A clock on which the third wait brings the cure."""
+    return ActsOnSleep(lambda sleeps: cure() if sleeps == 3 else None)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "word"),
+    [
+        (WRITE, {}, "READONLY"),
+        (("GET", "k"), {"replica-serve-stale-data": "no"}, "MASTERDOWN"),
+    ],
+)
+def test_a_replica_is_waited_for_until_it_is_a_master(
+    start_redis: Start,
+    connect: Connect,
+    command: tuple[str, ...],
+    options: dict[str, str],
+    word: str,
+) -> None:
+    server = start_redis(options=options)
+    with server.client() as direct:
+        direct.replicaof("127.0.0.1", free_port())
+        with pytest.raises(redis.RedisError) as refused:
+            direct.execute_command(*command)
+        assert type(refused.value).__name__.upper().startswith(word)
+        clock = cured(lambda: direct.replicaof("NO", "ONE"))
+        connect(url=server.url, clock=clock).call("asking", [command])
+    assert clock.sleeps == 3
+
+
+def test_missing_replicas_are_waited_for(redis_server: RedisServer, connect: Connect) -> None:
+    with redis_server.client() as direct:
+        direct.config_set("min-replicas-to-write", 1)
+        clock = cured(lambda: direct.config_set("min-replicas-to-write", 0))
+        connect(url=redis_server.url, clock=clock).transaction("writing", [WRITE])
+        assert clock.sleeps == 3
+        assert direct.get("k") == b"written"
+
+
+@contextmanager
+def endless_script(server: RedisServer) -> Iterator[None]:
+    with server.client() as client:
+        client.config_set("lua-time-limit", 5)
+        connection = client.connection_pool.get_connection()
+        connection.send_command("EVAL", "while true do end", "0")
+        yield
+        connection.disconnect()
+
+
+def test_a_busy_server_is_waited_for(redis_server: RedisServer, connect: Connect) -> None:
+    with endless_script(redis_server), redis_server.client() as direct:
+        clock = cured(direct.script_kill)
+        connect(url=redis_server.url, clock=clock).transaction("writing", [WRITE])
+        assert clock.sleeps == 3
+        assert direct.get("k") == b"written"
+
+
+def test_a_slot_that_nobody_serves_is_waited_for(cluster: RedisCluster, connect: Connect) -> None:
+    slot = key_slot(b"k")
+    with cluster.masters[cluster.owner_of("k")].client() as direct:
+        clock = cured(lambda: direct.execute_command("CLUSTER", "ADDSLOTS", slot))
+        client = connect(url=cluster.url, clock=clock)
+        client.call("reading", [("GET", "k")])
+        direct.execute_command("CLUSTER", "DELSLOTS", slot)
+        client.transaction("writing", [WRITE])
+        assert clock.sleeps >= 3
+        assert direct.get("k") == b"written"
+
+
+def test_a_forgotten_script_is_sent_again(redis_server: RedisServer, connect: Connect) -> None:
+    client = connect(url=redis_server.url, clock=ActsOnSleep())
+    step = script("open")
+    arguments = (["{p}:m"], ["-", "-1", ""])
+    first = client.script("opening", step, *arguments)
+    with redis_server.client() as direct:
+        direct.script_flush()
+    assert client.script("opening", step, *arguments) == first
+    assert client.round_trips == 4
+
+
+def test_a_full_memory_fails_at_once(start_redis: Start, connect: Connect) -> None:
+    server = start_redis(maxmemory="3mb")
+    client = connect(url=server.url, clock=ActsOnSleep())
+    with server.client() as direct:
+        direct.config_set("maxmemory", "1mb")
+        with pytest.raises(FullError, match="OOM"):
+            client.transaction("writing", [WRITE, ("SET", "k2", "written")])
+        assert direct.exists("k", "k2") == 0
+
+
+def test_a_disk_that_takes_nothing_fails_at_once(
+    start_redis: Start, connect: Connect, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    server = start_redis(options={"dir": str(folder), "save": "3600 1"})
+    folder.rmdir()
+    with server.client() as direct:
+        direct.set("there", "1")
+        direct.bgsave()
+        wait_until(
+            lambda: direct.info("persistence")["rdb_last_bgsave_status"] == "err",
+            "the save to fail",
+        )
+        client = connect(url=server.url, clock=ActsOnSleep())
+        with pytest.raises(FullError, match="MISCONF"):
+            client.transaction("writing", [WRITE])
+        assert direct.exists("k") == 0
