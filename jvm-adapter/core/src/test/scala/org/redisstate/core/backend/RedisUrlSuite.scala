@@ -36,7 +36,8 @@ final class RedisUrlSuite extends AnyFunSuite {
 
   test("no more servers than a URL may name") {
     val error =
-      intercept[ConfigException](RedisUrl.parse("redis+cluster://" + Seq.fill(65)("h").mkString(",")))
+      intercept[ConfigException](
+        RedisUrl.parse("redis+cluster://" + Seq.fill(65)("h").mkString(",")))
     assert(error.getMessage.contains("more than 64 servers"))
   }
 }

@@ -11,7 +11,8 @@ final class ReplyClassSuite extends AnyFunSuite {
     ReplyClass.NoScript -> "script",
     ReplyClass.Full -> "full",
     ReplyClass.Permission -> "permission",
-    ReplyClass.Programming -> "programming")
+    ReplyClass.Programming -> "programming"
+  )
 
   test("a reply has its class") {
     Vectors.objects(Vectors.read("replies")).foreach { vector =>

@@ -55,7 +55,7 @@ class OptionTableSuite extends AnyFunSuite {
             }
             assert(value.contains(expected), name)
           }
-          assert(RedisStateConf(confs, 100).connection.url.port > 0)
+          assert(RedisStateConf(confs, 100).connection.url.addresses.nonEmpty)
       }
     }
   }
