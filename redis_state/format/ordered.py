@@ -79,16 +79,11 @@ def write(
     """
     fields: dict[str, bytes] = {}
     firsts: list[bytes] = []
-    pack = _packers.pack
     raw_bytes = 0
-    for part, values in _parts(keys, rows):
-        flat: list[bytes | None] = [None] * (2 * len(part))
-        flat[::2] = part
-        flat[1::2] = _ends(part, values, appended) if appended else values
-        payload = pack(flat)
+    for first, payload in _payloads(keys, rows, appended):
         name = block_name(len(firsts))
         fields[name] = block.encode(ident, name, payload)
-        firsts.append(part[0])
+        firsts.append(first)
         raw_bytes += len(payload)
     head = Header(
         families=None if family is None else (family,),
@@ -109,6 +104,31 @@ def write(
     return Written(fields, entry, raw_bytes)
 
 
+def _payloads(
+    keys: Sequence[bytes], rows: Rows, appended: Mapping[bytes, bytes | bytearray]
+) -> Iterator[tuple[bytes, bytes]]:
+    """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
+    for start in range(0, len(keys), ROWS_A_BUCKET):
+        part = keys[start : start + ROWS_A_BUCKET]
+        values: list[Any] = [rows[key] for key in part]
+        if appended:
+            values = _ends(part, values, appended)
+        payload = _packed(part, values)
+        if len(payload) <= BYTES_A_BUCKET:
+            yield part[0], payload
+        else:
+            for low, high in _cuts(part, values):
+                yield part[low], _packed(part[low:high], values[low:high])
+
+
+def _packed(keys: Sequence[bytes], values: Sequence[Any]) -> bytes:
+    flat: list[Any] = [None] * (2 * len(keys))
+    flat[::2] = keys
+    flat[1::2] = values
+    payload: bytes = _packers.pack(flat)
+    return payload
+
+
 def _ends(
     keys: Sequence[bytes], values: list[Any], appended: Mapping[bytes, bytes | bytearray]
 ) -> list[Any]:
@@ -118,33 +138,16 @@ def _ends(
     ]
 
 
-def _parts(keys: Sequence[bytes], rows: Rows) -> Iterator[tuple[Sequence[bytes], list[Any]]]:
-    """Keys and values of each block: about 128 rows or 16 KiB, whichever comes first."""
-    for start in range(0, len(keys), ROWS_A_BUCKET):
-        part = keys[start : start + ROWS_A_BUCKET]
-        values = [rows[key] for key in part]
-        size = sum(map(len, part)) + _ROW_BYTES * len(part)
-        try:
-            size += sum(map(len, values))  # type: ignore[arg-type]  # the rare None raises
-        except TypeError:
-            size += sum(len(value or b"") for value in values)
-        if size <= BYTES_A_BUCKET:
-            yield part, values
-        else:
-            yield from _cut(part, values)
-
-
-def _cut(
-    keys: Sequence[bytes], values: Sequence[bytes | None]
-) -> Iterator[tuple[Sequence[bytes], list[Any]]]:
+def _cuts(keys: Sequence[bytes], values: Sequence[Any]) -> Iterator[tuple[int, int]]:
     first, size = 0, 0
     for at, (key, value) in enumerate(zip(keys, values, strict=True)):
-        own = len(key) + len(value or b"") + _ROW_BYTES
+        data = value.data if type(value) is msgpack.ExtType else value or b""
+        own = len(key) + len(data) + _ROW_BYTES
         if at > first and size + own > BYTES_A_BUCKET:
-            yield keys[first:at], list(values[first:at])
+            yield first, at
             first, size = at, 0
         size += own
-    yield keys[first:], list(values[first:])
+    yield first, len(keys)
 
 
 @dataclass(frozen=True, slots=True)
