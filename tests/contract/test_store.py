@@ -1,23 +1,39 @@
-"""The Python store on a real server: what each operation promises."""
+"""The contract of the Python store, over the model in plain dictionaries and over Redis."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from redis_state import config, keys
-from redis_state.codec import RAW
 from redis_state.errors import ConflictError, Kind, StateError, UsageError
-from tests.contract.store_support import NewProvider, new_providers
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from tests.contract.store_model import ModelProvider, World
+from tests.contract.store_support import new_providers
 from tests.support.redis_server import RedisServer
 
+NewProvider = Callable[..., Any]
 
-@pytest.fixture
-def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
-    with new_providers(shared_redis_server.url) as new:
-        yield new
+
+@pytest.fixture(params=["model", "redis"])
+def new_provider(
+    request: pytest.FixtureRequest, shared_redis_server: RedisServer
+) -> Iterator[NewProvider]:
+    """Makes providers of one checkpoint, as processes of the runs that are named."""
+    if request.param == "redis":
+        with new_providers(shared_redis_server.url) as new:
+            yield new
+        return
+    world: World = {}
+    name = uuid.uuid4().hex
+
+    def new_model(*, run: str = "run-1", **options: Any) -> ModelProvider:
+        id_ = StateStoreProviderId(StateStoreId(name, 0, 0), run)
+        return ModelProvider(id_, world, **options)
+
+    yield new_model
 
 
 def test_a_committed_version_is_read_by_another_process_and_keeps(
@@ -143,51 +159,51 @@ def test_a_newer_run_fences_the_older_one(new_provider: NewProvider) -> None:
     assert new_provider().get_read_store(2).get("a") == "new"
 
 
-def test_a_cold_process_reads_blocks_as_they_are_needed(new_provider: NewProvider) -> None:
-    provider = new_provider(codec=RAW)
-    rows = {b"%06d" % number: random.Random(number).randbytes(64) for number in range(40_000)}
-    store = provider.get_store(0)
-    for key, value in rows.items():
-        store.put(key, value)
-    store.commit()
-    cold = new_provider(codec=RAW).get_read_store(1)
-    before = cold.metrics
-    assert cold.get(b"000077") == rows[b"000077"]
-    one = cold.metrics
-    assert one.memory_bytes < before.memory_bytes + 64 * 1024
-    assert one.custom["round_trips"] == before.custom["round_trips"] + 1
-    keys = list(rows)
-    random.Random(1).shuffle(keys)
-    assert all(cold.get(key) == rows[key] for key in keys)
-    assert cold.metrics.custom["round_trips"] < before.custom["round_trips"] + 80
-    assert cold.get(b"missing") is None
-
-
-def test_many_small_versions_are_loaded_in_few_round_trips(new_provider: NewProvider) -> None:
+def test_of_two_attempts_of_a_run_the_last_one_counts(new_provider: NewProvider) -> None:
     provider = new_provider()
-    for version in range(30):
-        store = provider.get_store(version)
-        store.put(version, version)
-        store.commit()
-    cold = new_provider().get_read_store(30)
-    assert cold.metrics.custom["round_trips"] <= 6
-    assert dict(cold.iterator()) == {number: number for number in range(30)}
+    one, other = provider.get_store(0), new_provider().get_store(0)
+    one.put("a", 1)
+    other.put("a", 2)
+    assert (one.commit(), other.commit()) == (1, 1)
+    assert new_provider().get_read_store(1).get("a") == 2
+    late = provider.get_store(0)
+    late.put("a", 3)
+    new_provider().get_store(1)
+    with pytest.raises(ConflictError):
+        late.commit()
+    assert new_provider().get_read_store(1).get("a") == 2
 
 
-def test_what_is_ephemeral_expires_unless_it_is_maintained(
-    new_provider: NewProvider, shared_redis_server: RedisServer
-) -> None:
-    options = config.parse({"url": shared_redis_server.url, "ephemeral": True})
-    provider = new_provider(config=options)
-    store = provider.get_store(0)
+def test_a_batch_that_is_run_again_gives_the_same_version(new_provider: NewProvider) -> None:
+    for _ in range(3):
+        provider = new_provider()
+        store = provider.get_store(0)
+        store.put("a", (store.get("a") or 0) + 1)
+        assert store.commit() == 1
+    assert provider.get_store(1).get("a") == 1
+    assert provider.latest() == 1
+
+
+def test_a_new_run_at_version_0_begins_anew(new_provider: NewProvider) -> None:
+    store = new_provider(run="first").get_store(0)
     store.put("a", 1)
     store.commit()
-    with shared_redis_server.client() as raw:
-        gen = raw.hget(keys.names(), keys.name_field(provider.id.store_id.checkpoint)).decode()
-        of_it = [key for key in raw.scan_iter(count=1000) if gen.encode() in key]
-        assert len(of_it) == 3
-        for key in of_it:
-            assert raw.pttl(key) > 0
-            raw.pexpire(key, 1000)
-        provider.do_maintenance()
-        assert all(raw.pttl(key) > 60_000 for key in of_it)
+    anew = new_provider(run="second").get_store(0)
+    assert list(anew.iterator()) == []
+    assert new_provider().get_read_store(1).get("a") == 1, "nothing was changed yet"
+    anew.put("b", 2)
+    with pytest.raises(StateError):
+        new_provider().get_read_store(1)
+    anew.commit()
+    assert dict(new_provider().get_read_store(1).iterator()) == {"b": 2}
+
+
+def test_a_commit_without_changes_is_a_version(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    for version in range(3):
+        assert provider.get_store(version).commit() == version + 1
+    store = provider.get_store(3)
+    store.put("a", None)
+    store.commit()
+    assert dict(new_provider().get_read_store(4).iterator()) == {"a": None}
+    assert list(new_provider().get_read_store(3).iterator()) == []

@@ -1,0 +1,69 @@
+"""What the Python store keeps to on a server beyond the contract: round trips and expiries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from redis_state import config, keys
+from redis_state.codec import RAW
+from tests.contract.store_support import NewProvider, new_providers
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture
+def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
+    with new_providers(shared_redis_server.url) as new:
+        yield new
+
+
+def test_a_cold_process_reads_blocks_as_they_are_needed(new_provider: NewProvider) -> None:
+    provider = new_provider(codec=RAW)
+    rows = {b"%06d" % number: random.Random(number).randbytes(64) for number in range(40_000)}
+    store = provider.get_store(0)
+    for key, value in rows.items():
+        store.put(key, value)
+    store.commit()
+    cold = new_provider(codec=RAW).get_read_store(1)
+    before = cold.metrics
+    assert cold.get(b"000077") == rows[b"000077"]
+    one = cold.metrics
+    assert one.memory_bytes < before.memory_bytes + 64 * 1024
+    assert one.custom["round_trips"] == before.custom["round_trips"] + 1
+    keys = list(rows)
+    random.Random(1).shuffle(keys)
+    assert all(cold.get(key) == rows[key] for key in keys)
+    assert cold.metrics.custom["round_trips"] < before.custom["round_trips"] + 80
+    assert cold.get(b"missing") is None
+
+
+def test_many_small_versions_are_loaded_in_few_round_trips(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    for version in range(30):
+        store = provider.get_store(version)
+        store.put(version, version)
+        store.commit()
+    cold = new_provider().get_read_store(30)
+    assert cold.metrics.custom["round_trips"] <= 6
+    assert dict(cold.iterator()) == {number: number for number in range(30)}
+
+
+def test_what_is_ephemeral_expires_unless_it_is_maintained(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    options = config.parse({"url": shared_redis_server.url, "ephemeral": True})
+    provider = new_provider(config=options)
+    store = provider.get_store(0)
+    store.put("a", 1)
+    store.commit()
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(provider.id.store_id.checkpoint)).decode()
+        of_it = [key for key in raw.scan_iter(count=1000) if gen.encode() in key]
+        assert len(of_it) == 3
+        for key in of_it:
+            assert raw.pttl(key) > 0
+            raw.pexpire(key, 1000)
+        provider.do_maintenance()
+        assert all(raw.pttl(key) > 60_000 for key in of_it)
