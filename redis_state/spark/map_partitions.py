@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from redis_state import config as options_table
 from redis_state.backend.client import Client
-from redis_state.codec import MSGPACK, Codec
+from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.protocol.runs import check_name
@@ -111,7 +111,8 @@ def map_partitions_with_state_store(
         )
     finally:
         client.close()
-    task = PartitionTask(batch, config, codec, func, format_)
+    ours = codec is MSGPACK or codec is RAW
+    task = PartitionTask(batch, config, codec.name if ours else codec, func, format_)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)

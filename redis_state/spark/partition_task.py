@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
-from redis_state.codec import Codec
+from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, RedisStateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -29,6 +29,7 @@ _MAINTAINED_EVERY = 8
 _CLIENTS_MAX = 4
 
 log = logging.getLogger(__name__)
+_CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
 _clients: dict[Config, Client] = {}
 
 
@@ -84,11 +85,16 @@ Function = Callable[[BatchStore, Iterator[Any]], "Iterable[Any] | None"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """Runs a function over the rows of one partition; travels to the tasks."""
+    """Runs a function over the rows of one partition; travels to the tasks.
+
+    Attributes:
+        codec: By its name if it is one of ours: the store has short ways for those, which it knows
+            by their identity.
+    """
 
     batch: Batch
     config: Config
-    codec: Codec
+    codec: Codec | str
     function: Function
     format: RowFormat
 
@@ -151,7 +157,7 @@ class PartitionTask:
         return StateStoreProvider(
             StateStoreProviderId(self.batch.store_id(partition), run.run_id),
             config=self.config,
-            codec=self.codec,
+            codec=_CODECS[self.codec] if isinstance(self.codec, str) else self.codec,
             run=run,
             client=client,
         )

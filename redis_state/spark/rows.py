@@ -59,7 +59,7 @@ class RowFormat:
     def _frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
         import pyarrow as pa
 
-        frame = batch.to_pandas(date_as_object=True)
+        frame: pd.DataFrame = batch.to_pandas(date_as_object=True)
         for field in batch.schema:
             if pa.types.is_timestamp(field.type) and field.type.tz is not None:
                 local = frame[field.name].dt.tz_convert(self.time_zone).dt.tz_localize(None)
