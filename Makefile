@@ -129,12 +129,14 @@ demo: build redis ## A streaming job that is killed half way and still ends righ
 	@$(PY) -m demo
 
 .PHONY: bench
-bench: build jvm-test-build redis ## Compare with Spark's own providers; the full tables (40 minutes)
-	@$(PY) -m tests.bench
+bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (45 minutes)
+	@$(PY) -m tests.bench $(BENCH_ARGS)
+	@$(PY) -m tests.bench.python_store $(BENCH_ARGS)
+	@$(PY) -m tests.bench.map_partitions $(BENCH_ARGS)
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 4 minutes
-	@$(PY) -m tests.bench --quick
+	@$(PY) -m tests.bench --quick $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built, the environments included
