@@ -16,6 +16,9 @@ _ESCAPED = b"\0\xff"
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 _INT_BYTES_MAX = 8
 _DEPTH_MAX = 32
+_TAGS = {size: bytes([ZERO + size]) for size in range(-_INT_BYTES_MAX, _INT_BYTES_MAX + 1)}
+_SMALL_MAX = 255
+_SMALL = [bytes([ZERO]), *(bytes([ZERO + 1, value]) for value in range(1, _SMALL_MAX + 1))]
 _SIGN = 1 << 63
 _ALL = (1 << 64) - 1
 _DOUBLE = struct.Struct(">d")
@@ -72,13 +75,11 @@ def _encode(value: Any, depth: int) -> bytes:
         return b"\x30" + _utf8(value).replace(END, _ESCAPED) + END
     if kind is int:
         return _encode_int(value)
+    if kind is tuple or kind is list:
+        return _encode_items(value, depth + 1)
     if kind is bytes:
         escaped: bytes = value.replace(END, _ESCAPED)
         return b"\x28" + escaped + END
-    if kind is tuple or kind is list:
-        if depth == _DEPTH_MAX:
-            raise _unencodable(value, f"it is nested more than {_DEPTH_MAX} levels deep")
-        return b"\x38" + b"".join([_encode(item, depth + 1) for item in value]) + END
     if value is None:
         return b"\x01"
     if kind is bool:
@@ -87,7 +88,7 @@ def _encode(value: Any, depth: int) -> bytes:
         return _encode_float(value)
     if kind is dict:
         if depth == _DEPTH_MAX:
-            raise _unencodable(value, f"it is nested more than {_DEPTH_MAX} levels deep")
+            raise _too_deep(value)
         items: list[tuple[bytes, bytes]] = [
             (_encode(k, depth + 1), _encode(v, depth + 1)) for k, v in value.items()
         ]
@@ -95,14 +96,29 @@ def _encode(value: Any, depth: int) -> bytes:
     raise _unencodable(value)
 
 
+def _encode_items(items: Any, depth: int) -> bytes:
+    """A tuple or list; what it mostly holds is encoded without a further call."""
+    if depth > _DEPTH_MAX:
+        raise _too_deep(items)
+    parts = [b"\x38"]
+    for item in items:
+        if type(item) is str:
+            parts.append(b"\x30" + _utf8(item).replace(END, _ESCAPED) + END)
+        else:
+            parts.append(_encode_int(item) if type(item) is int else _encode(item, depth))
+    parts.append(END)
+    return b"".join(parts)
+
+
 def _encode_int(value: int) -> bytes:
+    if 0 <= value <= _SMALL_MAX:
+        return _SMALL[value]
     if not _INT_MIN <= value <= _INT_MAX:
         raise _unencodable(value, "it is a whole number of more than 64 bits")
-    size = (value.bit_length() + 7) // 8
+    size = (value.bit_length() + 7) >> 3
     if value >= 0:
-        return bytes([ZERO + size]) + value.to_bytes(size, "big")
-    size = ((-value).bit_length() + 7) // 8
-    return bytes([ZERO - size]) + (value + (1 << 8 * size) - 1).to_bytes(size, "big")
+        return _TAGS[size] + value.to_bytes(size, "big")
+    return _TAGS[-size] + (value + (1 << 8 * size) - 1).to_bytes(size, "big")
 
 
 def _encode_float(value: float) -> bytes:
@@ -149,7 +165,12 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 def _decode_items(data: bytes, at: int, depth: int, tag: int) -> tuple[Any, int]:
     items: list[Any] = []
-    while data[at : at + 1] != END:
+    size = len(data)
+    while True:
+        if at >= size:
+            raise _bad("it ends early, or is nested too deep")
+        if not data[at]:
+            break
         item, at = _decode(data, at, depth + 1)
         items.append(item)
     if tag == TUPLE:
@@ -172,11 +193,17 @@ def _decode_int(data: bytes, at: int, size: int) -> tuple[int, int]:
 
 def _escaped(data: bytes, at: int) -> tuple[bytes, int]:
     end = data.find(END, at)
+    if end >= 0 and data[end + 1 : end + 2] != b"\xff":
+        return data[at:end], end + 1
     while end >= 0 and data[end + 1 : end + 2] == b"\xff":
         end = data.find(END, end + 2)
     if end < 0:
         raise _bad("it ends early")
     return data[at:end].replace(_ESCAPED, END), end + 1
+
+
+def _too_deep(value: object) -> UsageError:
+    return _unencodable(value, f"it is nested more than {_DEPTH_MAX} levels deep")
 
 
 def _unencodable(value: object, found: str = "") -> UsageError:
