@@ -21,7 +21,8 @@ from redis_state.format.ordered import (
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import checksum, read_header
 from redis_state.ids import EMPTY, Pin
-from redis_state.local_state import Base, History, Layer, LocalVersion, compacted
+from redis_state.local_base import Base
+from redis_state.local_state import History, Layer, LocalVersion, compacted
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
 

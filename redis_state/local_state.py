@@ -9,28 +9,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from operator import itemgetter
-from typing import Final
+from typing import Final, cast
 
-from redis_state.errors import FormatError
-from redis_state.format import header
-from redis_state.format.block import check_bytes
-from redis_state.format.entry import Segment
 from redis_state.format.header import Family
-from redis_state.format.ordered import Index, Rows, block_name, read_block
-from redis_state.format.rows import Appended, Value
-from redis_state.format.segment import combined_checksum
+from redis_state.format.ordered import Rows
 from redis_state.ids import Pin
-from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.local_base import Base
+from redis_state.protocol import SegmentGoneError
 
 ROW_BYTES: Final = 120
 """What Python needs for a row beside its bytes, about."""
 
 _MISSING: Final = object()
-_READ_AHEAD_BLOCKS = 256
-_MISSES_MAX = 64
-_WHOLE_BYTES_MAX = 64 << 20
 _SPAN_ROWS = 1024
 _RELOADS_MAX = 3
 _NONE: Final[dict[bytes, bytes | None]] = {}
@@ -65,126 +57,6 @@ class Layer:
         keys = self.keys()
         low = bisect_left(keys, start)
         return keys[low:] if end is None else keys[low : bisect_left(keys, end, low)]
-
-
-class Base:
-    """The oldest segment of a version, of which blocks are read as they are needed.
-
-    May be used by several threads: what two of them read at once is the same.
-
-    Attributes:
-        rows: Values by stored key, of the blocks that were read.
-        removes: Whether there is a ``None`` among them.
-        whole: Whether all were read.
-    """
-
-    __slots__ = (
-        "_checks",
-        "_client",
-        "_keys",
-        "_misses",
-        "_read",
-        "index",
-        "raw_bytes",
-        "removes",
-        "rows",
-        "segment",
-        "whole",
-    )
-
-    def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
-        self._client = client
-        self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
-        self._checks = {header.FIELD: check_bytes(head)}
-        self._read: set[int] = set()
-        self._misses = 0
-        self.segment = segment
-        self.index = index
-        self.rows: dict[bytes, bytes | None] = {}
-        self.raw_bytes = 0
-        self.removes = False
-        self.whole = False
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a stored key; who asks for many gets ever more blocks at once."""
-        number = bisect_right(self.index.firsts, key) - 1
-        if number >= 0 and self._keys[number] is None:
-            self._misses += 1
-            small = self.segment.entry.bytes <= _WHOLE_BYTES_MAX
-            if small and self._misses > _MISSES_MAX:
-                self.load_all()
-            else:
-                ahead = min(self._misses, _READ_AHEAD_BLOCKS)
-                self.load(range(number, min(number + ahead, len(self._keys))))
-        return self.rows.get(key)
-
-    def load(self, numbers: Iterable[int]) -> None:
-        """Read these blocks, unless they were read.
-
-        Raises:
-            SegmentGoneError: The segment is not whole any more.
-            FormatError: A block is damaged.
-        """
-        wanted = [number for number in numbers if self._keys[number] is None]
-        if not wanted:
-            return
-        self.take(wanted, self._client.fetch(self.segment, list(map(block_name, wanted))))
-
-    def take(self, numbers: Iterable[int], raws: Sequence[bytes | None]) -> None:
-        """Decode blocks that were read.
-
-        Raises:
-            SegmentGoneError: One was not there.
-            FormatError: One is damaged.
-        """
-        lists = self.index.family is not None and self.index.family.multi_value
-        for number, raw in zip(numbers, raws, strict=True):
-            if raw is None:
-                raise SegmentGoneError(self.segment)
-            keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
-            plain = list(map(_alone, values)) if lists else values
-            self.rows.update(zip(keys, plain, strict=True))  # type: ignore[arg-type]  # no lists
-            self.removes = self.removes or None in values
-            self.raw_bytes += len(raw)
-            self._checks[block_name(number)] = check_bytes(raw)
-            self._keys[number] = keys
-            self._read.add(number)
-        if not self.whole and len(self._read) == len(self._keys):
-            self._check_whole()
-            self.whole = True
-
-    def load_all(self) -> None:
-        """Read all blocks."""
-        if not self.whole:
-            self.load(range(len(self._keys)))
-
-    def load_for(self, keys: Iterable[bytes]) -> None:
-        """Read the blocks in which these stored keys can be."""
-        if not self.whole:
-            firsts = self.index.firsts
-            numbers = {bisect_right(firsts, key) - 1 for key in keys}
-            self.load(sorted(number for number in numbers if number >= 0))
-
-    def keys(self, number: int, *, last: int) -> list[bytes]:
-        """The stored keys of a block; some further ones up to `last` are read with it."""
-        keys = self._keys[number]
-        if keys is None:
-            self.load(range(number, min(number + _READ_AHEAD_BLOCKS, last + 1)))
-            keys = self._keys[number]
-        return keys or []
-
-    def _check_whole(self) -> None:
-        entry = self.segment.entry
-        what = f"reading {self.segment.ident}"
-        if combined_checksum(self._checks) != entry.checksum:
-            raise FormatError(what, found="the checksum does not match")
-        if sum(len(keys or ()) for keys in self._keys) != entry.rows:
-            raise FormatError(what, found=f"its rows are not {entry.rows}")
-
-
-def _alone(value: Value) -> bytes | None:
-    """What a value says where nothing lies below it."""
-    return value.data if isinstance(value, Appended) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,24 +152,26 @@ class LocalVersion:
         Args:
             above: Changes that are not part of the version; not changed while this runs.
         """
-        over = Layer(dict(above), 0)
-        layers = (over, *self.layers) if above else self.layers
+        over = (Layer(dict(above), 0),) if above else ()
+        return chain.from_iterable(self._batches(start, end, over))
+
+    def _batches(
+        self, start: bytes, end: bytes | None, over: tuple[Layer, ...]
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        layers = (*over, *self.layers)
         tries = 0
         spans = self._spans(start, end, layers)
         for number, (low, high) in enumerate(spans):
             while True:
                 try:
-                    rows = self._span(low, high, layers, last=len(spans) - 1 - number)
+                    yield self._span(low, high, layers, last=len(spans) - 1 - number)
                     break
                 except SegmentGoneError:
                     tries += 1
                     if tries > _RELOADS_MAX:
                         raise
                     self.read_again()
-                    layers = (over, *self.layers) if above else self.layers
-            for key, value in rows:
-                if value is not None:
-                    yield key, value
+                    layers = (*over, *self.layers)
 
     def with_changes(
         self, pin: Pin, live: int, family: Family, top: Layer, size: int
@@ -345,19 +219,25 @@ class LocalVersion:
 
     def _span(
         self, low: bytes, high: bytes | None, layers: Sequence[Layer], *, last: int
-    ) -> Iterable[tuple[bytes, bytes | None]]:
-        """Rows between two neighbouring cuts, in key order; ``None`` is removed."""
-        sources = [(layer.rows, keys) for layer in layers if (keys := layer.between(low, high))]
+    ) -> Iterable[tuple[bytes, bytes]]:
+        """Rows between two neighbouring cuts, in key order."""
+        sources: list[tuple[Layer | Base, list[bytes]]] = [
+            (layer, keys) for layer in layers if (keys := layer.between(low, high))
+        ]
         if self.base is not None:
-            keys = self._base_keys(self.base, low, high, last=last)
-            sources.append((self.base.rows, keys))
+            sources.append((self.base, self._base_keys(self.base, low, high, last=last)))
+        found: Iterable[tuple[bytes, bytes | None]]
         if len(sources) == 1:
-            ((rows, keys),) = sources
-            return zip(keys, map(rows.__getitem__, keys), strict=True)
-        merged: dict[bytes, bytes | None] = {}
-        for rows, keys in reversed(sources):
-            merged.update(zip(keys, map(rows.__getitem__, keys), strict=True))
-        return sorted(merged.items(), key=itemgetter(0))
+            ((part, keys),) = sources
+            found = zip(keys, map(part.rows.__getitem__, keys), strict=True)
+        else:
+            merged: dict[bytes, bytes | None] = {}
+            for part, keys in reversed(sources):
+                merged.update(zip(keys, map(part.rows.__getitem__, keys), strict=True))
+            found = sorted(merged.items(), key=itemgetter(0))
+        if any(part.removes for part, _ in sources):
+            return [(key, value) for key, value in found if value is not None]
+        return cast("Iterable[tuple[bytes, bytes]]", found)
 
     @staticmethod
     def _base_keys(base: Base, low: bytes, high: bytes | None, *, last: int) -> list[bytes]:

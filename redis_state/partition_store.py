@@ -85,6 +85,11 @@ class PartitionReadStore(ReadStateStore):
         return self._decoded(self._local.rows_between(low, high))
 
     def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Row]:
+        if self._codec is RAW:
+            return ((key[FAMILY_BYTES:], value) for key, value in rows)
+        return self._objects(rows)
+
+    def _objects(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Row]:
         decode_key, decode_value = self._codec.decode_key, self._decode_value
         for key, value in rows:
             yield decode_key(key[FAMILY_BYTES:]), decode_value(value)

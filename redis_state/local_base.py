@@ -1,0 +1,139 @@
+"""The oldest segment of a local version, of which blocks are read as they are needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from redis_state.errors import FormatError
+from redis_state.format import header
+from redis_state.format.block import check_bytes
+from redis_state.format.entry import Segment
+from redis_state.format.ordered import Index, block_name, read_block
+from redis_state.format.rows import Appended, Value
+from redis_state.format.segment import combined_checksum
+from redis_state.protocol import PartitionClient, SegmentGoneError
+
+_READ_AHEAD_BLOCKS = 256
+_MISSES_MAX = 64
+_WHOLE_BYTES_MAX = 64 << 20
+
+
+class Base:
+    """The oldest segment of a version, of which blocks are read as they are needed.
+
+    May be used by several threads: what two of them read at once is the same.
+
+    Attributes:
+        rows: Values by stored key, of the blocks that were read.
+        removes: Whether there is a ``None`` among them.
+        whole: Whether all were read.
+    """
+
+    __slots__ = (
+        "_checks",
+        "_client",
+        "_keys",
+        "_misses",
+        "_read",
+        "index",
+        "raw_bytes",
+        "removes",
+        "rows",
+        "segment",
+        "whole",
+    )
+
+    def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
+        self._client = client
+        self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
+        self._checks = {header.FIELD: check_bytes(head)}
+        self._read: set[int] = set()
+        self._misses = 0
+        self.segment = segment
+        self.index = index
+        self.rows: dict[bytes, bytes | None] = {}
+        self.raw_bytes = 0
+        self.removes = False
+        self.whole = False
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a stored key; who asks for many gets ever more blocks at once."""
+        number = bisect_right(self.index.firsts, key) - 1
+        if number >= 0 and self._keys[number] is None:
+            self._misses += 1
+            small = self.segment.entry.bytes <= _WHOLE_BYTES_MAX
+            if small and self._misses > _MISSES_MAX:
+                self.load_all()
+            else:
+                ahead = min(self._misses, _READ_AHEAD_BLOCKS)
+                self.load(range(number, min(number + ahead, len(self._keys))))
+        return self.rows.get(key)
+
+    def load(self, numbers: Iterable[int]) -> None:
+        """Read these blocks, unless they were read.
+
+        Raises:
+            SegmentGoneError: The segment is not whole any more.
+            FormatError: A block is damaged.
+        """
+        wanted = [number for number in numbers if self._keys[number] is None]
+        if not wanted:
+            return
+        self.take(wanted, self._client.fetch(self.segment, list(map(block_name, wanted))))
+
+    def take(self, numbers: Iterable[int], raws: Sequence[bytes | None]) -> None:
+        """Decode blocks that were read.
+
+        Raises:
+            SegmentGoneError: One was not there.
+            FormatError: One is damaged.
+        """
+        lists = self.index.family is not None and self.index.family.multi_value
+        for number, raw in zip(numbers, raws, strict=True):
+            if raw is None:
+                raise SegmentGoneError(self.segment)
+            keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
+            plain = list(map(_alone, values)) if lists else values
+            self.rows.update(zip(keys, plain, strict=True))  # type: ignore[arg-type]  # no lists
+            self.removes = self.removes or None in values
+            self.raw_bytes += len(raw)
+            self._checks[block_name(number)] = check_bytes(raw)
+            self._keys[number] = keys
+            self._read.add(number)
+        if not self.whole and len(self._read) == len(self._keys):
+            self._check_whole()
+            self.whole = True
+
+    def load_all(self) -> None:
+        """Read all blocks."""
+        if not self.whole:
+            self.load(range(len(self._keys)))
+
+    def load_for(self, keys: Iterable[bytes]) -> None:
+        """Read the blocks in which these stored keys can be."""
+        if not self.whole:
+            firsts = self.index.firsts
+            numbers = {bisect_right(firsts, key) - 1 for key in keys}
+            self.load(sorted(number for number in numbers if number >= 0))
+
+    def keys(self, number: int, *, last: int) -> list[bytes]:
+        """The stored keys of a block; some further ones up to `last` are read with it."""
+        keys = self._keys[number]
+        if keys is None:
+            self.load(range(number, min(number + _READ_AHEAD_BLOCKS, last + 1)))
+            keys = self._keys[number]
+        return keys or []
+
+    def _check_whole(self) -> None:
+        entry = self.segment.entry
+        what = f"reading {self.segment.ident}"
+        if combined_checksum(self._checks) != entry.checksum:
+            raise FormatError(what, found="the checksum does not match")
+        if sum(len(keys or ()) for keys in self._keys) != entry.rows:
+            raise FormatError(what, found=f"its rows are not {entry.rows}")
+
+
+def _alone(value: Value) -> bytes | None:
+    """What a value says where nothing lies below it."""
+    return value.data if isinstance(value, Appended) else value
