@@ -31,7 +31,7 @@ object PartitionActor {
       connectionsMax = 4)
     val backend =
       new RedisBackend(
-        new JedisTransport(settings),
+        Transports.to(settings),
         settings.deadlineMs,
         Clock.System,
         () => false)
