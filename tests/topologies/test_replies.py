@@ -60,19 +60,33 @@ def test_missing_replicas_are_waited_for(redis_server: RedisServer, connect: Con
         assert direct.get("k") == b"written"
 
 
+def is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
 @contextmanager
 def endless_script(server: RedisServer) -> Iterator[None]:
     with server.client() as client:
         client.config_set("lua-time-limit", 5)
         connection = client.connection_pool.get_connection()
         connection.send_command("EVAL", "while true do end", "0")
+        wait_until(lambda: is_busy(client), "the script to be noticed")
         yield
         connection.disconnect()
 
 
 def test_a_busy_server_is_waited_for(redis_server: RedisServer, connect: Connect) -> None:
     with endless_script(redis_server), redis_server.client() as direct:
-        clock = cured(direct.script_kill)
+
+        def kill() -> None:
+            direct.script_kill()
+            wait_until(lambda: not is_busy(direct), "the script to end")
+
+        clock = cured(kill)
         connect(url=redis_server.url, clock=clock).transaction("writing", [WRITE])
         assert clock.sleeps == 3
         assert direct.get("k") == b"written"
