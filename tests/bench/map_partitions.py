@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import statistics
 import sys
 import tempfile
 import time
@@ -37,7 +38,6 @@ PARTITIONS = 4
 AT_ONCE = 1000
 TARGET = 5.0
 SCHEMA = "keys long, total long"
-STORE = "bench"
 
 Mapped = Iterator[pa.RecordBatch]
 
@@ -85,26 +85,61 @@ def with_redis(url: str) -> Callable[..., Mapped]:
     return run
 
 
+def with_nothing() -> Callable[[Iterator[pa.RecordBatch]], Mapped]:
+    """What Spark and Arrow cost either side."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Mapped:
+        keys = total = 0
+        for batch in batches:
+            for _, value in zip(batch["k"].to_pylist(), batch["v"].to_pylist(), strict=True):
+                total += value
+            keys += batch.num_rows
+        yield pa.RecordBatch.from_pydict({"keys": [keys], "total": [total]})
+
+    return run
+
+
 @dataclass
 class Side:
-    """Seconds and results of one side, and its Redis."""
+    """What the batches of one side took: seconds, CPU seconds of all processes, results."""
 
-    url: str
     seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
 
     def time(self, evaluate: Callable[[], DataFrame]) -> None:
-        began = time.perf_counter()
+        began, cpu_s = time.perf_counter(), tree_cpu_s()
         frame = evaluate().agg(f.sum("keys"), f.sum("total"))
         self.results.append(tuple(frame.collect()[0]))
         self.seconds.append(time.perf_counter() - began)
+        self.cpu_s.append(tree_cpu_s() - cpu_s)
 
-    def server(self) -> tuple[float, int]:
-        """CPU seconds and bytes so far."""
-        client = redis.Redis.from_url(self.url)
-        info: dict[str, Any] = client.info()
-        client.close()
-        return float(info["used_cpu_user"] + info["used_cpu_sys"]), int(info["used_memory"])
+    def above(self, other: Side) -> Side:
+        """What is left without the part that another one took."""
+        return Side(
+            [max(0.0, a - b) for a, b in zip(self.seconds, other.seconds, strict=True)],
+            [max(0.0, a - b) for a, b in zip(self.cpu_s, other.cpu_s, strict=True)],
+        )
+
+
+def tree_cpu_s() -> float:
+    """CPU of this process and all below it: driver, JVM, workers and servers."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(stat.parent.name)
+        parents.setdefault(int(words[1]), []).append(pid)
+        ticks[pid] = sum(map(int, words[11:15]))
+    total, left = 0, [os.getpid()]
+    while left:
+        pid = left.pop()
+        total += ticks.get(pid, 0)
+        left += parents.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def session(folder: Path) -> SparkSession:
@@ -125,76 +160,84 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
-def measure(spark: SparkSession, ours: Side, theirs: Side, *, rows: int, batches: int) -> None:
-    def frame(batch: int) -> DataFrame:
-        key = f.concat(f.lit("customer-"), f.lpad(f.col("id").cast("string"), 9, "0")).cast(
-            "binary"
-        )
-        return spark.range(rows).select(key.alias("k"), (f.col("id") % 1000 + batch).alias("v"))
+@dataclass
+class Sides:
+    """The two that are compared, and Spark alone."""
 
-    def stateful(batch: int) -> DataFrame:
+    store: Side = field(default_factory=Side)
+    plain: Side = field(default_factory=Side)
+    spark: Side = field(default_factory=Side)
+
+
+def measure(spark: SparkSession, urls: tuple[str, str], *, rows: int, batches: int) -> Sides:
+    def frame(batch: int) -> DataFrame:
+        key = f.concat(f.lit("customer-"), f.lpad(f.col("id").cast("string"), 9, "0"))
+        value = f.col("id") % 1000 + batch
+        return spark.range(rows).select(key.cast("binary").alias("k"), value.alias("v"))
+
+    def store(batch: int, name: str = "bench") -> DataFrame:
         return redis_state.map_partitions_with_state_store(
             frame(batch),
             with_store(),
-            store=STORE,
+            store=name,
             batch_id=batch,
             key="k",
             schema=SCHEMA,
             rows="arrow",
             codec=RAW,
             partitions=PARTITIONS,
-            url=ours.url,
+            url=urls[0],
         )
 
-    def plain(batch: int) -> DataFrame:
-        spread = frame(batch).repartition(PARTITIONS, "k")
-        return spread.mapInArrow(with_redis(theirs.url), SCHEMA)
+    def spread(batch: int, run: Callable[..., Mapped]) -> DataFrame:
+        return frame(batch).repartition(PARTITIONS, "k").mapInArrow(run, SCHEMA)
 
     # What Spark compiles and its workers import once is no part of the comparison.
-    frame(0).repartition(PARTITIONS, "k").mapInArrow(
-        lambda parts: parts, "k binary, v long"
-    ).count()
+    store(0, "warm-up").filter("keys < 0").collect()
+    spread(0, with_nothing()).collect()
+    sides = Sides()
     for batch in range(batches):
-        ours.time(lambda at=batch: stateful(at))
-        theirs.time(lambda at=batch: plain(at))
-        print(
-            f"batch {batch}: {ours.seconds[-1]:.2f} s, {theirs.seconds[-1]:.2f} s", file=sys.stderr
-        )
-    if ours.results != theirs.results:
-        raise SystemExit(f"the sides disagree: {ours.results} and {theirs.results}")
+        sides.store.time(lambda at=batch: store(at))
+        sides.plain.time(lambda at=batch: spread(at, with_redis(urls[1])))
+        sides.spark.time(lambda at=batch: spread(at, with_nothing()))
+        times = [side.seconds[-1] for side in (sides.store, sides.plain, sides.spark)]
+        print(f"batch {batch}: {times} s", file=sys.stderr)
+    if sides.store.results != sides.plain.results:
+        raise SystemExit(f"they disagree: {sides.store.results} and {sides.plain.results}")
+    return sides
 
 
-def report(ours: Side, theirs: Side, *, rows: int, command: str) -> str:
+def report(sides: Sides, *, rows: int, command: str) -> str:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
-    first = ratio(theirs.seconds[:1], ours.seconds[:1])
-    later = ratio(theirs.seconds[1:], ours.seconds[1:])
-    cpu = [side.server()[0] for side in (ours, theirs)]
-    size = [side.server()[1] for side in (ours, theirs)]
+    ours, theirs, spark = sides.store, sides.plain, sides.spark
+    alone = ours.above(spark), theirs.above(spark)
+    first, later = slice(0, 1), slice(1, None)
+    whole = [_ratio(theirs.seconds, ours.seconds, part) for part in (first, later)]
     lines = [
         f"`{command}` on {machine}, {date.today().isoformat()}: {rows:,} rows of as many keys, "
-        f"{PARTITIONS} partitions, the whole Spark job; medians of interleaved batches.",
+        f"{PARTITIONS} partitions; medians of interleaved batches. CPU is that of all processes.",
         "",
-        "| figure | state store | redis-py | ratio |",
-        "|---|---|---|---|",
-        f"| batch of new keys, s | {ours.seconds[0]:.2f} | {theirs.seconds[0]:.2f} | {first} |",
-        f"| batch of known keys, s | {_median(ours)} | {_median(theirs)} | {later} |",
-        f"| server CPU of all batches, s | {cpu[0]:.2f} | {cpu[1]:.2f} | {cpu[1] / cpu[0]:.1f} |",
-        f"| server memory at the end, MB | {size[0] / 1e6:.0f} | {size[1] / 1e6:.0f} | "
-        f"{size[1] / size[0]:.1f} |",
-        "",
-        f"Target: at least {TARGET:g} times as fast. {_verdict([first, later])}.",
+        "| figure | state store | redis-py | Spark alone | redis-py / state store |",
+        "|---|---|---|---|---|",
     ]
+    for title, part in (("new keys", first), ("known keys", later)):
+        for unit, series in (("s", "seconds"), ("CPU s", "cpu_s")):
+            mine, other, third = (getattr(side, series) for side in (ours, theirs, spark))
+            without = [getattr(side, series) for side in alone]
+            cells = [f"{statistics.median(one[part]):.2f}" for one in (mine, other, third)]
+            compared = _ratio(other, mine, part)
+            lines.append(f"| batch of {title}, {unit} | {' | '.join(cells)} | {compared} |")
+            cells = [f"{statistics.median(one[part]):.2f}" for one in without]
+            compared = _ratio(without[1], without[0], part)
+            lines.append(f"| … without Spark's part | {' | '.join(cells)} | – | {compared} |")
+    least = min(one.point for one in whole if one is not None)
+    met = "Met" if least >= TARGET else "Missed"
+    lines += ["", f"Target: the whole job {TARGET:g} times as fast. {met}: {least:.1f} times."]
     return "\n".join(lines)
 
 
-def _median(side: Side) -> str:
-    later = sorted(side.seconds[1:])
-    return f"{later[len(later) // 2]:.2f}"
-
-
-def _verdict(ratios: list[Ratio | None]) -> str:
-    least = min(one.point for one in ratios if one is not None)
-    return f"{'Met' if least >= TARGET else 'Missed'}: the least ratio is {least:.1f}"
+def _ratio(theirs: list[float], ours: list[float], part: slice) -> Ratio | None:
+    return ratio(theirs[part], ours[part])
 
 
 def main() -> int:
@@ -212,10 +255,9 @@ def main() -> int:
         redis_state.EmbeddedRedis() as other,
     ):
         spark = session(Path(scratch))
-        ours, theirs = Side(one.url), Side(other.url)
         try:
-            measure(spark, ours, theirs, rows=rows, batches=batches)
-            text = report(ours, theirs, rows=rows, command=command)
+            sides = measure(spark, (one.url, other.url), rows=rows, batches=batches)
+            text = report(sides, rows=rows, command=command)
         finally:
             spark.stop()
     print(text)
