@@ -4,7 +4,7 @@ import java.util.concurrent.atomic.{AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.errors.InternalException
-import org.redisstate.core.format.{Compression, RowBlock}
+import org.redisstate.core.format.{Bucketing, Compression, RowBlock}
 
 /** Reads buckets of a base that are still in Redis only. */
 trait BucketSource {
@@ -15,9 +15,12 @@ trait BucketSource {
 
 /**
  * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
- * in Redis. What a bucket holds never changes; only the form in which it is kept does.
+ * in Redis; and the rows of ordered families, in key order. What a bucket holds never changes; only the form in which it is kept does.
  */
-final class Base private (val buckets: Int, initialSource: BucketSource) {
+final class Base private (
+    val buckets: Int,
+    initialSource: BucketSource,
+    orderedRows: Map[Int, OrderedRows]) {
   import Base._
 
   private val slots = new AtomicReferenceArray[AnyRef](buckets)
@@ -29,10 +32,27 @@ final class Base private (val buckets: Int, initialSource: BucketSource) {
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  def memoryBytes: Long = memory.get
+  private val orderedBytes = orderedRows.valuesIterator.map(_.memoryBytes).sum
+
+  def memoryBytes: Long = memory.get + orderedBytes
 
   /** What all that was here needs decoded, however it is kept now. */
-  def decodedBytes: Long = decoded.get
+  def decodedBytes: Long = decoded.get + orderedBytes
+
+  /** As `decodedBytes`, of the buckets only. */
+  private[local] def bucketBytes: Long = decoded.get
+
+  def orderedFamilies: Iterable[Int] = orderedRows.keys
+  private[local] def ordered(family: Int): OrderedRows =
+    orderedRows.getOrElse(family, OrderedRows.Empty)
+
+  /** The rows that hold a key, if they hold it. */
+  def rowsFor(hash: Int, key: Array[Byte], offset: Int, length: Int): RowBlock = {
+    val sorted =
+      if (orderedRows.isEmpty) OrderedRows.Empty else ordered(Layer.familyOf(key, offset))
+    if (sorted.isEmpty) bucket(Bucketing.bucket(hash, buckets))
+    else sorted.blocks(sorted.blockOf(key, offset, length))
+  }
 
   def bucket(index: Int): RowBlock = {
     touched(index) = true
@@ -54,7 +74,7 @@ final class Base private (val buckets: Int, initialSource: BucketSource) {
     case _ => bucket(index)
   }
 
-  /** Number of rows; reads what is still in Redis. */
+  /** Number of rows in buckets; reads what is still in Redis. */
   def rows: Long = {
     loadAll(() => false)
     var sum = 0L
@@ -169,10 +189,15 @@ object Base {
   /** So many buckets are read together: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
-  def remote(buckets: Int, source: BucketSource): Base = new Base(buckets, source)
+  def remote(
+      buckets: Int,
+      source: BucketSource,
+      ordered: Map[Int, OrderedRows] = Map.empty): Base = new Base(buckets, source, ordered)
 
-  def of(rows: Array[RowBlock]): Base = {
-    val base = new Base(rows.length, null)
+  def of(rows: Array[RowBlock]): Base = of(rows, Map.empty)
+
+  private[local] def of(rows: Array[RowBlock], ordered: Map[Int, OrderedRows]): Base = {
+    val base = new Base(rows.length, null, ordered)
     rows.indices.foreach(i => base.replace(i, null, rows(i)))
     base
   }

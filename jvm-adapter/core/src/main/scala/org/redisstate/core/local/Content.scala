@@ -1,7 +1,5 @@
 package org.redisstate.core.local
 
-import scala.collection.mutable
-
 import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
 
 /**
@@ -18,12 +16,18 @@ final class Content(val base: Base, val layers: List[Layer]) {
 
   /** All rows of a family, in no order; of an ordered one, in key order. */
   def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
-    val rows = new ContentIterator(this, family, hashOf)
-    if (ordered) RowList.of(rows).sorted.iterator else rows
+    if (ordered) new OrderedScan(this, Tombstone(family, None, None))
+    else new ContentIterator(this, family, hashOf)
   }
 
-  /** Rows of a family with `from` ≤ encoded key < `to`, in key order. */
-  def rangeScan(range: Tombstone, hashOf: KeyHash): RowIterator = {
+  /**
+   * Rows of a family with `from` ≤ encoded key < `to`, in key order; of an ordered family, only
+   * those that are asked for are touched.
+   */
+  def rangeScan(range: Tombstone, hashOf: KeyHash): RowIterator =
+    if (hashOf.ordered(range.family)) new OrderedScan(this, range) else sortedRange(range, hashOf)
+
+  private def sortedRange(range: Tombstone, hashOf: KeyHash): RowIterator = {
     val all = new ContentIterator(this, range.family, hashOf)
     val found = new RowList
     val key, value = new Slice
@@ -121,7 +125,7 @@ object Content {
       if (!layer.clearsNothing && layer.isCleared(key, offset, length)) return false
       rest = rest.tail
     }
-    val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
+    val rows = base.rowsFor(hash, key, offset, length)
     val found = rows.find(key, offset, length)
     if (found >= 0) out.set(rows.bytes, rows.valueOffset(found), rows.valueLength(found))
     found >= 0
@@ -171,8 +175,10 @@ object Content {
       val layer =
         if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
       val old = content.base
-      val rows = old.rows + layer.rows
-      val bytes = old.decodedBytes + layer.usedBytes
+      val ordered = foldOrdered(old, layer, hashOf.ordered)
+      val unordered = layer.rows - ordered.keysIterator.map(layer.sorted(_).length).sum
+      val rows = old.rows + unordered
+      val bytes = old.bucketBytes + layer.usedBytes.toLong * unordered / math.max(1, layer.rows)
       val buckets = math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
       val folded = new Array[RowBlock](buckets)
       var i = 0
@@ -180,11 +186,16 @@ object Content {
         split(withoutCleared(old.peek(i), layer), i, old.buckets, folded, hashOf)
         i += 1
       }
-      layer.foreachBucket(buckets) { (bucket, changed) =>
+      layer.foreachBucket(buckets, ordered.keySet) { (bucket, changed) =>
         folded(bucket) = RowBlock.merge(folded(bucket), changed, resolve = true)
       }
-      new Content(Base.of(folded), Nil)
+      new Content(Base.of(folded, ordered.filterNot(_._2.isEmpty)), Nil)
     }
+
+  private def foldOrdered(old: Base, layer: Layer, families: Set[Int]): Map[Int, OrderedRows] =
+    (families ++ old.orderedFamilies).iterator.map { family =>
+      family -> old.ordered(family).merged(layer.rowsOf(family), layer)
+    }.toMap
 
   /**
    * Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a
@@ -208,7 +219,7 @@ object Content {
       parts.indices.foreach(p => into(p * from + bucket) = parts(p).result())
     }
 
-  private def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
+  private[local] def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
     if (layer.clearsNothing) rows
     else {
       val kept = new RowBlock.Builder(rows.bytes.length)
@@ -220,20 +231,5 @@ object Content {
     }
 
   /** The rows of an ordered family in the base, in key order. */
-  def sortedRows(base: Base, family: Int): RowBlock = {
-    val found = mutable.ArrayBuffer.empty[RowBlock]
-    (0 until base.buckets).foreach { b =>
-      val rows = base.peek(b)
-      val own = new RowBlock.Builder(1024)
-      (0 until rows.count).foreach { i =>
-        if (Layer.familyOf(rows.bytes, rows.keyOffset(i)) == family) own.addFrom(rows, i)
-      }
-      if (own.count > 0) found += own.result()
-    }
-    var runs = found.toSeq
-    while (runs.length > 1) {
-      runs = runs.grouped(2).map(_.reduceLeft(RowBlock.merge(_, _, resolve = false))).toSeq
-    }
-    runs.headOption.getOrElse(RowBlock.Empty)
-  }
+  def sortedRows(base: Base, family: Int): RowBlock = base.ordered(family).whole
 }

@@ -4,9 +4,12 @@ import java.util.zip.CRC32
 
 import org.redisstate.core.format.{Bucketing, Family, FamilyKind}
 
-/** The bucketing hash of a stored key; thread-safe. */
+/** The bucketing hash of a stored key, and what else decides where its row is kept; thread-safe. */
 trait KeyHash {
   def apply(bytes: Array[Byte], offset: Int, length: Int): Int
+
+  /** Families whose rows are kept in key order. */
+  def ordered: Set[Int]
 }
 
 object KeyHash {
@@ -15,11 +18,15 @@ object KeyHash {
   def of(families: Seq[Family]): KeyHash = {
     val kinds = families.map(f => f.id -> f.kind).toMap
     val uniform = kinds.values.forall(_ == FamilyKind.Plain)
-    (bytes, offset, length) => {
-      val kind =
-        if (uniform) FamilyKind.Plain
-        else kinds.getOrElse(Layer.familyOf(bytes, offset), FamilyKind.Plain)
-      Bucketing.hash(crcs.get, kind, bytes, offset, length)
+    new KeyHash {
+      override val ordered: Set[Int] = families.filter(_.kind.ordered).map(_.id).toSet
+
+      override def apply(bytes: Array[Byte], offset: Int, length: Int): Int = {
+        val kind =
+          if (uniform) FamilyKind.Plain
+          else kinds.getOrElse(Layer.familyOf(bytes, offset), FamilyKind.Plain)
+        Bucketing.hash(crcs.get, kind, bytes, offset, length)
+      }
     }
   }
 }

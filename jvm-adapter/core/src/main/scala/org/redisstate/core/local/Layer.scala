@@ -30,6 +30,8 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   /** Made by the first prefix scan. */
   @volatile private var prefixes: PrefixIndex = _
 
+  @volatile private var orders = Map.empty[Int, SortedEntries]
+
   /** Ranges of which nothing older than this layer applies. */
   @volatile private var cleared: List[Tombstone] = Nil
 
@@ -37,7 +39,8 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   def removedRows: Int = removals
   def isEmpty: Boolean = size == 0 && cleared.isEmpty
   def clearsNothing: Boolean = cleared.isEmpty
-  def memoryBytes: Long = arena.length.toLong + 4L * heads.length
+  def memoryBytes: Long =
+    arena.length.toLong + 4L * (heads.length + orders.valuesIterator.map(_.entries.length).sum)
   def usedBytes: Int = end
 
   /** Drops the rows of a range, and hides those of older layers. */
@@ -298,9 +301,18 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** The rows of a family in key order. */
   def rowsOf(family: Int): RowBlock = {
-    val own = entries().filter(e => familyOf(arena, keyOffset(e)) == family)
-    new EntrySort(this).sort(own, 0, own.length)
+    val own = sorted(family)
     blockOf(own, 0, own.length, new RowBlock.Builder(16 << 10))
+  }
+
+  /** The entries of a family in key order, as they are now; found once while nothing changes. */
+  private[local] def sorted(family: Int): Array[Int] = orders.get(family) match {
+    case Some(known) if known.end == end && known.size == size => known.entries
+    case _ =>
+      val own = entries().filter(e => familyOf(arena, keyOffset(e)) == family)
+      new EntrySort(this).sort(own, 0, own.length)
+      orders = orders.updated(family, new SortedEntries(own, end, size))
+      own
   }
 
   private def blockOf(
@@ -405,6 +417,9 @@ object Layer {
   private final val Removed = -1
   private final val Appended = -2
   private val ArenaBytesMax = (1L << 31) - 64
+
+  /** What was sorted when a layer had that many bytes and rows. */
+  private final class SortedEntries(val entries: Array[Int], val end: Int, val size: Int)
 
   /** A power of two above the number of rows, so that a chain has one row or less on average. */
   private def chainsFor(rows: Int): Int = Integer.highestOneBit(math.max(8, rows)) * 2

@@ -64,11 +64,4 @@ private[local] final class RowList {
 
 private[local] object RowList {
   private val PlaceInts = 4
-
-  def of(rows: RowIterator): RowList = {
-    val all = new RowList
-    val key, value = new Slice
-    while (rows.next(key, value)) all.add(key.array, key.offset, key.length, value)
-    all
-  }
 }

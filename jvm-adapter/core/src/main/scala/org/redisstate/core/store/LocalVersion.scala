@@ -1,9 +1,9 @@
 package org.redisstate.core.store
 
 import org.redisstate.core.errors.UnavailableException
-import org.redisstate.core.format.Family
+import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Content, KeyHash, RowIterator, Slice}
+import org.redisstate.core.local.{Content, KeyHash, Layer, RowIterator, Slice}
 import org.redisstate.core.protocol.SegmentGone
 
 /** A delta since the last snapshot. */
@@ -60,6 +60,11 @@ private[store] final class LocalVersion(
     content.base.loadAll(() => false)
     new LocalVersion.Scan(pin, body(content))
   }
+
+  /** Rows of a range, with layers of a write set over them; of an ordered family, as they are asked for. */
+  def rangeScan(range: Tombstone, newest: List[Layer], families: KeyHash): RowIterator =
+    if (families.ordered(range.family)) read(_.over(newest).rangeScan(range, families))
+    else scan(_.over(newest).rangeScan(range, families))
 
   /** Runs a read; when a segment under it was replaced meanwhile, resolves the version again. */
   def read[A](body: Content => A): A = {

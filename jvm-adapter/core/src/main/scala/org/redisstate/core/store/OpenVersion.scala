@@ -23,8 +23,8 @@ final class OpenVersion private[store] (
 
   /** All rows of a family, in key order where the family is an ordered one. */
   def iterator(family: Int): RowIterator = {
-    val ordered = families.exists(f => f.id == family && f.kind.ordered)
-    local.scan(_.iterator(family, ordered, local.hashOf))
+    if (local.hashOf.ordered(family)) rangeScan(family, None, None)
+    else local.scan(_.iterator(family, ordered = false, local.hashOf))
   }
 
   /** @param prefix stored bucketing bytes: family id, length of the prefix, prefix */
@@ -35,7 +35,7 @@ final class OpenVersion private[store] (
 
   /** Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. */
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
-    local.scan(_.rangeScan(Tombstone(family, from, to), local.hashOf))
+    local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf)
 
   def write(): WriteSession = new WriteSession(this)
 }

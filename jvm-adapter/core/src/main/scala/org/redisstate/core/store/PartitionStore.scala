@@ -226,7 +226,7 @@ final class PartitionStore(
       new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), folded.buckets)
     val table = families(version)
     val ordered = table.filter(_.kind.ordered).map(_.id)
-    (0 until folded.buckets).foreach(b => segment.add(b, without(folded.peek(b), ordered)))
+    (0 until folded.buckets).foreach(b => segment.add(b, folded.peek(b)))
     ordered.foreach(family => segment.addOrdered(family, Content.sortedRows(folded, family)))
     val entry = segment.finish(writer, version.live, Some(table), Nil)
     val added = client.addSnapshot(version.pin, writer, segment.allFields, entry)
@@ -248,16 +248,6 @@ final class PartitionStore(
     base.attach(loader.source(loader.heads(Seq(snapshot)).head, () => budget.checkSoon()))
     budget.checkSoon()
   }
-
-  private def without(rows: RowBlock, families: Seq[Int]): RowBlock =
-    if (families.isEmpty) rows
-    else {
-      val kept = new RowBlock.Builder(rows.bytes.length)
-      (0 until rows.count).foreach { i =>
-        if (!families.contains(Layer.familyOf(rows.bytes, rows.keyOffset(i)))) kept.addFrom(rows, i)
-      }
-      kept.result()
-    }
 
   private def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
     (snapshot :: cached).distinct.filter(_.pin.version >= snapshot.pin.version).foreach { v =>
@@ -308,10 +298,9 @@ final class PartitionStore(
       val alone = head.segment.isSnapshot || entry.complete
       families = head.header.families.getOrElse(families)
       if (alone) above.clear()
-      if (head.segment.isSnapshot && head.header.ordered.isEmpty) {
-        val source = loader.source(head, () => budget.checkSoon())
-        below = new Content(Base.remote(entry.buckets, source), Nil)
-      } else {
+      if (head.segment.isSnapshot)
+        below = new Content(loader.base(head, () => budget.checkSoon()), Nil)
+      else {
         if (alone) below = Content.empty()
         above += WholeSegment(head, families)
       }

@@ -44,6 +44,12 @@ private[store] final class SegmentLoader(
   /** The buckets of a snapshot without ordered families. */
   def source(head: SegmentHead, grown: () => Unit): BucketSource = new SnapshotSource(head, grown)
 
+  /** A snapshot: its ordered families are read now, its buckets when they are touched. */
+  def base(head: SegmentHead, grown: () => Unit): Base = {
+    val source = new SnapshotSource(head, grown)
+    Base.remote(head.segment.entry.buckets, source, source.ordered())
+  }
+
   /** Rows of a field, each of them checked. */
   def decode(
       segment: Segment,
@@ -62,6 +68,7 @@ private[store] final class SegmentLoader(
     private val families = header.families.getOrElse(Nil)
     private val heads = new ConcurrentHashMap[String, EncodedField]
     private val chunks = ConcurrentHashMap.newKeySet[Int]
+    @volatile private var isChecked = false
 
     override def read(from: Int, until: Int): Array[RowBlock] = {
       counters.bucketsLoaded.addAndGet((until - from).toLong)
@@ -73,7 +80,7 @@ private[store] final class SegmentLoader(
           .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
       }.toArray
       chunks.add(from)
-      if (chunks.size * Base.ChunkBuckets >= segment.entry.buckets) checkWhole()
+      if (!isChecked && chunks.size * Base.ChunkBuckets >= segment.entry.buckets) checkWhole()
       grown()
       rows
     }
@@ -82,9 +89,23 @@ private[store] final class SegmentLoader(
       if (block == null) RowBlock.Empty
       else {
         val rows = decode(segment, name, block, families)
-        heads.put(name, EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes)))
+        if (!isChecked)
+          heads.put(name, EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes)))
         rows
       }
+
+    def ordered(): Map[Int, OrderedRows] = {
+      val groups = Piece.grouped(client.pieces(segment, reader.orderedNames(header)))
+      val blocks = Background.sharing(s"loading ${client.id}", groups.length) { i =>
+        groups(i).zip(client.fetch(groups(i))).flatMap { case (piece, found) =>
+          piece.fields.zip(found).map { case (name, block) => part(name, block) }
+        }
+      }.flatten
+      header.ordered.map { case (family, firstKeys) =>
+        family -> OrderedRows(firstKeys, blocks.take(firstKeys.length).toArray)
+          .getOrElse(damaged(segment, s"the blocks of family $family are not in key order"))
+      }.toMap
+    }
 
     private def checkWhole(): Unit = {
       val all = heads.values.asScala.toSeq ++ head.field
@@ -92,6 +113,8 @@ private[store] final class SegmentLoader(
         damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
       if (SegmentWriter.checksum(all) != segment.entry.checksum)
         damaged(segment, "the checksum does not match")
+      isChecked = true
+      heads.clear()
     }
   }
 

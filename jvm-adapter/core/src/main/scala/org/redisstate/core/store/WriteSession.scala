@@ -126,9 +126,11 @@ final class WriteSession private[store] (base: OpenVersion) {
    * show.
    */
   def iterator(family: Int): RowIterator = {
-    val ordered = families.exists(f => f.id == family && f.kind.ordered)
-    val layers = snapshot()
-    local.scan(_.over(layers).iterator(family, ordered, hashOf))
+    if (hashOf.ordered(family)) rangeScan(family, None, None)
+    else {
+      val layers = snapshot()
+      local.scan(_.over(layers).iterator(family, ordered = false, hashOf))
+    }
   }
 
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
@@ -141,7 +143,7 @@ final class WriteSession private[store] (base: OpenVersion) {
    * do not show.
    */
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
-    local.scan(_.over(own).rangeScan(Tombstone(family, from, to), hashOf))
+    local.rangeScan(Tombstone(family, from, to), snapshot(), hashOf)
 
   /** Adds or replaces the description of a family; changes nothing for one that is known so. */
   def defineFamily(family: Family): Unit =
@@ -165,7 +167,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     startWrite("remove a range")
     val range = Tombstone(family, from, to)
     val key, value = new Slice
-    val rows = local.scan(_.over(own).rangeScan(range, hashOf))
+    val rows = local.rangeScan(range, own, hashOf)
     while (rows.next(key, value)) {
       live -= 1
       removed += 1
@@ -286,8 +288,6 @@ final class WriteSession private[store] (base: OpenVersion) {
       held = true
     }
 
-  private def orderedIds: Set[Int] = families.filter(_.kind.ordered).map(_.id).toSet
-
   /**
    * Large write sets leave for Redis while the task goes on; ordered families wait for the commit,
    * their blocks being ranges.
@@ -303,7 +303,7 @@ final class WriteSession private[store] (base: OpenVersion) {
       shared = false
       relink()
       val segment = writer
-      val ordered = orderedIds
+      val ordered = hashOf.ordered
       staging ::= Background.staging {
         if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
           full.foreachBucket(segment.buckets, ordered)(segment.add)
@@ -323,7 +323,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     val rest = layer
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(rest.rows.toLong, rest.usedBytes.toLong))
-    val ordered = orderedIds
+    val ordered = hashOf.ordered
     rest.foreachBucket(writer.buckets, ordered)(writer.add)
     if (ordered.nonEmpty) {
       val all = if (staged.isEmpty) rest else Layer.merge(rest :: staged)

@@ -180,4 +180,51 @@ class ContentSuite extends AnyFunSuite {
     layer.put(hash, prefix ++ gone.drop(7).reverse, 0, gone.length, gone, 0, 1)
     assert(all(content.prefixScan(hash, prefix, prefix.length)).distinct.size == rows)
   }
+
+  test("range scans of many ordered rows equal the model through puts, removals and folding") {
+    val random = new Random(seed)
+    def ordered(n: Int): Array[Byte] =
+      java.nio.ByteBuffer.allocate(10).put(Array[Byte](0, 3)).putLong(n.toLong).array
+    def encoded(n: Int): Option[Array[Byte]] = Some(ordered(n).drop(2))
+    var content = Content.empty()
+    var model = TreeMap.empty[Int, String]
+    for (round <- 1 to 12) {
+      val layer = new Layer(64)
+      val first = random.nextInt(8000)
+      if (round % 5 == 0) {
+        layer.clear(Tombstone(3, encoded(first), encoded(first + 500)))
+        model = model.filterNot { case (n, _) => n >= first && n < first + 500 }
+      }
+      for (_ <- 1 to 3000) {
+        val n = if (random.nextBoolean()) first + random.nextInt(2000) else random.nextInt(10000)
+        val k = ordered(n)
+        if (random.nextInt(3) == 0) {
+          layer.remove(hashOf(k, 0, k.length), k, 0, k.length)
+          model -= n
+        } else {
+          val value = random.nextBytes(8)
+          layer.put(hashOf(k, 0, k.length), k, 0, k.length, value, 0, value.length)
+          model = model.updated(n, Vectors.hex(value))
+        }
+      }
+      content = content.over(List(layer))
+      if (round % 3 == 0) content = Content.fold(content, hashOf)
+      assert(content.base.rows == 0, "rows of ordered families are in no bucket")
+      for (_ <- 1 to 20) {
+        val from = random.nextInt(11000)
+        val to = from + random.nextInt(1500)
+        val found = all(content.rangeScan(Tombstone(3, encoded(from), encoded(to)), hashOf))
+        val wanted = model.rangeFrom(from).rangeUntil(to).toSeq
+        withClue(s"seed $seed round $round: ") {
+          assert(found == wanted.map { case (n, value) => Vectors.hex(ordered(n)) -> value })
+        }
+      }
+      val slice = new Slice
+      for (n <- 0 until 10000 by 17) {
+        val k = ordered(n)
+        val found = content.get(hashOf(k, 0, k.length), k, 0, k.length, slice)
+        assert(found == model.contains(n))
+      }
+    }
+  }
 }

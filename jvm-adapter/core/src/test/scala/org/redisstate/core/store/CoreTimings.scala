@@ -5,6 +5,7 @@ import java.nio.ByteBuffer
 import java.util.concurrent.{Callable, Executors}
 import java.util.concurrent.atomic.AtomicInteger
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
@@ -98,12 +99,18 @@ object CoreTimings {
       println(s"$stores stores of $rows rows, $Threads tasks at a time; medians")
       Seq((TinyRows, 400), (TinyRows, 400), (rows / 20, 30), (rows / 20, 30)).foreach {
         case (changes, batches) =>
+          val local = mutable.ArrayBuffer.empty[Long]
+          val before = os.getProcessCpuTime
           val found = (0 until batches).flatMap { b =>
             val times = all(_.batch(changes))
+            local += lanes.map(_.store.localBytes).sum
             if (b % 10 == 9) all(l => { l.store.open(l.version); l.store.snapshotIfDue() })
             times
           }
           printBatches(changes, found.drop(found.size / 4))
+          val cpu = (os.getProcessCpuTime - before) / 1e6 / found.size
+          val row = median(local.toSeq) / rows / stores
+          println(f"       CPU of the process, maintenance included, $cpu%8.3f ms; local memory $row%6.1f bytes a row")
       }
       all(_.batch(rows / 20))
       printLoads((0 until 12).flatMap { _ =>

@@ -182,6 +182,48 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(rows(now.iterator(0)).size == now.numKeys)
   }
 
+  partition("an ordered family is scanned in key order before and after a snapshot") { p =>
+    def name(i: Int): Array[Byte] = key(3, f"$i%05d")
+    def found(version: OpenVersion, from: Int, to: Int): Seq[String] =
+      rows(version.rangeScan(3, Some(name(from).drop(2)), Some(name(to).drop(2)))).map(_._1)
+    def wanted(numbers: Seq[Int]): Seq[String] = numbers.map(i => Vectors.hex(name(i)))
+    val store = p.store("a")
+    commit(store, 0) { s =>
+      s.defineFamily(Ordered)
+      (0 until 6000).reverse.foreach(i => put(s, name(i), s"v$i"))
+      (0 until 1000).foreach(i => put(s, key(0, s"k$i"), "v"))
+    }
+    store.open(1)
+    store.requestSnapshot()
+    assert(store.snapshotIfDue())
+    commit(store, 1) { s =>
+      (100 until 200).foreach(i => s.remove(name(i), name(i).length))
+      put(s, name(7000), "late")
+      s.deleteRange(3, Some(name(5000).drop(2)), Some(name(5990).drop(2)))
+    }
+    Seq(store, p.store("a"), p.store("a reader")).foreach { any =>
+      val now = any.open(2)
+      assert(found(now, 50, 250) == wanted((50 until 100) ++ (200 until 250)))
+      assert(found(now, 4990, 9000) == wanted((4990 until 5000) ++ (5990 until 6000) :+ 7000))
+      assert(rows(now.iterator(3)).size == 6000 - 100 - 990 + 1)
+      assert(rows(now.iterator(0)).size == 1000 && now.numKeys == 1000 + 4911)
+      assert(read(now, name(42)).contains("v42") && read(now, name(150)).isEmpty)
+      assert(found(any.open(2), 0, 100) == wanted(0 until 100))
+    }
+    val session = store.open(2).write()
+    val scan = session.rangeScan(3, None, None)
+    val k, v = new Slice
+    (0 until 30).foreach { i =>
+      assert(scan.next(k, v) && text(v) == s"v$i")
+      session.remove(name(i), name(i).length)
+      put(session, name(i + 1), "changed")
+    }
+    assert(rows(session.rangeScan(3, None, Some(name(32).drop(2)))).map(_._1) == wanted(Seq(
+      30,
+      31)))
+    session.abort()
+  }
+
   partition("what no kept version needs is dropped", versionsToRetain = 2) { p =>
     val store = p.store("a")
     (0 to 9).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))

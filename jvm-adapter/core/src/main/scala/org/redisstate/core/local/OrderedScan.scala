@@ -1,0 +1,151 @@
+package org.redisstate.core.local
+
+import org.redisstate.core.format.{RowBlock, Tombstone}
+
+/**
+ * Rows of an ordered family within a range, in key order: the sorted rows of the layers and of the
+ * base, taken together as they are asked for. Of equal keys the newest layer decides.
+ */
+private[local] final class OrderedScan(content: Content, range: Tombstone) extends RowIterator {
+  import OrderedScan._
+
+  private val from =
+    Array((range.family >> 8).toByte, range.family.toByte) ++ range.from.getOrElse(Array.empty)
+
+  /** From the newest layer on, each with what is below it; the base comes last. */
+  private val tails = Iterator.iterate(content.layers)(_.tail).takeWhile(_.nonEmpty).toArray
+  private val places: Array[Place] =
+    tails.map(tail => new LayerPlace(tail.head, range.family, from): Place) :+
+      new BasePlace(content.base.ordered(range.family), from)
+
+  override def next(key: Slice, value: Slice): Boolean = {
+    while (true) {
+      val newest = least()
+      if (newest < 0) return false
+      val place = places(newest)
+      if (!range.covers(place.bytes, place.offset, place.length)) return false
+      val shown = isShown(newest, place)
+      if (shown) {
+        key.set(place.bytes, place.offset, place.length)
+        place match {
+          case layer: LayerPlace => Content.value(tails(newest), content.base, layer.entry, value)
+          case base: BasePlace => base.value(value)
+        }
+      }
+      pass(newest)
+      if (shown) return true
+    }
+    throw new IllegalStateException
+  }
+
+  /** The place with the smallest key, the newest of those that share it; -1 at the end. */
+  private def least(): Int = {
+    var best = -1
+    var i = 0
+    while (i < places.length) {
+      if (!places(i).atEnd && (best < 0 || compare(places(i), places(best)) < 0)) best = i
+      i += 1
+    }
+    best
+  }
+
+  private def isShown(at: Int, place: Place): Boolean = {
+    var shown = !place.isRemoved
+    var i = 0
+    while (shown && i < math.min(at, tails.length)) {
+      val newer = tails(i).head
+      shown = newer.clearsNothing || !newer.isCleared(place.bytes, place.offset, place.length)
+      i += 1
+    }
+    shown
+  }
+
+  /** Leaves a key behind, in all places. */
+  private def pass(newest: Int): Unit = {
+    var i = newest + 1
+    while (i < places.length) {
+      if (!places(i).atEnd && compare(places(i), places(newest)) == 0) places(i).advance()
+      i += 1
+    }
+    places(newest).advance()
+  }
+}
+
+private object OrderedScan {
+
+  /** A row that comes next in one of the sources. */
+  private sealed trait Place {
+    def atEnd: Boolean
+    def bytes: Array[Byte]
+    def offset: Int
+    def length: Int
+    def isRemoved: Boolean
+    def advance(): Unit
+  }
+
+  private final class LayerPlace(layer: Layer, family: Int, from: Array[Byte]) extends Place {
+    private val entries = layer.sorted(family)
+    private var at = start
+
+    def entry: Int = entries(at)
+    override def atEnd: Boolean = at == entries.length
+    override def bytes: Array[Byte] = layer.bytes
+    override def offset: Int = layer.keyOffset(entry)
+    override def length: Int = layer.keyLength(entry)
+    override def isRemoved: Boolean = layer.isRemoved(entry)
+    override def advance(): Unit = at += 1
+
+    /** The first entry at or behind `from`. */
+    private def start: Int = {
+      var low = 0
+      var high = entries.length
+      while (low < high) {
+        val middle = (low + high) >>> 1
+        val key = layer.keyOffset(entries(middle))
+        val end = key + layer.keyLength(entries(middle))
+        if (java.util.Arrays.compareUnsigned(layer.bytes, key, end, from, 0, from.length) < 0)
+          low = middle + 1
+        else high = middle
+      }
+      low
+    }
+  }
+
+  private final class BasePlace(rows: OrderedRows, from: Array[Byte]) extends Place {
+    private var at = rows.blockOf(from, 0, from.length)
+    private var block = if (rows.isEmpty) RowBlock.Empty else rows.blocks(at)
+    private var row = {
+      val found = block.find(from, 0, from.length)
+      if (found >= 0) found else -1 - found
+    }
+    nextBlock()
+
+    def value(out: Slice): Unit =
+      out.set(block.bytes, block.valueOffset(row), block.valueLength(row))
+    override def atEnd: Boolean = row == block.count
+    override def bytes: Array[Byte] = block.bytes
+    override def offset: Int = block.keyOffset(row)
+    override def length: Int = block.keyLength(row)
+    override def isRemoved: Boolean = false
+
+    override def advance(): Unit = {
+      row += 1
+      nextBlock()
+    }
+
+    private def nextBlock(): Unit =
+      if (row == block.count && at + 1 < rows.blocks.length) {
+        at += 1
+        block = rows.blocks(at)
+        row = 0
+      }
+  }
+
+  private def compare(a: Place, b: Place): Int = java.util.Arrays.compareUnsigned(
+    a.bytes,
+    a.offset,
+    a.offset + a.length,
+    b.bytes,
+    b.offset,
+    b.offset + b.length)
+}
