@@ -62,10 +62,11 @@ def add_to(subparsers: Subparsers) -> None:
         "--vanished-after",
         type=_duration_ms,
         metavar="AGE",
-        help="name checkpoints that nobody used for so long, such as 30d; with --yes remove them",
+        help="name checkpoints whose last run began so long ago, such as 30d; with --yes remove "
+        "those that no process serves",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="remove the checkpoints of --vanished-after for good"
+        "--yes", action="store_true", help="remove what --vanished-after names for good"
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -128,7 +129,8 @@ def _tell(report: Report, line: ProgressLine) -> None:
 def _name_vanished(client: Client, age_ms: int, tenant: str) -> None:
     for info in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
         print(
-            f"not used for long, --yes would remove it: {info.name or info.id} (gen {info.gen})",
+            f"last run began long ago, --yes would remove it unless it is served: "
+            f"{info.name or info.id} (gen {info.gen})",
             file=sys.stderr,
         )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that nobody has used for long. Redis cannot see whether their files still exist."""
+"""Checkpoints that nobody uses any more. Redis cannot see whether their files still exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from redis_state.backend.client import Client
 from redis_state.backend.purge import purge
 from redis_state.coordinator_instances import find, partitions_of
 from redis_state.errors import ConfigError, FormatError
+from redis_state.maintain.checkpoint import find_partitions
 from redis_state.maintain.report import Report
-from redis_state.reader.registry import QueryInfo, parse_listing
+from redis_state.reader.registry import QueryInfo, parse_listing, parse_operators
 
 AGE_MIN_MS = 3_600_000
 _WHAT = "looking for checkpoints that nobody uses"
@@ -23,18 +24,17 @@ def _silent(_what: str, _done: int, _total: int) -> None:
 
 
 def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[QueryInfo]:
-    """Checkpoints that were last seen longer ago than `age_ms`, by the server's clock.
+    """Checkpoints whose last run began to write longer ago than `age_ms`, by the server's clock.
 
     Raises:
-        ConfigError: The age is below one hour: a query that waits for data is seen no more often
-            than its batches come.
+        ConfigError: The age is below one hour.
         FormatError: The list of checkpoints is damaged.
     """
     if age_ms < AGE_MIN_MS:
         raise ConfigError(
             _WHAT,
             found="the age is below one hour",
-            advice="Give an age that no query that still runs can reach, such as 30d.",
+            advice="Give an age after which nobody will want the state back, such as 30d.",
         )
     listed = keys.checkpoints(tenant=tenant)
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", listed)])
@@ -49,9 +49,9 @@ def purge_vanished(
     tenant: str = "",
     progress: Callable[[str, int, int], None] = _silent,
 ) -> Report:
-    """Remove the state of checkpoints that nobody has used for `age_ms`. It cannot be undone.
+    """Remove the state of checkpoints that nobody serves and whose last run began `age_ms` ago. It cannot be undone.
 
-    One that a process serves at the moment is left, and told as a problem.
+    One that a process serves at the moment is left.
 
     Raises:
         ConfigError: As `vanished_checkpoints`.
@@ -61,14 +61,23 @@ def purge_vanished(
     for info in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
         called = f"{info.name or info.id} ({info.gen})"
         try:
-            served = bool(find(client, partitions_of(client, info.gen, tenant=tenant)))
+            served = _is_served(client, info.gen, tenant)
         except FormatError as error:
             report.problem(f"{called}: not purged: {error}")
             continue
         if served:
-            report.problem(f"{called}: not seen for long, but a process serves it: not purged")
+            _LOG.info("%s: its run began long ago and goes on: not purged", called)
             continue
         found = purge(client, info.gen, tenant=tenant, progress=progress)
         report.purged += 1
-        _LOG.warning("%s: purged with %d keys: nobody has used it", called, found.keys)
+        _LOG.warning("%s: purged with %d keys: nobody uses it", called, found.keys)
     return report
+
+
+def _is_served(client: Client, gen: str, tenant: str) -> bool:
+    """Whether a process has reported within a ttl; the age says only when a run began to write."""
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    ids = set(partitions_of(client, gen, tenant=tenant))
+    for operator in parse_operators(raw).values():
+        ids.update(find_partitions(client, gen, operator, tenant))
+    return bool(find(client, sorted(ids, key=str)))

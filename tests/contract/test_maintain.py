@@ -326,6 +326,17 @@ def test_a_checkpoint_without_partitions_is_nothing_to_do(client: Client) -> Non
     assert str(maintain(client)).startswith("0 partitions of 1 checkpoints maintained")
 
 
+@pytest.mark.parametrize("partitions", [1, 300])
+def test_partitions_whose_number_is_not_listed_are_found(
+    client: Client, raw: redis.Redis, partitions: int
+) -> None:
+    planted = Planted(raw, family=family(ONE, ONE), partitions=0)
+    planted.register()
+    for number in range(partitions):
+        planted.delta(number, 1, {row(1): b"x"})
+    assert maintain(client).partitions == partitions
+
+
 def test_stopping_is_asked_before_each_partition(client: Client, raw: redis.Redis) -> None:
     planted = Planted(raw, family=family(ONE, ONE), partitions=4)
     planted.register()
