@@ -49,7 +49,7 @@ def purge_vanished(
     tenant: str = "",
     progress: Callable[[str, int, int], None] = _silent,
 ) -> Report:
-    """Remove the state of checkpoints that nobody serves and whose last run began `age_ms` ago. It cannot be undone.
+    """Remove checkpoints whose last run began `age_ms` ago. It cannot be undone.
 
     One that a process serves at the moment is left.
 
