@@ -101,7 +101,7 @@ class Loader:
     def _load(self, opened: Opened, start: LocalVersion | None) -> LocalVersion:
         segments = list(reversed(opened.segments))
         at = start or self.empty()
-        base, layers = at.base, list(at.layers)
+        layers, base = list(at.parts[0]), at.parts[1]
         family, history, live, last = at.family, at.history, at.live, at.pin
         if segments and (start is None or segments[0].alone):
             first = segments.pop(0)

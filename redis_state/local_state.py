@@ -78,15 +78,21 @@ class History:
         return History(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
 
 
+Parts = tuple[tuple[Layer, ...], Base | None]
+"""Layers, newest first, and the base below them."""
+
+
 class LocalVersion:
     """The rows of one version.
 
     Attributes:
         live: Number of its keys.
         family: ``None`` only in version 0.
+        parts: Layers, newest first, and what lies below them. Another thread may put other parts
+            with the same rows here, so whoever reads takes both at once.
     """
 
-    __slots__ = ("_reload", "base", "family", "history", "layers", "live", "pin")
+    __slots__ = ("_reload", "family", "history", "live", "parts", "pin")
 
     def __init__(
         self,
@@ -101,18 +107,17 @@ class LocalVersion:
         self.pin = pin
         self.live = live
         self.family = family
-        self.layers = tuple(layers)
-        self.base = base
+        self.parts: Parts = (tuple(layers), base)
         self.history = history
         self._reload = reload
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a stored key; ``None`` if it has none."""
-        for layer in self.layers:
+        layers, base = self.parts
+        for layer in layers:
             value = layer.rows.get(key, _MISSING)
             if value is not _MISSING:
                 return value  # type: ignore[return-value]  # mypy: object() is no marker type
-        base = self.base
         if base is None:
             return None
         found = base.rows.get(key)
@@ -128,9 +133,9 @@ class LocalVersion:
         """How many of these stored keys have a value."""
         if not self.live:
             return 0
-        self.read_for(keys)
+        layers, base = self.read_for(keys)
         found, rest = 0, keys
-        parts: list[Layer | Base] = [*self.layers, *([self.base] if self.base else [])]
+        parts: list[Layer | Base] = [*layers, *([base] if base else [])]
         for part in parts:
             rows = part.rows
             below = list(filterfalse(rows.__contains__, rest))
@@ -140,9 +145,20 @@ class LocalVersion:
             rest = below
         return found
 
-    def read_for(self, keys: Sequence[bytes]) -> None:
+    def read_for(self, keys: Sequence[bytes]) -> Parts:
         """Read the blocks in which these stored keys can be, in few round trips."""
-        self._reading(lambda: self.base.load_for(keys) if self.base else None)
+        tries = 0
+        while True:
+            parts = self.parts
+            try:
+                if parts[1] is not None:
+                    parts[1].load_for(keys)
+                return parts
+            except SegmentGoneError:
+                tries += 1
+                if tries > _RELOADS_MAX:
+                    raise
+                self.read_again()
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: Rows = _NONE
@@ -158,98 +174,40 @@ class LocalVersion:
     def _batches(
         self, start: bytes, end: bytes | None, over: tuple[Layer, ...]
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        layers = (*over, *self.layers)
+        layers, base = self.parts
         tries = 0
-        spans = self._spans(start, end, layers)
+        spans = _spans(start, end, (*over, *layers), base)
         for number, (low, high) in enumerate(spans):
             while True:
                 try:
-                    yield self._span(low, high, layers, last=len(spans) - 1 - number)
+                    last = len(spans) - 1 - number
+                    yield _span(low, high, (*over, *layers), base, last=last)
                     break
                 except SegmentGoneError:
                     tries += 1
                     if tries > _RELOADS_MAX:
                         raise
                     self.read_again()
-                    layers = (*over, *self.layers)
+                    layers, base = self.parts
 
     def with_changes(
         self, pin: Pin, live: int, family: Family, top: Layer, size: int
     ) -> LocalVersion:
         """The next version, once it is committed; `size` is that of its delta in Redis."""
-        layers = compacted([top, *self.layers] if top.rows else list(self.layers), self.base)
-        return LocalVersion(
-            pin, live, family, layers, self.base, self.history.plus(size), self._reload
-        )
+        below, base = self.parts
+        layers = compacted([top, *below] if top.rows else list(below), base)
+        return LocalVersion(pin, live, family, layers, base, self.history.plus(size), self._reload)
 
     @property
     def memory_bytes(self) -> int:
         """About what it takes in this process."""
-        parts: list[Layer | Base] = [*self.layers, *([self.base] if self.base else [])]
+        layers, base = self.parts
+        parts: list[Layer | Base] = [*layers, *([base] if base else [])]
         return sum(part.raw_bytes + ROW_BYTES * len(part.rows) for part in parts)
 
     def read_again(self) -> None:
         """Take the same rows from the segments that make up the version now."""
-        fresh = self._reload(self.pin)
-        self.layers, self.base = fresh.layers, fresh.base
-
-    def _reading(self, body: Callable[[], None]) -> None:
-        for _ in range(_RELOADS_MAX):
-            try:
-                return body()
-            except SegmentGoneError:
-                self.read_again()
-        return body()
-
-    def _spans(
-        self, start: bytes, end: bytes | None, layers: Sequence[Layer]
-    ) -> list[tuple[bytes, bytes | None]]:
-        """Cuts a range where blocks begin, or where a thousand rows of the largest layer end."""
-        cuts: Sequence[bytes]
-        if self.base is not None:
-            cuts = self.base.index.firsts
-        elif layers:
-            cuts = max(layers, key=lambda layer: len(layer.rows)).keys()[::_SPAN_ROWS]
-        else:
-            return []
-        low = bisect_right(cuts, start)
-        high = len(cuts) if end is None else bisect_left(cuts, end)
-        inner = list(cuts[low:high])
-        return list(zip([start, *inner], [*inner, end], strict=True))
-
-    def _span(
-        self, low: bytes, high: bytes | None, layers: Sequence[Layer], *, last: int
-    ) -> Iterable[tuple[bytes, bytes]]:
-        """Rows between two neighbouring cuts, in key order."""
-        sources: list[tuple[Layer | Base, list[bytes]]] = [
-            (layer, keys) for layer in layers if (keys := layer.between(low, high))
-        ]
-        if self.base is not None:
-            sources.append((self.base, self._base_keys(self.base, low, high, last=last)))
-        found: Iterable[tuple[bytes, bytes | None]]
-        if len(sources) == 1:
-            ((part, keys),) = sources
-            found = zip(keys, map(part.rows.__getitem__, keys), strict=True)
-        else:
-            merged: dict[bytes, bytes | None] = {}
-            for part, keys in reversed(sources):
-                merged.update(zip(keys, map(part.rows.__getitem__, keys), strict=True))
-            found = sorted(merged.items(), key=itemgetter(0))
-        if any(part.removes for part, _ in sources):
-            return [(key, value) for key, value in found if value is not None]
-        return cast("Iterable[tuple[bytes, bytes]]", found)
-
-    @staticmethod
-    def _base_keys(base: Base, low: bytes, high: bytes | None, *, last: int) -> list[bytes]:
-        firsts = base.index.firsts
-        number = max(bisect_right(firsts, low) - 1, 0)
-        stop = len(firsts) if high is None else bisect_left(firsts, high)
-        found: list[bytes] = []
-        for at in range(number, stop):
-            keys = base.keys(at, last=min(at + last, len(firsts) - 1))
-            start = bisect_left(keys, low)
-            found += keys[start:] if high is None else keys[start : bisect_left(keys, high, start)]
-        return found
+        self.parts = self._reload(self.pin).parts
 
 
 def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
@@ -265,3 +223,55 @@ def _merge(upper: Layer, lower: Layer, *, bottom: bool) -> Layer:
     if bottom and (upper.removes or lower.removes):
         rows = {key: value for key, value in rows.items() if value is not None}
     return Layer(rows, upper.raw_bytes + lower.raw_bytes)
+
+
+def _spans(
+    start: bytes, end: bytes | None, layers: Sequence[Layer], base: Base | None
+) -> list[tuple[bytes, bytes | None]]:
+    """Cuts a range where blocks begin, or where a thousand rows of the largest layer end."""
+    cuts: Sequence[bytes]
+    if base is not None:
+        cuts = base.index.firsts
+    elif layers:
+        cuts = max(layers, key=lambda layer: len(layer.rows)).keys()[::_SPAN_ROWS]
+    else:
+        return []
+    low = bisect_right(cuts, start)
+    high = len(cuts) if end is None else bisect_left(cuts, end)
+    inner = list(cuts[low:high])
+    return list(zip([start, *inner], [*inner, end], strict=True))
+
+
+def _span(
+    low: bytes, high: bytes | None, layers: Sequence[Layer], base: Base | None, *, last: int
+) -> Iterable[tuple[bytes, bytes]]:
+    """Rows between two neighbouring cuts, in key order."""
+    sources: list[tuple[Layer | Base, list[bytes]]] = [
+        (layer, keys) for layer in layers if (keys := layer.between(low, high))
+    ]
+    if base is not None:
+        sources.append((base, _base_keys(base, low, high, last=last)))
+    found: Iterable[tuple[bytes, bytes | None]]
+    if len(sources) == 1:
+        ((part, keys),) = sources
+        found = zip(keys, map(part.rows.__getitem__, keys), strict=True)
+    else:
+        merged: dict[bytes, bytes | None] = {}
+        for part, keys in reversed(sources):
+            merged.update(zip(keys, map(part.rows.__getitem__, keys), strict=True))
+        found = sorted(merged.items(), key=itemgetter(0))
+    if any(part.removes for part, _ in sources):
+        return [(key, value) for key, value in found if value is not None]
+    return cast("Iterable[tuple[bytes, bytes]]", found)
+
+
+def _base_keys(base: Base, low: bytes, high: bytes | None, *, last: int) -> list[bytes]:
+    firsts = base.index.firsts
+    number = max(bisect_right(firsts, low) - 1, 0)
+    stop = len(firsts) if high is None else bisect_left(firsts, high)
+    found: list[bytes] = []
+    for at in range(number, stop):
+        keys = base.keys(at, last=min(at + last, len(firsts) - 1))
+        start = bisect_left(keys, low)
+        found += keys[start:] if high is None else keys[start : bisect_left(keys, high, start)]
+    return found

@@ -67,3 +67,43 @@ def test_what_is_ephemeral_expires_unless_it_is_maintained(
             raw.pexpire(key, 1000)
         provider.do_maintenance()
         assert all(raw.pttl(key) > 60_000 for key in of_it)
+
+
+def test_a_reader_goes_on_when_maintenance_replaces_what_it_reads(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    options = config.parse({"url": shared_redis_server.url, "versionsToRetain": 2})
+    writer = new_provider(codec=RAW, config=options)
+    rows = {b"%06d" % number: random.Random(number).randbytes(64) for number in range(20_000)}
+    store = writer.get_store(0)
+    for key, value in rows.items():
+        store.put(key, value)
+    store.commit()
+    for version in range(1, 5):
+        store = writer.get_store(version)
+        rows[b"%06d" % version] = b"changed"
+        store.put(b"%06d" % version, b"changed")
+        store.remove(b"%06d" % (100 + version))
+        del rows[b"%06d" % (100 + version)]
+        store.commit()
+    readers = [new_provider(codec=RAW).get_read_store(5) for _ in range(3)]
+    assert [reader.get(b"000001") for reader in readers] == [b"changed"] * 3
+    scan = readers[0].iterator()
+    first = [next(scan) for _ in range(10)]
+    for version in range(5, 8):
+        writer.get_store(version).commit()
+    writer.get_store(8)
+    partition = writer._partition
+    assert partition.snapshot(new_provider(codec=RAW)._partition.read(5))
+    writer.do_maintenance()
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(writer.id.store_id.checkpoint))
+        old = [key for key in raw.scan_iter(count=1000) if gen in key and b":d:1:" in key]
+        assert [raw.pttl(key) > 0 for key in old] == [True]
+        raw.delete(*old)
+    assert [*first, *scan] == sorted(rows.items())
+    assert readers[1].get(b"019999") == rows[b"019999"]
+    assert readers[1].get(b"000101") is None
+    assert dict(readers[2].get_range(b"010000", b"011000")) == {
+        key: value for key, value in rows.items() if b"010000" <= key < b"011000"
+    }
