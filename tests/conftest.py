@@ -13,6 +13,7 @@ import pytest
 from tests.support.docker_engine import NoDockerError
 from tests.support.redis_container import RedisContainer, running_redis_container
 from tests.support.redis_server import NoTlsError, RedisServer, server_program
+from tools import servers
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -66,6 +67,17 @@ def shared_redis_server() -> Iterator[RedisServer]:
     """One server for tests that only touch keys of their own."""
     _require_server()
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def old_redis_server() -> Iterator[RedisServer]:
+    """A server below the oldest supported version."""
+    try:
+        program = servers.ensure(servers.TOO_OLD, servers.cache_folder())
+    except servers.FetchError as error:
+        pytest.skip(str(error))
+    with RedisServer(old_program=str(program)) as server:
         yield server
 
 

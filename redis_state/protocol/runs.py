@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
+from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
 from redis_state.format.header import Family
 from redis_state.ids import is_gen, is_uid, text_number
@@ -110,7 +111,7 @@ def register_run(
     fields: Mapping[str, str] | None = None,
     tenant: str = "",
 ) -> RegisteredRun:
-    """Give a run its epoch; a run that has one keeps it.
+    """Give a run its epoch on a server that is fit for it; a run that has one keeps it.
 
     Args:
         by_driver: The driver registers a run before its tasks start. A run that a task had to
@@ -119,6 +120,7 @@ def register_run(
         fields: Display fields of the query, such as its name.
 
     Raises:
+        ConfigError: The server is too old, a replica, or may evict keys.
         ConflictError: A newer run is registered, and this one's epoch does not exceed `above`.
         UsageError: The run id is malformed.
     """
@@ -128,6 +130,7 @@ def register_run(
             found="its id is malformed",
             advice="Give 1 to 64 letters, digits, '_', '.' or '-'.",
         )
+    check_server(client)
     shown = [word for pair in (fields or {}).items() for word in pair]
     source = _DRIVER if by_driver else _EXECUTOR
     args = [run_id, source, str(above), str(STAGED_TTL_MS), *shown]

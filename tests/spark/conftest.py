@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import redis_state
-from tests.spark.streams import Streams
+from tests.spark.streams import PREFIX, Streams
 from tests.support.redis_server import RedisServer
 
 
@@ -44,3 +44,22 @@ def spark(
 @pytest.fixture
 def streams(spark: SparkSession, tmp_path: Path) -> Streams:
     return Streams(spark, tmp_path)
+
+
+@pytest.fixture
+def redis_conf(spark: SparkSession) -> Iterator[Callable[..., None]]:
+    """Sets options for the queries of one test."""
+    before = {name: value for name, value in spark.conf.getAll.items() if name.startswith(PREFIX)}
+    changed: set[str] = set()
+
+    def use(options: dict[str, str]) -> None:
+        for name, value in options.items():
+            changed.add(PREFIX + name)
+            spark.conf.set(PREFIX + name, value)
+
+    yield use
+    for name in changed:
+        if name in before:
+            spark.conf.set(name, before[name])
+        else:
+            spark.conf.unset(name)

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 REDIS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PREFIX = "spark.sql.streaming.stateStore.redis."
 
 Row = Mapping[str, Any]
 Output = dict[int, list[str]]
@@ -31,8 +32,11 @@ class Input:
 
     def add(self, rows: Iterable[Row]) -> None:
         path = self.folder / f"{self._files:05d}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.utime(path, (_FIRST_MTIME_S + self._files, _FIRST_MTIME_S + self._files))
+        # A running query that saw the file of today would take those of the past for too old.
+        hidden = path.with_name("." + path.name)
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(hidden, (_FIRST_MTIME_S + self._files, _FIRST_MTIME_S + self._files))
+        hidden.rename(path)
         self._files += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from tests.spark.streams import Streams
 from tests.spark.test_checkpoints import Job
@@ -15,27 +13,7 @@ from tests.support.redis_server import RedisServer, free_port
 
 pytestmark = pytest.mark.spark
 
-PREFIX = "spark.sql.streaming.stateStore.redis."
 CANARY = "canary-7f3a-password"
-
-
-@pytest.fixture
-def redis_conf(spark: SparkSession) -> Iterator[Callable[..., None]]:
-    """Sets options for the queries of one test."""
-    before = {name: value for name, value in spark.conf.getAll.items() if name.startswith(PREFIX)}
-    changed: set[str] = set()
-
-    def use(options: dict[str, str]) -> None:
-        for name, value in options.items():
-            changed.add(PREFIX + name)
-            spark.conf.set(PREFIX + name, value)
-
-    yield use
-    for name in changed:
-        if name in before:
-            spark.conf.set(name, before[name])
-        else:
-            spark.conf.unset(name)
 
 
 @pytest.fixture
@@ -125,6 +103,16 @@ def test_evicting_server_is_refused(
     assert "noeviction" in message
 
 
+def test_server_that_is_too_old_is_refused(
+    job: Job, redis_conf: Callable[..., None], old_redis_server: RedisServer
+) -> None:
+    redis_conf({"url": old_redis_server.url})
+    message = failure(job)
+    assert "[REDIS_CONFIG]" in message
+    assert "runs version 5.0." in message
+    assert "Redis 6.2 or newer, or Valkey, is needed" in message
+
+
 def test_unknown_option_names_the_nearest(job: Job, redis_conf: Callable[..., None]) -> None:
     redis_conf({"versionToRetain": "5"})
     assert "versionsToRetain" in failure(job)
@@ -151,12 +139,3 @@ def test_out_of_memory_fails_the_batch_and_loses_nothing(
         client.config_set("maxmemory", "0")
     job.run()
     job.check()
-
-
-def test_value_above_the_limit_is_named(job: Job) -> None:
-    frame = job.source.stream(job.streams.spark).groupBy(
-        sf.repeat(sf.col("k"), 1024 * 1024).alias("k")
-    )
-    with pytest.raises(StreamingQueryException) as caught:
-        job.streams.run(frame.count(), "large")
-    assert "[REDIS_LIMIT]" in str(caught.value)

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.streams import PROVIDER, REDIS, Input, Streams
+from tests.spark.streams import PREFIX, PROVIDER, REDIS, Input, Streams
 from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PREFIX = "spark.sql.streaming.stateStore.redis."
 PARTITIONS = 2
 KEYS = 8
 METRICS = {
@@ -41,10 +40,13 @@ METRICS = {
 class Running:
     """One query that goes on, fed batch by batch, on a server that nothing else uses."""
 
-    def __init__(self, source: Input, query: StreamingQuery, server: RedisServer) -> None:
+    def __init__(
+        self, source: Input, query: StreamingQuery, server: RedisServer, partitions: int
+    ) -> None:
         self.source = source
         self.query = query
         self.server = server
+        self.partitions = partitions
 
     def feed(self, batches: int) -> None:
         for _ in range(batches):
@@ -66,19 +68,37 @@ class Running:
                     total += 1 + (client.hlen(key) if client.type(key) == b"hash" else 0)
         return total
 
-    def await_maintenance(self) -> None:
-        """Until two passes after this call have begun, so that one of them is over."""
-        self._await_evalsha()
-        self._await_evalsha()
+    def settled(self) -> int:
+        """The footprint when further passes of maintenance change nothing."""
+        end = time.monotonic() + 60
+        seen = -1
+        while (now := self.footprint()) != seen:
+            seen = now
+            # Between batches nothing but maintenance runs scripts, one a store and pass at least.
+            enough = self.calls()["evalsha"] + 4 * self.partitions
+            while self.calls()["evalsha"] < enough:
+                assert time.monotonic() < end, "maintenance does not come or does not settle"
+                time.sleep(0.05)
+        return now
 
-    def _await_evalsha(self) -> None:
-        # Between batches nothing but maintenance runs scripts; a pass is a burst of them.
-        before = self.calls()["evalsha"]
-        end = time.monotonic() + 15
-        while self.calls()["evalsha"] == before:
-            assert time.monotonic() < end, "no maintenance within 15 s"
-            time.sleep(0.1)
-        time.sleep(0.5)
+
+@pytest.fixture
+def maintenance_every(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Sets the interval of maintenance; Spark reads it when it loads a first store."""
+    name = "spark.sql.streaming.stateStore.maintenanceInterval"
+    before = spark.conf.get(name)
+    assert before is not None
+    store = getattr(
+        spark.sparkContext._jvm,  # no public name leads there
+        "org.apache.spark.sql.execution.streaming.state.StateStore$",
+    )
+
+    def use(interval: str) -> None:
+        getattr(store, "MODULE$").stop()
+        spark.conf.set(name, interval)
+
+    yield use
+    use(before)
 
 
 @pytest.fixture
@@ -88,24 +108,24 @@ def start(
     before: dict[str, str | None] = {}
     queries: list[StreamingQuery] = []
 
-    def start(**options: str) -> Running:
-        for name, value in {"url": redis_server.url, **options}.items():
-            before[PREFIX + name] = spark.conf.get(PREFIX + name, None)
-            spark.conf.set(PREFIX + name, value)
+    def start(partitions: int = PARTITIONS, **options: str) -> Running:
+        confs = {PREFIX + name: value for name, value in options.items()}
+        confs[PREFIX + "url"] = redis_server.url
+        confs["spark.sql.shuffle.partitions"] = str(partitions)
+        for name, value in confs.items():
+            before[name] = spark.conf.get(name, None)
+            spark.conf.set(name, value)
         spark.conf.set(PROVIDER, REDIS)
         source = streams.input("events", "k string")
-
-        def keep(batch: DataFrame, _batch_id: int) -> None:
-            batch.collect()
 
         writer = source.stream(spark).groupBy("k").count().writeStream.outputMode("update")
         query = (
             writer.option("checkpointLocation", str(streams.checkpoint("steady")))
-            .foreachBatch(keep)
+            .format("noop")
             .start()
         )
         queries.append(query)
-        return Running(source, query, redis_server)
+        return Running(source, query, redis_server, partitions)
 
     yield start
     for query in queries:
@@ -117,46 +137,50 @@ def start(
             spark.conf.set(name, value)
 
 
-def test_two_round_trips_a_batch_and_store(start: Callable[..., Running]) -> None:
-    """Redis counts the commits exactly, and the scripts exactly where no maintenance came between.
-
-    A batch is one `open`, by hash, and one `MULTI … EXEC` with two scripts in it, by text.
-    Maintenance only adds scripts, never a transaction; so every window has at least these, and
-    one without maintenance has no more.
-    """
+def test_two_round_trips_a_batch_and_store(
+    maintenance_every: Callable[[str], None], start: Callable[..., Running]
+) -> None:
+    """A batch is one `open`, by hash, and one `MULTI … EXEC` with two scripts in it, by text."""
+    maintenance_every("1h")
     running = start()
     running.feed(4)
-    window = 2
-    stores = window * PARTITIONS
-    extra = []
-    for _ in range(8):
+    for _ in range(3):
         before = running.calls()
-        running.feed(window)
+        running.feed(2)
         after = running.calls()
-        change = {name: after[name] - before[name] for name in after}
-        assert change["exec"] == change["multi"] == stores, change
-        extra.append((change["evalsha"] - stores, change["eval"] - 2 * stores))
-    assert min(extra) == (0, 0), extra
-    assert min(more for pair in extra for more in pair) == 0, extra
-    # The stores' own count, which has maintenance of the time before the batch in it.
+        stores = 2 * PARTITIONS
+        assert {name: after[name] - before[name] for name in after} == {
+            "multi": stores,
+            "exec": stores,
+            "evalsha": stores,
+            "eval": 2 * stores,
+        }
     trips = [
         progress.stateOperators[0].customMetrics["redisStateRoundTrips"]
         for progress in running.query.recentProgress[4:]
         if progress.numInputRows
     ]
-    assert min(trips) == 2 * PARTITIONS, trips
+    assert set(trips) == {2 * PARTITIONS}, trips
 
 
-def test_redis_holds_no_more_after_150_batches_than_after_75(
-    start: Callable[..., Running],
+def test_redis_holds_no_more_after_300_batches_than_after_150(
+    maintenance_every: Callable[[str], None], start: Callable[..., Running]
 ) -> None:
-    running = start(versionsToRetain="5")
+    maintenance_every("200ms")
+    retained = 3
+    running = start(partitions=1, versionsToRetain=str(retained))
     footprints = []
     for _ in range(2):
-        running.feed(75)
-        running.await_maintenance()
-        footprints.append(running.footprint())
-    print(footprints)
+        # How many versions lie between two snapshots depends on when maintenance comes. The last
+        # versions get one each, so that what is compared does not depend on it.
+        slow = retained + 3
+        running.feed(150 - slow)
+        for _ in range(slow):
+            running.feed(1)
+            footprint = running.settled()
+        footprints.append(footprint)
+    assert running.query.lastProgress is not None
+    assert running.query.lastProgress.batchId >= 299
     assert footprints[1] <= footprints[0], footprints
 
 

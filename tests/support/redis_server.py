@@ -56,6 +56,7 @@ class RedisServer:
         maxmemory: As the server's option: bytes or `64mb`.
         tls: Serve TLS only, with a certificate made for this server (`certificates`).
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
+        old_program: Program of a server below Redis 6; `None` means `server_program`.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class RedisServer:
         maxmemory: int | str | None = None,
         tls: bool = False,
         options: dict[str, str] | None = None,
+        old_program: str | None = None,
     ) -> None:
-        program = server_program()
+        self._is_old = old_program is not None
+        program = old_program or server_program()
         if program is None:
             raise RuntimeError(
                 "neither valkey-server nor redis-server is on PATH: run `make redis`"
@@ -109,6 +112,8 @@ class RedisServer:
             "password": self.password,
             "socket_timeout": 10,
         }
+        if self._is_old:
+            settings["protocol"] = 2  # it does not know HELLO
         if self.certificates:
             settings |= {"ssl": True, "ssl_ca_certs": str(self.certificates.authority)}
         return redis.Redis(**(settings | options))  # type: ignore[arg-type]  # kwargs differ in type
