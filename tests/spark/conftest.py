@@ -23,6 +23,7 @@ def spark(
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("redis-state tests")
+        .config("spark.driver.memory", "3g")  # for a value above the limit of 64 MiB
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

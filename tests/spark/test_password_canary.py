@@ -48,7 +48,7 @@ def test_the_password_is_nowhere(written: dict[str, str]) -> None:
     assert "DEBUG org.apache.spark.sql.execution.streaming" in written["log"]
     assert "Registered run" in written["log"]
     assert "Optimized Logical Plan" in written["stdout"]
-    assert "[REDIS_CONFIG]" in written["errors"]
+    assert "[REDIS_PERMISSION]" in written["errors"]
     pages = [text for name, text in written.items() if name.startswith("pages/")]
     shown = dict(text.split("\n", 1) for text in pages)
     environment = next(path for path in shown if path.startswith("api/") and "environment" in path)

@@ -16,7 +16,7 @@ import redis.clients.jedis.{
 import redis.clients.jedis.commands.ProtocolCommand
 import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataException, JedisException}
 
-import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.errors.{ConfigException, PermissionException}
 
 /** A bounded pool of Jedis connections to one server, used below Jedis' own retries: a command goes out once for each `exchange`. */
 final class JedisTransport(settings: ConnectionSettings, address: Address) extends Transport {
@@ -115,8 +115,10 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         s"$shown: the server has no database ${settings.url.database}. " +
           "Name one that it has at the end of the URL.",
         e)
-    } else {
-      new ConfigException(
+    } else if (message.contains("unknown command") && message.contains("HELLO"))
+      ServerChecks.tooOld(shown, "a version older than 6")
+    else {
+      new PermissionException(
         s"$shown: the server refuses the login: $message. " +
           "Check username and password (or passwordFile).",
         e)

@@ -4,12 +4,13 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.errors.{ConfigException, PermissionException}
 
 /** What a server must be like to be trusted with state; looked at once for each pool. */
 object ServerChecks {
   private val log = LoggerFactory.getLogger(getClass)
   private val VersionMin = (6, 2)
+  private val Version = """(\d{1,6})\.(\d{1,6})""".r
 
   /** @throws ConfigException for a server that would lose state or is too old */
   def check(url: String, exchange: Seq[Command] => Seq[AnyRef]): Unit =
@@ -17,22 +18,28 @@ object ServerChecks {
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Transient =>
         throw new TransportException(message, null)
       case ErrorReply(message) if message.startsWith("NOAUTH") =>
-        throw new ConfigException(
+        throw new PermissionException(
           s"$url wants a password and none is configured. Set passwordFile (or password).")
       case ErrorReply(message) =>
         log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
-      case bytes: Array[Byte] => inspect(url, parse(new String(bytes, UTF_8)))
+      case bytes: Array[Byte] => judge(url, new String(bytes, UTF_8))
       case _ => ()
     }
 
-  private def inspect(url: String, info: Map[String, String]): Unit = {
+  def tooOld(url: String, found: String): ConfigException =
+    new ConfigException(
+      s"checking the server; $url runs $found. Redis 6.2 or newer, or Valkey, is needed.")
+
+  /**
+   * @param text what the server answered to INFO
+   * @throws ConfigException for a server that would lose state or is too old
+   */
+  def judge(url: String, text: String): Unit = {
+    val info = parse(text)
     val version = info.getOrElse("redis_version", "0.0")
-    version.split('.').take(2).map(_.toIntOption.getOrElse(0)) match {
-      case Array(major, minor) if Ordering[(Int, Int)].lt((major, minor), VersionMin) =>
-        throw new ConfigException(
-          s"$url runs version $version. Redis 6.2 or newer, or Valkey, is needed.")
-      case _ => ()
-    }
+    val numbers = Version.findPrefixMatchOf(version).map(m => (m.group(1).toInt, m.group(2).toInt))
+    if (!numbers.exists(Ordering[(Int, Int)].gteq(_, VersionMin)))
+      throw tooOld(url, s"version $version")
     val policy = info.getOrElse("maxmemory_policy", "noeviction")
     if (policy.startsWith("allkeys")) {
       throw new ConfigException(s"$url has maxmemory-policy $policy and would evict state. " +
