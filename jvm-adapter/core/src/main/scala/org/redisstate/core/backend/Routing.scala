@@ -55,6 +55,8 @@ private[backend] object Routing {
     "ROLE",
     "PING",
     "TIME",
+    "DBSIZE",
+    "SCAN",
     "CONFIG",
     "CLUSTER",
     "SCRIPT",

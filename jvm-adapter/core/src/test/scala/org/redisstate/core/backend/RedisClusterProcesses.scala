@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.util.Comparator
 
+import scala.jdk.CollectionConverters._
 import scala.util.Using
 
 import redis.clients.jedis.Jedis
@@ -13,7 +14,7 @@ import redis.clients.jedis.util.JedisClusterCRC16
 import org.redisstate.core.RedisServerProcess
 
 /** Masters of one cluster on loopback, with all slots shared out evenly; always stopped. */
-private[backend] final class RedisClusterProcesses(masters: Int) extends AutoCloseable {
+private[core] final class RedisClusterProcesses(masters: Int) extends AutoCloseable {
   import RedisClusterProcesses._
 
   private val folder = Files.createTempDirectory("rs-cluster")
@@ -53,6 +54,21 @@ private[backend] final class RedisClusterProcesses(masters: Int) extends AutoClo
       jedis.sendCommand(named("MIGRATE"), args: _*)
       ()
     }
+
+  /** Some of the keys that a node holds of a slot. */
+  def keysOf(slot: Int, node: Int): Seq[String] =
+    Using.resource(new Jedis("127.0.0.1", nodes(node).port)) { jedis =>
+      jedis.clusterGetKeysInSlot(slot, KeysMax).asScala.toSeq
+    }
+
+  /** How often the nodes together answered with an error of this name. */
+  def errors(name: String): Int = nodes.map { node =>
+    Using.resource(new Jedis("127.0.0.1", node.port)) { jedis =>
+      s"errorstat_$name:count=(\\d+)".r
+        .findFirstMatchIn(jedis.info("errorstats"))
+        .fold(0)(_.group(1).toInt)
+    }
+  }.sum
 
   def endMigration(slot: Int, to: Int): Unit = {
     ask(nodes(to), "SETSLOT", slot.toString, "NODE", ids(to))
@@ -99,11 +115,12 @@ private[backend] final class RedisClusterProcesses(masters: Int) extends AutoClo
     }
 }
 
-private[backend] object RedisClusterProcesses {
+private[core] object RedisClusterProcesses {
   val Slots = 16384
   val NodeTimeoutMs = 2000
   val PollsMax = 600
   val PollMs = 50L
+  val KeysMax = 2
 
   def named(name: String): ProtocolCommand = () => name.getBytes(UTF_8)
 }
