@@ -12,7 +12,7 @@ import redis
 
 from redis_state.backend.replies import failure
 from redis_state.backend.routing import Together, owners, redirect, split, taught, texts_of
-from redis_state.backend.script import Command
+from redis_state.backend.script import Command, touches_undeclared_keys
 from redis_state.backend.transport import (
     NoServerError,
     ServerTransport,
@@ -111,7 +111,8 @@ class ClusterTransport:
         self, step: _Step, replies: Sequence[Any], texts: Mapping[str, str | bytes]
     ) -> _Step | None:
         found = redirect(replies, step.to)
-        if found is not None:
+        waits = any(map(touches_undeclared_keys, step.part.commands))
+        if found is not None and not (found.ask and waits):
             if not found.ask and self._owners is not None:
                 self._owners = {**self._owners, found.slot: found.to}
             return _Step(step.part, found.to, asking=found.ask)

@@ -50,6 +50,8 @@ _WORDS = {
 _FULL_IN_SCRIPT = "OOM command not allowed"
 # What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
+# A key that only the script names is on another node, for as long as its slot is half moved.
+_TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
 _ABORTED = "EXECABORT"
 
 
@@ -62,6 +64,8 @@ def class_of(message: str) -> ReplyClass:
         return ReplyClass.FULL
     if any(text in message for text in _PERMISSION_IN_SCRIPT):
         return ReplyClass.PERMISSION
+    if any(text in message for text in _TRANSIENT_IN_SCRIPT):
+        return ReplyClass.TRANSIENT
     return _WORDS.get(word, ReplyClass.PROGRAMMING)
 
 

@@ -57,6 +57,19 @@ def script(name: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+_UNDECLARED = ("acquire", "renew", "retain")
+
+
+def touches_undeclared_keys(command: Command) -> bool:
+    """Whether a command runs a script that touches keys which only the manifest names.
+
+    On the node to which a half-moved slot goes, such a key that has not come yet looks absent.
+    """
+    if command[0] not in ("EVAL", "EVALSHA"):
+        return False
+    return any(command[1] in (one.sha, one.text) for one in map(script, _UNDECLARED))
+
+
 def _read(name: str) -> str:
     file = resources.files("redis_state.backend").joinpath("scripts") / f"{name}.lua"
     try:

@@ -33,17 +33,17 @@ if version > 0 then
   if found ~= uid then return {'FENCED', 'replaced', found or '-'} end
 end
 
-local dropped = 0
+local abandoned = {}
 if version == 0 or ARGV[8] == '1' then
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
     local at = string.match(all[i], '^[ds]:(%d+):')
-    if at and (tonumber(at) > version) then
-      drop(all[i], all[i + 1], ARGV[7])
-      dropped = dropped + 1
-    end
+    if at and (tonumber(at) > version) then abandoned[#abandoned + 1] = i end
   end
+  here(all, abandoned)
+  for _, i in ipairs(abandoned) do drop(all[i], all[i + 1], ARGV[7]) end
 end
+local dropped = #abandoned
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
   'l', text(version), 'lu', uid, 'n', ARGV[6])

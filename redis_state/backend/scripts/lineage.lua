@@ -46,6 +46,12 @@ local function missing(version)
   return {'STATE_LOST', latest, meta('w') or '0'}
 end
 
+-- Ends the script before its first write, if the key of one of these manifest fields is on another node of a
+-- cluster by now.
+local function here(all, fields)
+  for _, i in ipairs(fields) do redis.call('HLEN', segment_key(all[i], all[i + 1])) end
+end
+
 -- Takes a segment out of the manifest; its key lives `ttl_ms` longer for readers under way.
 local function drop(field, entry, ttl_ms)
   redis.call('HDEL', META, field)

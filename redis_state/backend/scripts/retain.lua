@@ -41,7 +41,7 @@ for i = #bases, 1, -1 do
   end
 end
 
-local dropped, bytes, kept = 0, 0, 0
+local gone, bytes, kept = {}, 0, 0
 local all = redis.call('HGETALL', META)
 for i = 1, #all, 2 do
   local kind, version = string.match(all[i], '^([ds]):(%d+):')
@@ -56,11 +56,12 @@ for i = 1, #all, 2 do
     if keep_it then
       kept = kept + 1
     else
-      drop(all[i], all[i + 1], ARGV[1])
-      dropped = dropped + 1
+      gone[#gone + 1] = i
       bytes = bytes + tonumber(string.match(all[i + 1], '^%S+ %S+ %S+ %S+ (%S+)'))
     end
   end
 end
+here(all, gone)
+for _, i in ipairs(gone) do drop(all[i], all[i + 1], ARGV[1]) end
 if base and base > number('w') then redis.call('HSET', META, 'w', text(base)) end
-return {'OK', meta('w'), text(dropped), text(bytes), text(kept)}
+return {'OK', meta('w'), text(#gone), text(bytes), text(kept)}

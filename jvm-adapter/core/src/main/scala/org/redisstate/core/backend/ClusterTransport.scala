@@ -62,7 +62,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     steps.zip(ends.toSeq).flatMap { case (step, end) =>
       val own = answers.slice(end - step.part.commands.size, end)
       redirect(own, to) match {
-        case Some(next) if follow =>
+        case Some(next) if follow && !(next.ask && mustWait(step.part)) =>
           if (!next.ask) remember(next)
           Some(Step(step.part, next.to, next.ask))
         case _ =>
@@ -147,6 +147,9 @@ private object ClusterTransport {
   private final case class Step(part: Routing.Together, to: Address, asking: Boolean)
 
   private val RedirectsMax = 5
+
+  private def mustWait(part: Routing.Together): Boolean =
+    part.commands.exists(command => Script.Undeclared.exists(_.isRunBy(command)))
 
   private def isDown(reply: AnyRef): Boolean = reply match {
     case ErrorReply(message) => message.startsWith("CLUSTERDOWN") || message.startsWith("READONLY")

@@ -22,6 +22,13 @@ final class Script private (text: String) {
   def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command =
     command("EVAL", textBytes, keys, args)
 
+  /** Whether a command runs it, by hash or by text. */
+  def isRunBy(command: Command): Boolean = command.name match {
+    case "EVAL" => java.util.Arrays.equals(command.args.head, textBytes)
+    case "EVALSHA" => java.util.Arrays.equals(command.args.head, hash)
+    case _ => false
+  }
+
   private def command(
       name: String,
       script: Array[Byte],
@@ -44,6 +51,12 @@ object Script {
   val Retain: Script = load("retain")
   val Renew: Script = load("renew")
   val Register: Script = load("register")
+
+  /**
+   * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,
+   * such a key that has not come yet looks absent.
+   */
+  val Undeclared: Seq[Script] = Seq(Acquire, Retain, Renew)
 
   private def load(name: String): Script = {
     val text = read(name)

@@ -26,7 +26,7 @@ private[core] final class MovingCluster(
     if (random.nextInt(StepEvery) == 0) step(commands)
     val replies =
       if (commands.head.name == "SCAN") Seq(everywhere(commands.head)) else inner.exchange(commands)
-    if (replies.exists(isTryAgain)) step(commands)
+    if (replies.exists(mustWait)) step(commands)
     replies
   }
 
@@ -79,8 +79,8 @@ private object MovingCluster {
 
   private val StepEvery = 6
 
-  private def isTryAgain(reply: AnyRef): Boolean = reply match {
-    case ErrorReply(message) => message.startsWith("TRYAGAIN")
+  private def mustWait(reply: AnyRef): Boolean = reply match {
+    case ErrorReply(message) => ReplyClass.of(message) == ReplyClass.Transient
     case _ => false
   }
 }
