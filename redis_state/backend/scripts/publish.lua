@@ -36,7 +36,10 @@ if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) 
 if ARGV[9] == '1' and number('l') == version + 1 then
   local replaced = delta_field(version + 1, meta('lu'))
   local entry = meta(replaced)
-  if entry then drop(replaced, entry, ARGV[8]) end
+  if entry then
+    here({replaced, entry}, {1})
+    drop(replaced, entry, ARGV[8])
+  end
 end
 redis.call('HSET', META, field, ARGV[7], 'l', text(version + 1), 'lu', uid)
 keep(delta, ARGV[10])

@@ -56,7 +56,7 @@ object Script {
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,
    * such a key that has not come yet looks absent.
    */
-  val Undeclared: Seq[Script] = Seq(Acquire, Retain, Renew)
+  val Undeclared: Seq[Script] = Seq(Acquire, Publish, Retain, Renew)
 
   private def load(name: String): Script = {
     val text = read(name)

@@ -6,7 +6,7 @@ import scala.util.Random
 
 /**
  * A cluster of two masters whose slots move while it is used: any call may bring the migration of a slot that was asked for a step
- * further, and one that is told to try again does.
+ * further, and one that has to wait brings it several.
  */
 private[core] final class MovingCluster(
     cluster: RedisClusterProcesses,
@@ -26,7 +26,8 @@ private[core] final class MovingCluster(
     if (random.nextInt(StepEvery) == 0) step(commands)
     val replies =
       if (commands.head.name == "SCAN") Seq(everywhere(commands.head)) else inner.exchange(commands)
-    if (replies.exists(mustWait)) step(commands)
+    // Some calls later the migration has gone on; where it is waited for, it comes to its end.
+    if (replies.exists(mustWait)) (0 until StepsToWait).foreach(_ => if (moving.nonEmpty) step(Nil))
     replies
   }
 
@@ -78,6 +79,7 @@ private object MovingCluster {
   private final case class Move(slot: Int, from: Int)
 
   private val StepEvery = 6
+  private val StepsToWait = 5
 
   private def mustWait(reply: AnyRef): Boolean = reply match {
     case ErrorReply(message) => ReplyClass.of(message) == ReplyClass.Transient

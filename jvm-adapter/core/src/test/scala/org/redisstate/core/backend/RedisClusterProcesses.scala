@@ -75,6 +75,10 @@ private[core] final class RedisClusterProcesses(masters: Int) extends AutoClosea
     nodes.indices.filter(_ != to).foreach { n =>
       ask(nodes(n), "SETSLOT", slot.toString, "NODE", ids(to))
     }
+    // A node that has not heard of the newest epoch could give the next slot back.
+    await(
+      nodes.map(ask(_, "INFO").linesIterator.filter(_.contains("current_epoch")).toSeq).toSet.size == 1,
+      "the nodes of the cluster do not agree on an epoch")
   }
 
   override def close(): Unit = {
@@ -92,20 +96,24 @@ private[core] final class RedisClusterProcesses(masters: Int) extends AutoClosea
       ask(nodes(n), "ADDSLOTS" +: (0 until Slots).filter(ownerOf(_) == n).map(_.toString): _*)
     }
     nodes.tail.foreach(node => ask(nodes.head, "MEET", "127.0.0.1", node.port.toString))
-    val joined = Iterator
-      .continually(nodes.forall { node =>
+    await(
+      nodes.forall { node =>
         val info = ask(node, "INFO")
         info.contains("cluster_state:ok") && info.contains(s"cluster_known_nodes:$masters") &&
         info.contains(s"cluster_size:$masters")
-      })
-      .take(PollsMax)
-      .exists { ready =>
-        if (!ready) Thread.sleep(PollMs)
-        ready
-      }
-    if (!joined) {
+      },
+      "the nodes of the cluster did not find each other"
+    )
+  }
+
+  private def await(condition: => Boolean, otherwise: String): Unit = {
+    val reached = Iterator.continually(condition).take(PollsMax).exists { ready =>
+      if (!ready) Thread.sleep(PollMs)
+      ready
+    }
+    if (!reached) {
       close()
-      throw new IllegalStateException("the nodes of the cluster did not find each other")
+      throw new IllegalStateException(otherwise)
     }
   }
 
