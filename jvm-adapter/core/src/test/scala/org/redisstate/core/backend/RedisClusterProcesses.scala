@@ -77,7 +77,8 @@ private[core] final class RedisClusterProcesses(masters: Int) extends AutoClosea
     }
     // A node that has not heard of the newest epoch could give the next slot back.
     await(
-      nodes.map(ask(_, "INFO").linesIterator.filter(_.contains("current_epoch")).toSeq).toSet.size == 1,
+      nodes.map(
+        ask(_, "INFO").linesIterator.filter(_.contains("current_epoch")).toSeq).toSet.size == 1,
       "the nodes of the cluster do not agree on an epoch")
   }
 
