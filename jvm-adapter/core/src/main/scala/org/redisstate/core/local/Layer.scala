@@ -24,6 +24,9 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   private var ints = ByteBuffer.wrap(arena)
   private var end = 0
   private var heads = new Array[Int](chainsFor(initialRows))
+
+  /** Eight bits a chain; most keys that are not here are known by theirs, without a look at a chain. */
+  private var filter = new Array[Long](heads.length / 8)
   private var size = 0
   private var removals = 0
 
@@ -40,7 +43,8 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   def isEmpty: Boolean = size == 0 && cleared.isEmpty
   def clearsNothing: Boolean = cleared.isEmpty
   def memoryBytes: Long =
-    arena.length.toLong + 4L * (heads.length + orders.valuesIterator.map(_.entries.length).sum)
+    arena.length.toLong + 8L * filter.length + 4L * (heads.length + orders.valuesIterator.map(
+      _.entries.length).sum)
   def usedBytes: Int = end
 
   /** Drops the rows of a range, and hides those of older layers. */
@@ -83,7 +87,8 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** Entry of a key, or -1. */
   def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
-    var at = heads(slot(hash, key, keyOffset, keyLength)) - 1
+    val mixed = mix(hash, key, keyOffset, keyLength)
+    var at = if (mayHold(mixed)) heads(mixed & (heads.length - 1)) - 1 else -1
     while (at >= 0) {
       if (int(at + HashAt) == hash && int(at + KeyLengthAt) == keyLength) {
         val from = at + HeadBytes
@@ -170,7 +175,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     val stored = lengthOf(valueLength)
     ensure(HeadBytes + keyLength.toLong + stored)
     val at = end
-    val head = slot(hash, key, keyOffset, keyLength)
+    val head = use(mix(hash, key, keyOffset, keyLength))
     setInt(at, heads(head))
     setInt(at + HashAt, hash)
     setInt(at + KeyLengthAt, keyLength)
@@ -192,7 +197,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** Takes an entry out of the layer. */
   private def drop(old: Int): Unit = {
-    val head = slotOf(old)
+    val head = mixOf(old) & (heads.length - 1)
     if (heads(head) == old + 1) heads(head) = int(old)
     else {
       var at = heads(head) - 1
@@ -349,10 +354,19 @@ final class Layer(initialRows: Int, initialBytes: Int) {
         valueLength(entry))
     }
 
-  private def slotOf(entry: Int): Int =
-    slot(hashOf(entry), arena, keyOffset(entry), keyLength(entry))
+  /** Notes a key in the filter; @return its chain */
+  private def use(mixed: Int): Int = {
+    filter(mixed & (filter.length - 1)) |= 1L << (mixed >>> 26)
+    mixed & (heads.length - 1)
+  }
 
-  private def slot(hash: Int, key: Array[Byte], offset: Int, length: Int): Int = {
+  private def mayHold(mixed: Int): Boolean =
+    ((filter(mixed & (filter.length - 1)) >>> (mixed >>> 26)) & 1L) != 0
+
+  private def mixOf(entry: Int): Int =
+    mix(hashOf(entry), arena, keyOffset(entry), keyLength(entry))
+
+  private def mix(hash: Int, key: Array[Byte], offset: Int, length: Int): Int = {
     val words = ByteBuffer.wrap(key)
     var mixed = hash.toLong
     var at = offset + length - 8
@@ -362,12 +376,13 @@ final class Layer(initialRows: Int, initialBytes: Int) {
       mixed ^= mixed >>> 32
       at -= 8
     }
-    ((mixed * Mixer) >>> 32).toInt & (heads.length - 1)
+    ((mixed * Mixer) >>> 32).toInt
   }
 
   private def grow(): Unit = {
     val all = entries()
     heads = new Array[Int](heads.length * 2)
+    filter = new Array[Long](heads.length / 8)
     link(all)
   }
 
@@ -375,7 +390,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   private def link(all: Array[Int]): Unit = {
     var i = 0
     while (i < all.length) {
-      val head = slotOf(all(i))
+      val head = use(mixOf(all(i)))
       setInt(all(i), heads(head))
       heads(head) = all(i) + 1
       i += 1

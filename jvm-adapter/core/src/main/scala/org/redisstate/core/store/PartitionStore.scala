@@ -343,7 +343,7 @@ object PartitionStore {
   private val LayersMax = 8
 
   /** Layers that hold more than this part of the base's bytes are folded into it. */
-  private val FoldShare = 4
+  private val FoldShare = 8
   private val DeltasMin = 4
   private val DeltasMax = 200
   private val LoadsMax = 5
