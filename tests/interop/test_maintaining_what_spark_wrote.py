@@ -57,10 +57,10 @@ def state_of(query: Query, version: int) -> dict[tuple[int, str], list[str]]:
     }
 
 
-def only_snapshots(reader: Reader, server: RedisServer, query: Query) -> int:
+def only_snapshots(reader: Reader, server: RedisServer, ids: list[PartitionId]) -> int:
     """Adds a snapshot to each partition and takes away what only older readers need."""
     raw, added = server.client(), 0
-    for id_ in partitions(query):
+    for id_ in ids:
         partition = PartitionClient(reader.client, id_, versions_to_retain=1)
         opened = partition.open("", None)
         assert all(not segment.snapshot for segment in opened.segments)
@@ -89,7 +89,8 @@ def test_a_query_goes_on_from_the_workers_snapshots(
             if found is not None:
                 query = reader.query(str(found.id))
                 before = state_of(query, BATCHES_BEFORE)
-                assert only_snapshots(reader, shared_redis_server, query) == len(partitions(query))
+                ids = partitions(query)
+                assert only_snapshots(reader, shared_redis_server, ids) == len(ids)
                 assert state_of(query, BATCHES_BEFORE) == before
             for batch in batches:
                 for number, source in enumerate(inputs):
