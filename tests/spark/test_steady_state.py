@@ -112,6 +112,7 @@ def start(
         confs = {PREFIX + name: value for name, value in options.items()}
         confs[PREFIX + "url"] = redis_server.url
         confs["spark.sql.shuffle.partitions"] = str(partitions)
+        confs["spark.sql.codegen.wholeStage"] = "false"  # no batch is worth a compilation
         for name, value in confs.items():
             before[name] = spark.conf.get(name, None)
             spark.conf.set(name, value)
