@@ -27,6 +27,8 @@ _READY_POLLS_MAX = 600
 _READY_POLL_S = 0.05
 _STOP_S = 10
 _STARTS_MAX = 5
+# Options of several values, which Redis 6.2 wants as so many arguments.
+_LISTS = frozenset({"replicaof", "save"})
 
 
 class NoTlsError(RuntimeError):
@@ -44,6 +46,10 @@ def free_port() -> int:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _as_arguments(name: str, value: str) -> list[str]:
+    return [f"--{name}", *(value.split() or [""] if name in _LISTS else [value])]
 
 
 class RedisServer:
@@ -196,7 +202,7 @@ class RedisServer:
                 "tls-auth-clients": "no",
             }
         options |= self._options
-        return [part for name, value in options.items() for part in (f"--{name}", value)]
+        return [part for option in options.items() for part in _as_arguments(*option)]
 
     def _is_ready(self) -> bool:
         assert self._process is not None

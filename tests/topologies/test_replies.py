@@ -116,10 +116,9 @@ def test_a_forgotten_script_is_sent_again(redis_server: RedisServer, connect: Co
 
 
 def test_a_full_memory_fails_at_once(start_redis: Start, connect: Connect) -> None:
-    server = start_redis(maxmemory="3mb")
+    server = start_redis(maxmemory=1)
     client = connect(url=server.url, clock=ActsOnSleep())
     with server.client() as direct:
-        direct.config_set("maxmemory", "1mb")
         with pytest.raises(FullError, match="OOM"):
             client.transaction("writing", [WRITE, ("SET", "k2", "written")])
         assert direct.exists("k", "k2") == 0
