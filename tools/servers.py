@@ -205,7 +205,7 @@ def _with_libraries(package: str, settings: list[str]) -> set[str]:
     while new:
         listed = _run(["apt-cache", *settings, "depends", "--no-recommends", *sorted(new)])
         named = set(re.findall(r"^ [ |]*(?:Pre)?Depends: ([a-z0-9][a-z0-9+.-]*)", listed, re.M))
-        needed = {name for name in named if name.startswith(("lib", f"{family}-"))}
+        needed = {name for name in named if name.startswith(("lib", "zlib", f"{family}-"))}
         new = needed - wanted
         wanted |= needed
         if len(wanted) > _PACKAGES_MAX:

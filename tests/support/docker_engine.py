@@ -55,9 +55,14 @@ def redis_image(settings: Mapping[str, str]) -> str:
     reachable = _docker(settings, "manifest", "inspect", _OFFICIAL_IMAGE, limit_s=_PROBE_S)
     if reachable and _docker(settings, "pull", "-q", _OFFICIAL_IMAGE, limit_s=_PULL_S):
         return _OFFICIAL_IMAGE
+    return built_image(settings, _OWN_IMAGE)
+
+
+def built_image(settings: Mapping[str, str], tag: str, *program: Path) -> str:
+    """Builds an image of one server program, by default this machine's; returns its tag."""
     script = ROOT / "docker" / "redis-from-debian" / "build.sh"
     built = subprocess.run(
-        [script, _OWN_IMAGE],
+        [script, tag, *program],
         env={**os.environ, **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -68,7 +73,7 @@ def redis_image(settings: Mapping[str, str]) -> str:
     )
     if built.returncode != 0:
         raise NoDockerError(f"{script.name} built no image:\n{built.stdout}")
-    return _OWN_IMAGE
+    return tag
 
 
 def _docker(settings: Mapping[str, str], *arguments: str, limit_s: float) -> bool:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import redis
 
-from tests.support.docker_engine import docker_engine, redis_image
+from tests.support.docker_engine import built_image, docker_engine, redis_image
 
 _PORT = "6379/tcp"
 _HOST = "127.0.0.1"
@@ -33,8 +34,13 @@ class RedisContainer:
 
 
 @contextmanager
-def running_redis_container() -> Iterator[RedisContainer]:
-    """One container, stopped at the end together with an engine started for it."""
+def running_redis_container(*program: Path) -> Iterator[RedisContainer]:
+    """One container, stopped at the end together with an engine started for it.
+
+    Args:
+        program: The server to build the image from; without one it is the official image where a
+            registry is reachable, else this machine's server.
+    """
     with ExitStack() as stack:
         engine = stack.enter_context(docker_engine())
         # No Ryuk: its image is not to be had everywhere, and this block ends what it starts.
@@ -44,7 +50,10 @@ def running_redis_container() -> Iterator[RedisContainer]:
             "TESTCONTAINERS_HOST_OVERRIDE": _HOST,
         }
         stack.enter_context(_environment(settings))
-        image = redis_image(engine)
+        if program:
+            image = built_image(engine, f"redis-state/{program[0].parent.name}:test", *program)
+        else:
+            image = redis_image(engine)
         # testcontainers reads the environment when it is imported.
         from testcontainers.core.container import DockerContainer
         from testcontainers.core.wait_strategies import LogMessageWaitStrategy
