@@ -14,6 +14,18 @@ final class Content(val base: Base, val layers: List[Layer]) {
   def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean =
     Content.get(layers, base, hash, key, offset, length, out)
 
+  /** Whether a key is there; reads no list of values. */
+  def contains(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean = {
+    var rest = layers
+    while (rest ne Nil) {
+      val entry = rest.head.find(hash, key, offset, length)
+      if (entry >= 0) return !rest.head.isRemoved(entry)
+      if (!rest.head.clearsNothing && rest.head.isCleared(key, offset, length)) return false
+      rest = rest.tail
+    }
+    base.bucket(Bucketing.bucket(hash, base.buckets)).find(key, offset, length) >= 0
+  }
+
   /** All rows of a family, in no order; of an ordered one, in key order. */
   def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
     if (ordered) new OrderedScan(this, Tombstone(family, None, None))
@@ -38,7 +50,10 @@ final class Content(val base: Base, val layers: List[Layer]) {
     found.sorted.iterator
   }
 
-  /** Rows whose bucketing bytes are `prefix`; found at once, so later changes do not show. */
+  /**
+   * Rows whose bucketing bytes are `prefix`, in key order; found at once, so later changes do not
+   * show.
+   */
   def prefixScan(hash: Int, prefix: Array[Byte], length: Int): RowIterator = {
     val found = new RowList
     val row = new Slice
@@ -65,7 +80,7 @@ final class Content(val base: Base, val layers: List[Layer]) {
       rest = rest.tail
     }
     scanBase(hash, prefix, length, found, row)
-    found.iterator
+    found.sorted.iterator
   }
 
   private def scanBase(

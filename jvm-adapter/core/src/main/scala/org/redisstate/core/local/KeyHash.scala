@@ -15,6 +15,10 @@ trait KeyHash {
 object KeyHash {
   private val crcs = ThreadLocal.withInitial[CRC32](() => new CRC32)
 
+  /** The hash of all rows with these stored bucketing bytes. */
+  def ofPrefix(prefix: Array[Byte], length: Int): Int =
+    Bucketing.hash(crcs.get, FamilyKind.Plain, prefix, 0, length)
+
   def of(families: Seq[Family]): KeyHash = {
     val kinds = families.map(f => f.id -> f.kind).toMap
     val uniform = kinds.values.forall(_ == FamilyKind.Plain)

@@ -23,7 +23,15 @@ private[local] final class RowList {
 
   def size: Int = arrays.length / 2
 
-  def sorted: RowList = {
+  def sorted: RowList = if (isSorted) this else sortedCopy
+
+  private def isSorted: Boolean = {
+    var i = 1
+    while (i < size && compareKeys(i - 1, i) < 0) i += 1
+    i >= size
+  }
+
+  private def sortedCopy: RowList = {
     val order = Array.tabulate[Integer](size)(i => i)
     java.util.Arrays.sort(order, (a: Integer, b: Integer) => compareKeys(a, b))
     val all = new RowList

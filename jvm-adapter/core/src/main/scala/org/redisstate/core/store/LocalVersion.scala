@@ -52,6 +52,9 @@ private[store] final class LocalVersion(
     try current.get(hash, key, 0, length, out)
     catch { case _: SegmentGone => read(_.get(hash, key, 0, length, out)) }
 
+  def contains(hash: Int, key: Array[Byte], length: Int): Boolean =
+    read(_.contains(hash, key, 0, length))
+
   /**
    * Rows for a pass over a family, with layers of a write set over them; everything is here before
    * the first row is given out.

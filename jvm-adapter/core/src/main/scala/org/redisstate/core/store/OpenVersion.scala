@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
 
 /**
  * A version, open for reading. Keys are stored keys: family id and encoded key, in a buffer of the
@@ -27,9 +27,12 @@ final class OpenVersion private[store] (
     else local.scan(_.iterator(family, ordered = false, local.hashOf))
   }
 
-  /** @param prefix stored bucketing bytes: family id, length of the prefix, prefix */
+  def contains(key: Array[Byte], length: Int): Boolean =
+    local.contains(local.hashOf(key, 0, length), key, length)
+
+  /** @param prefix stored bucketing bytes: family id, and what the family's kind says */
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
-    val hash = local.hashOf(prefix, 0, length)
+    val hash = KeyHash.ofPrefix(prefix, length)
     local.read(_.prefixScan(hash, prefix, length))
   }
 

@@ -73,6 +73,13 @@ final class WriteSession private[store] (base: OpenVersion) {
     found
   }
 
+  /** Whether a key is there; reads no list of values. */
+  def contains(key: Array[Byte], length: Int): Boolean = {
+    val found = exists(hashOf(key, 0, length), key, length)
+    lastKey.set(key, length, found)
+    found
+  }
+
   def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
     startWrite("put")
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
@@ -134,7 +141,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   }
 
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
-    val hash = hashOf(prefix, 0, length)
+    val hash = KeyHash.ofPrefix(prefix, length)
     local.read(_.over(own).prefixScan(hash, prefix, length))
   }
 
@@ -258,7 +265,18 @@ final class WriteSession private[store] (base: OpenVersion) {
   private def relink(): Unit = own = layer :: frozen ::: staged
 
   private def exists(hash: Int, key: Array[Byte], length: Int): Boolean =
-    if (lastKey.is(key, length)) lastKey.found else lookup(hash, key, length, probe)
+    if (lastKey.is(key, length)) lastKey.found else holds(hash, key, length)
+
+  private def holds(hash: Int, key: Array[Byte], length: Int): Boolean = {
+    var rest = own
+    while (rest ne Nil) {
+      val entry = rest.head.find(hash, key, 0, length)
+      if (entry >= 0) return !rest.head.isRemoved(entry)
+      if (!rest.head.clearsNothing && rest.head.isCleared(key, 0, length)) return false
+      rest = rest.tail
+    }
+    local.contains(hash, key, length)
+  }
 
   /** The layers for an iterator: the next change goes into another one. */
   private def snapshot(): List[Layer] = {

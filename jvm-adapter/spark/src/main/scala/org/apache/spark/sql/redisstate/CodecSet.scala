@@ -55,6 +55,40 @@ private[redisstate] final class CodecSet(
   def has(name: String): Boolean =
     name == StateStore.DEFAULT_COL_FAMILY_NAME || others.contains(name)
 
+  /**
+   * Makes a family known that is about to be written or read.
+   *
+   * @param nextId for a family that the version does not have
+   * @return the family, where the version does not describe it so
+   * @throws Exception named, when the version keeps its rows in another way
+   */
+  def declare(
+      name: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      spec: KeyStateEncoderSpec,
+      multiValue: Boolean,
+      internal: Boolean,
+      nextId: => Int): Option[Family] = {
+    val known = if (name == StateStore.DEFAULT_COL_FAMILY_NAME) Some(default) else others.get(name)
+    val id = known.fold(nextId)(_.family.id)
+    val wanted = RowCodec.family(id, name, keySchema, valueSchema, spec, multiValue, internal)
+    known.map(_.family).foreach { have =>
+      if (have.kind != wanted.kind || have.params != wanted.params || have.multiValue != multiValue) {
+        throw StoreErrors.otherFamily(name, describe(have), describe(wanted))
+      }
+    }
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME || known.exists(_.family == wanted)) None
+    else {
+      others(name) = new RowCodec(wanted, keySchema, valueSchema, spec, useColumnFamilies)
+      Some(wanted)
+    }
+  }
+
+  private def describe(family: Family): String =
+    s"encoder ${family.kind.name}${family.params.mkString("(", ",", ")")}" +
+      (if (family.multiValue) ", several values a key" else ", one value a key")
+
   /** Ids are never used again: the next is above every one that is known. */
   def nextId(everUsed: Int): Int =
     math.max(everUsed, (others.values.map(_.family.id) ++ Seq(0)).max) + 1

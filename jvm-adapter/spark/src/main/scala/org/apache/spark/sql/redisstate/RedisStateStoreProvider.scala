@@ -48,8 +48,10 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
         "this release of redis-state serves checkpoint format version 1 only: set " +
           "spark.sql.streaming.stateStore.checkpointFormatVersion to 1")
     }
-    if (useMultipleValuesPerKey) {
-      throw StateStoreErrors.unsupportedOperationException("multipleValuesPerKey", Name)
+    if (storeConfs.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString) {
+      throw StateStoreErrors.unsupportedOperationException(
+        "spark.sql.streaming.stateStore.encodingFormat=avro",
+        s"$Name: set it to unsaferow")
     }
     id = stateStoreId
     plan = Plan(
@@ -67,6 +69,7 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
         keySchema,
         valueSchema,
         keyStateEncoderSpec,
+        useMultipleValuesPerKey,
         internal = false)
     )
   }

@@ -8,81 +8,7 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.store.{OpenVersion, WriteSession}
 
-/** What reading and writing stores share: rows in and out of stored bytes. */
-private[redisstate] trait RedisReads extends ReadStateStore {
-  protected def codecs: CodecSet
-  protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean
-  protected def scan(family: Int): RowIterator
-  protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator
-  protected def checkReadable(): Unit
-
-  private val slice = new Slice
-
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
-    checkReadable()
-    require(key != null, "Key cannot be null")
-    val codec = codecs.of("get", colFamilyName)
-    val length = codec.encodeKey(key)
-    if (lookup(codec.key, length, slice)) codec.decodeValue(slice) else null
-  }
-
-  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] =
-    keys.iterator.map(get(_, colFamilyName))
-
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    checkReadable()
-    val codec = codecs.of("iterator", colFamilyName)
-    new StateStoreIterator(pairs(codec, scan(codec.family.id)))
-  }
-
-  override def prefixScan(
-      prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    checkReadable()
-    val codec = codecs.of("prefixScan", colFamilyName)
-    val length = codec.encodePrefix(prefixKey)
-    new StateStoreIterator(pairs(codec, scanPrefix(codec.key, length)))
-  }
-
-  override def allColumnFamilyNames: Set[String] = codecs.names
-
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] =
-    multiValue("valuesIterator")
-
-  override def prefixScanWithMultiValues(
-      prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    multiValue("prefixScanWithMultiValues")
-
-  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    multiValue("iteratorWithMultiValues")
-
-  protected def multiValue(operation: String): Nothing =
-    throw StateStoreErrors.unsupportedOperationException(operation, "RedisStateStoreProvider")
-
-  private def pairs(codec: RowCodec, rows: RowIterator): Iterator[UnsafeRowPair] =
-    new Iterator[UnsafeRowPair] {
-      private val pair = new UnsafeRowPair
-      private val key, value = new Slice
-      private var ready = false
-      private var ended = false
-
-      override def hasNext: Boolean = {
-        if (!ready && !ended) {
-          ready = rows.next(key, value)
-          ended = !ready
-        }
-        ready
-      }
-
-      override def next(): UnsafeRowPair = {
-        if (!hasNext) throw new NoSuchElementException
-        ready = false
-        pair.withRows(codec.decodeKey(key), codec.decodeValue(value))
-      }
-    }
-}
-
+/** A version, open for reading. */
 private[redisstate] final class RedisReadStateStore(
     val id: StateStoreId,
     private[redisstate] val opened: OpenVersion,
@@ -96,9 +22,37 @@ private[redisstate] final class RedisReadStateStore(
   override protected def checkReadable(): Unit = ()
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     opened.get(key, length, out)
+  override protected def contains(key: Array[Byte], length: Int): Boolean =
+    opened.contains(key, length)
   override protected def scan(family: Int): RowIterator = opened.iterator(family)
   override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator =
     opened.prefixScan(prefix, length)
+  override protected def scanRange(
+      family: Int,
+      from: Option[Array[Byte]],
+      to: Option[Array[Byte]]): RowIterator =
+    opened.rangeScan(family, from, to)
+
+  /** A family that this version does not have is an empty one. */
+  override def registerColFamily(
+      colFamilyName: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean,
+      isInternal: Boolean): Unit = {
+    codecs.checkName("register_col_family", colFamilyName, isInternal)
+    codecs.declare(
+      colFamilyName,
+      keySchema,
+      valueSchema,
+      keyStateEncoderSpec,
+      useMultipleValuesPerKey,
+      isInternal,
+      codecs.nextId(0))
+    ()
+  }
+
   override def toString: String = s"RedisReadStateStore[$id, version=$version]"
 }
 
@@ -154,18 +108,16 @@ private[redisstate] final class RedisStateStore(
       isInternal: Boolean): Unit = {
     checkUpdating()
     codecs.checkName("create_col_family", colFamilyName, isInternal)
-    if (useMultipleValuesPerKey) multiValue("multipleValuesPerKey")
-    if (!codecs.has(colFamilyName)) {
-      val family = RowCodec.family(
-        codecs.nextId(session.highestFamilyId),
+    codecs
+      .declare(
         colFamilyName,
         keySchema,
         valueSchema,
         keyStateEncoderSpec,
-        isInternal)
-      session.defineFamily(family)
-      codecs.learn(Seq(family))
-    }
+        useMultipleValuesPerKey,
+        isInternal,
+        codecs.nextId(session.highestFamilyId))
+      .foreach(session.defineFamily)
   }
 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
@@ -179,12 +131,60 @@ private[redisstate] final class RedisStateStore(
     found
   }
 
-  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit =
-    multiValue("putList")
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
-    multiValue("merge")
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+    val codec = listsToWrite("putList", key, values, colFamilyName)
+    val keyLength = codec.encodeKey(key)
+    val valueLength = codec.encodeList(values)
+    session.put(codec.key, keyLength, codec.value, valueLength)
+  }
+
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+    require(value != null, "Cannot merge a null value")
+    append("merge", key, Array(value), colFamilyName)
+  }
+
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit =
-    multiValue("mergeList")
+    append("mergeList", key, values, colFamilyName)
+
+  override def deleteRange(
+      beginKey: UnsafeRow,
+      endKey: UnsafeRow,
+      colFamilyName: String): Unit = {
+    checkUpdating()
+    require(endKey != null, "End key cannot be null")
+    val codec = ready("deleteRange", beginKey, colFamilyName)
+    if (!codec.supportsDeleteRange) {
+      throw new IllegalStateException(
+        "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding")
+    }
+    val from = codec.encodeBound(beginKey)
+    session.deleteRange(codec.family.id, Some(from), Some(codec.encodeBound(endKey)))
+  }
+
+  private def append(
+      operation: String,
+      key: UnsafeRow,
+      values: Array[UnsafeRow],
+      colFamilyName: String): Unit = {
+    val codec = listsToWrite(operation, key, values, colFamilyName)
+    val keyLength = codec.encodeKey(key)
+    val length = codec.encodeList(values)
+    session.append(codec.key, keyLength, codec.value, length)
+  }
+
+  private def listsToWrite(
+      operation: String,
+      key: UnsafeRow,
+      values: Array[UnsafeRow],
+      colFamilyName: String): RowCodec = {
+    checkUpdating()
+    require(
+      values != null && values.forall(_ != null),
+      s"Cannot $operation a null value or a null array")
+    val codec = ready(operation, key, colFamilyName)
+    needLists(codec, operation)
+    codec
+  }
 
   override def commit(): Long =
     try {
@@ -216,9 +216,16 @@ private[redisstate] final class RedisStateStore(
 
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     session.get(key, length, out)
+  override protected def contains(key: Array[Byte], length: Int): Boolean =
+    session.contains(key, length)
   override protected def scan(family: Int): RowIterator = session.iterator(family)
   override protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator =
     session.prefixScan(prefix, length)
+  override protected def scanRange(
+      family: Int,
+      from: Option[Array[Byte]],
+      to: Option[Array[Byte]]): RowIterator =
+    session.rangeScan(family, from, to)
   override protected def checkReadable(): Unit =
     if (phase == Aborted) throw outOfOrder(s"Cannot read after $phase")
 

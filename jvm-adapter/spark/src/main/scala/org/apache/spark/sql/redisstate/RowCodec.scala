@@ -5,12 +5,12 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
-import org.redisstate.core.format.{Family, FamilyKind}
+import org.redisstate.core.format.{Family, FamilyKind, MultiValue}
 import org.redisstate.core.local.Slice
 
 /**
  * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the bytes are those of Spark's RocksDB
- * encoders. For one thread; the rows given back are reused.
+ * encoders, so that their order is Spark's too. For one thread; the rows given back are reused.
  */
 private[redisstate] final class RowCodec(
     val family: Family,
@@ -32,6 +32,9 @@ private[redisstate] final class RowCodec(
 
   def key: Array[Byte] = keyBuffer
   def value: Array[Byte] = valueBuffer
+  def supportsPrefixScan: Boolean = encoder.exists(_.supportPrefixKeyScan)
+  def supportsRangeScan: Boolean = encoder.exists(_.supportsRangeScan)
+  def supportsDeleteRange: Boolean = encoder.exists(_.supportsDeleteRange)
 
   /** Length of the stored key that `key` now holds. */
   def encodeKey(row: UnsafeRow): Int = encoder match {
@@ -45,22 +48,29 @@ private[redisstate] final class RowCodec(
     case Some(spark) => store(spark.encodeKey(row))
   }
 
-  /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
-  def encodePrefix(row: UnsafeRow): Int = encoder match {
-    case Some(spark) => store(spark.encodePrefixKey(row))
-    case None => throw StateStoreErrors.unsupportedOperationException(
-        "prefixScan",
-        "a store without prefix key")
-  }
+  /** An encoded key without the family id, for a bound of a range. */
+  def encodeBound(row: UnsafeRow): Array[Byte] =
+    encoder.getOrElse(throw new IllegalStateException("no bounds without order")).encodeKey(row)
 
-  /** Length of the value that `value` now holds. */
-  def encodeValue(row: UnsafeRow): Int = {
-    val length = VersionBytes + row.getSizeInBytes
-    if (valueBuffer.length < length) valueBuffer = new Array[Byte](length * 2)
-    valueBuffer(0) = RowVersion
-    row.writeToMemory(valueBuffer, Platform.BYTE_ARRAY_OFFSET + VersionBytes)
-    length
-  }
+  /** The encoded key of a prefix, without the family id. */
+  def encodePrefixBound(row: UnsafeRow): Array[Byte] = encoder.get.encodePrefixKey(row)
+
+  /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
+  def encodePrefix(row: UnsafeRow): Int = store(encodePrefixBound(row))
+
+  /** Length of the bytes that `value` now holds: those of a value, or those of a list with this one element. */
+  def encodeValue(row: UnsafeRow): Int =
+    if (family.multiValue) hold(encodeElements(Array(row)))
+    else {
+      val length = VersionBytes + row.getSizeInBytes
+      if (valueBuffer.length < length) valueBuffer = new Array[Byte](length * 2)
+      valueBuffer(0) = RowVersion
+      row.writeToMemory(valueBuffer, Platform.BYTE_ARRAY_OFFSET + VersionBytes)
+      length
+    }
+
+  /** Length of the list of a multi-value family that `value` now holds. */
+  def encodeList(rows: Array[UnsafeRow]): Int = hold(encodeElements(rows))
 
   def decodeKey(stored: Slice): UnsafeRow = encoder match {
     case None =>
@@ -73,8 +83,32 @@ private[redisstate] final class RowCodec(
         stored.offset + stored.length))
   }
 
+  /** The value; of a list its first element, as Spark's RocksDB provider does; null where that is empty. */
   def decodeValue(stored: Slice): UnsafeRow =
-    pointTo(valueRow, stored.array, stored.offset, stored.length)
+    if (!family.multiValue) pointTo(valueRow, stored.array, stored.offset, stored.length)
+    else {
+      val rows = decodeList(stored)
+      if (rows.hasNext) rows.next() else null
+    }
+
+  /** The elements of a list; each row is valid until the next. */
+  def decodeList(stored: Slice): Iterator[UnsafeRow] =
+    MultiValue.elements(stored.array, stored.offset, stored.length).map { bytes =>
+      pointTo(valueRow, bytes, 0, bytes.length)
+    }
+
+  private def encodeElements(rows: Array[UnsafeRow]): Array[Byte] =
+    MultiValue.encode(rows.map { row =>
+      val element = new Array[Byte](VersionBytes + row.getSizeInBytes)
+      element(0) = RowVersion
+      row.writeToMemory(element, Platform.BYTE_ARRAY_OFFSET + VersionBytes)
+      element
+    })
+
+  private def hold(bytes: Array[Byte]): Int = {
+    valueBuffer = bytes
+    bytes.length
+  }
 
   private def store(encoded: Array[Byte]): Int = {
     val length = FamilyBytes + encoded.length
@@ -103,18 +137,31 @@ private[redisstate] object RowCodec {
     row
   }
 
+  /** The least byte string above all that begin with `prefix`; None where there is no such. */
+  def above(prefix: Array[Byte]): Option[Array[Byte]] = {
+    val last = prefix.lastIndexWhere(_ != -1)
+    if (last < 0) None
+    else {
+      val bound = java.util.Arrays.copyOf(prefix, last + 1)
+      bound(last) = (bound(last) + 1).toByte
+      Some(bound)
+    }
+  }
+
   def kindOf(spec: KeyStateEncoderSpec): (FamilyKind, Seq[Int]) = spec match {
     case _: NoPrefixKeyStateEncoderSpec => (FamilyKind.Plain, Nil)
     case p: PrefixKeyScanStateEncoderSpec => (FamilyKind.Prefix, Seq(p.numColsPrefixKey))
-    case other =>
-      throw StateStoreErrors.unsupportedOperationException(
-        other.getClass.getSimpleName,
-        "this release of redis-state, which has no families in key order")
+    case r: RangeKeyScanStateEncoderSpec => (FamilyKind.Range, r.orderingOrdinals)
+    case _: TimestampAsPrefixKeyStateEncoderSpec => (FamilyKind.TimestampPrefix, Nil)
+    case _: TimestampAsPostfixKeyStateEncoderSpec => (FamilyKind.TimestampPostfix, Nil)
   }
 
   def specOf(family: Family, keySchema: StructType): KeyStateEncoderSpec = family.kind match {
+    case FamilyKind.Plain => NoPrefixKeyStateEncoderSpec(keySchema)
     case FamilyKind.Prefix => PrefixKeyScanStateEncoderSpec(keySchema, family.params.head)
-    case _ => NoPrefixKeyStateEncoderSpec(keySchema)
+    case FamilyKind.Range => RangeKeyScanStateEncoderSpec(keySchema, family.params)
+    case FamilyKind.TimestampPrefix => TimestampAsPrefixKeyStateEncoderSpec(keySchema)
+    case FamilyKind.TimestampPostfix => TimestampAsPostfixKeyStateEncoderSpec(keySchema)
   }
 
   def family(
@@ -123,8 +170,9 @@ private[redisstate] object RowCodec {
       keySchema: StructType,
       valueSchema: StructType,
       spec: KeyStateEncoderSpec,
+      multiValue: Boolean,
       internal: Boolean): Family = {
     val (kind, params) = kindOf(spec)
-    Family(id, name, kind, params, keySchema.json, valueSchema.json, multiValue = false, internal)
+    Family(id, name, kind, params, keySchema.json, valueSchema.json, multiValue, internal)
   }
 }

@@ -1,0 +1,16 @@
+package org.apache.spark.sql.redisstate
+
+import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, ReadStateStore, StateStoreErrors}
+import org.apache.spark.sql.types.StructType
+
+/** Spark 4.2 registers no families on stores that only read. */
+private[redisstate] trait ColumnFamilyShim extends ReadStateStore {
+  def registerColFamily(
+      colFamilyName: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean,
+      isInternal: Boolean): Unit =
+    throw StateStoreErrors.unsupportedOperationException("registerColFamily", "a store to write")
+}
