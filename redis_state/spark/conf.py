@@ -16,8 +16,10 @@ from redis_state.url import SocketEndpoint, parse_url
 
 PROVIDER_CLASS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 LISTENER_CLASS = "org.apache.spark.sql.redisstate.RedisStateQueryListener"
+EXTENSION_CLASS = "org.apache.spark.sql.redisstate.RedisStateSparkExtension"
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 LISTENERS_CONF = "spark.sql.streaming.streamingQueryListeners"
+EXTENSIONS_CONF = "spark.sql.extensions"
 JARS_CONF = "spark.jars"
 
 Target = TypeVar("Target")
@@ -36,7 +38,7 @@ def configure(target: Target, *, url: str, **options: object) -> Target:
             ``tls_ca_file=…``, ``versions_to_retain=20``.
 
     Returns:
-        The same object, with jar, provider, listener and options added to what it held.
+        The same object, with jar, provider, listener, extension and options added to what it held.
 
     Raises:
         ConfigError: An option is wrong, pyspark's version is not supported, or the jar is missing.
@@ -61,7 +63,7 @@ def conf_settings(
     Args:
         options: Options under any of their names; must hold ``url``.
         spark_version: Decides the jar.
-        existing: Configuration whose jars and listeners are kept.
+        existing: Configuration whose jars, listeners and extensions are kept.
 
     Raises:
         ConfigError: As `configure`.
@@ -78,6 +80,7 @@ def conf_settings(
         JARS_CONF: _appended(existing.get(JARS_CONF, ""), jar),
         PROVIDER_CONF: PROVIDER_CLASS,
         LISTENERS_CONF: _appended(existing.get(LISTENERS_CONF, ""), LISTENER_CLASS),
+        EXTENSIONS_CONF: _appended(existing.get(EXTENSIONS_CONF, ""), EXTENSION_CLASS),
     }
     prefix = config.conf_prefix()
     settings.update({prefix + name: value for name, value in checked.items()})

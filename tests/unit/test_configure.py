@@ -66,6 +66,7 @@ def expected(folder: Path, minor: str = "4.3") -> dict[str, str]:
         "spark.jars": str(folder / name),
         "spark.sql.streaming.stateStore.providerClass": f"{package}.RedisStateStoreProvider",
         "spark.sql.streaming.streamingQueryListeners": f"{package}.RedisStateQueryListener",
+        "spark.sql.extensions": f"{package}.RedisStateSparkExtension",
         PREFIX + "url": URL,
         PREFIX + "versionsToRetain": "20",
     }

@@ -1,5 +1,7 @@
 package org.redisstate.core.local
 
+import org.redisstate.core.format.Family
+
 /**
  * A reused view of bytes. The array under it is immutable from here on: it stays valid after
  * commit, abort and close.
@@ -23,6 +25,9 @@ trait RowIterator {
 
 /** Checks rows that come from Redis: their bytes are untrusted. */
 trait RowValidator {
+
+  /** The one for rows of a version with these families; from any thread. */
+  def of(families: Seq[Family]): RowValidator = this
 
   /** What is wrong with the row, or null; called once for each row of a block that is decoded. */
   def check(

@@ -57,7 +57,7 @@ private[store] final class SegmentLoader(
       block: Array[Byte],
       families: Seq[Family]): RowBlock = {
     val rows = named(segment)(new SegmentReader(segment).rows(name, block))
-    validated(segment, rows, listsOf(families))
+    validated(segment, rows, listsOf(families), validator.of(families))
   }
 
   /** Buckets of a snapshot; when the last one came, all of it is compared with the entry. */
@@ -121,26 +121,34 @@ private[store] final class SegmentLoader(
   private def listsOf(families: Seq[Family]): Set[Int] =
     families.filter(_.multiValue).map(_.id).toSet
 
-  private def validated(segment: Segment, rows: RowBlock, lists: Set[Int]): RowBlock = {
+  private def validated(
+      segment: Segment,
+      rows: RowBlock,
+      lists: Set[Int],
+      rules: RowValidator): RowBlock = {
     var i = 0
     while (i < rows.count) {
       if (!rows.isRemoved(i)) {
         val key = rows.keyOffset(i)
         val list = rows.isAppended(i) || (lists.nonEmpty && lists(Layer.familyOf(rows.bytes, key)))
-        if (list) validateElements(segment, rows, i)
-        else validate(segment, rows, i, rows.valueOffset(i), rows.valueLength(i))
+        if (list) validateElements(segment, rows, i, rules)
+        else validate(segment, rows, i, rules, rows.valueOffset(i), rows.valueLength(i))
       }
       i += 1
     }
     rows
   }
 
-  private def validateElements(segment: Segment, rows: RowBlock, i: Int): Unit = {
+  private def validateElements(
+      segment: Segment,
+      rows: RowBlock,
+      i: Int,
+      rules: RowValidator): Unit = {
     val from = rows.valueOffset(i)
     val elements = new MsgpackReader(rows.bytes, from, from + rows.valueLength(i))
     while (!elements.atEnd) {
       val length = named(segment)(elements.skipBin())
-      validate(segment, rows, i, elements.position - length, length)
+      validate(segment, rows, i, rules, elements.position - length, length)
     }
   }
 
@@ -148,10 +156,11 @@ private[store] final class SegmentLoader(
       segment: Segment,
       rows: RowBlock,
       i: Int,
+      rules: RowValidator,
       valueOffset: Int,
       valueLength: Int): Unit = {
     val wrong =
-      validator.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
+      rules.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
     if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
   }
 

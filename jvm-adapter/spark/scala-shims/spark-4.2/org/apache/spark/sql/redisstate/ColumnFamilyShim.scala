@@ -1,6 +1,10 @@
 package org.apache.spark.sql.redisstate
 
-import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, ReadStateStore, StateStoreErrors}
+import org.apache.spark.sql.execution.streaming.state.{
+  KeyStateEncoderSpec,
+  ReadStateStore,
+  StateStoreErrors
+}
 import org.apache.spark.sql.types.StructType
 
 /** Spark 4.2 registers no families on stores that only read. */

@@ -5,11 +5,12 @@ import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.types.StructType
 
+import org.redisstate.core.format.Family
 import org.redisstate.core.local.{Layer, RowValidator}
 
 /**
- * Checks the rows that come from Redis against the operator's schema. A row whose offsets point outside of its bytes would make Spark
- * read foreign memory. Families beside the default one have other schemas: their keys and values are only measured.
+ * Checks the rows that come from Redis against the schemas of the operator and of its column families. A row whose offsets point outside
+ * of its bytes would make Spark read foreign memory.
  */
 private[redisstate] final class StateRowValidator(
     keySchema: StructType,
@@ -21,6 +22,42 @@ private[redisstate] final class StateRowValidator(
   private val valueRow = ThreadLocal.withInitial[UnsafeRow](() => new UnsafeRow(valueSchema.length))
   private val checkValue = storeConf.formatValidationCheckValue
 
+  @volatile private var last = new OfFamilies(Nil)
+
+  override def of(families: Seq[Family]): RowValidator = {
+    val known = last
+    if (known.families eq families) known
+    else {
+      val made = new OfFamilies(families)
+      last = made
+      made
+    }
+  }
+
+  /** For versions with these families. */
+  private final class OfFamilies(val families: Seq[Family]) extends RowValidator {
+    private val others = families.filter(_.id != 0).map(f => f.id -> new FamilyCheck(f)).toMap
+
+    override def check(
+        bytes: Array[Byte],
+        keyOffset: Int,
+        keyLength: Int,
+        valueOffset: Int,
+        valueLength: Int): String = {
+      val family = Layer.familyOf(bytes, keyOffset)
+      if (family == 0) {
+        StateRowValidator.this.check(bytes, keyOffset, keyLength, valueOffset, valueLength)
+      } else others.get(family) match {
+        case None => s"the version describes no column family $family"
+        case Some(rows) =>
+          val wrong =
+            rows.key(bytes, keyOffset + RowCodec.FamilyBytes, keyLength - RowCodec.FamilyBytes)
+          if (wrong != null || !checkValue) wrong else rows.value(bytes, valueOffset, valueLength)
+      }
+    }
+  }
+
+  /** For a row of the default family. */
   override def check(
       bytes: Array[Byte],
       keyOffset: Int,
@@ -31,7 +68,6 @@ private[redisstate] final class StateRowValidator(
     if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(valueOffset) != RowCodec.RowVersion) {
       return s"a value of $valueLength bytes is no UnsafeRow of encoding version 0"
     }
-    if (Layer.familyOf(bytes, keyOffset) != 0) return null
     val keyBytes = keyLength - RowCodec.FamilyBytes - RowCodec.VersionBytes
     val keyFault =
       if (!plainKeys) null

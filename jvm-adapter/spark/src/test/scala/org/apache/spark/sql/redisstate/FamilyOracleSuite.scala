@@ -30,7 +30,9 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def init[A <: StateStoreProvider](provider: A, folder: String, run: String): A = {
     val conf = new SQLConf
     conf.setConfString(RedisStateConf.Prefix + "url", server.url)
-    conf.setConfString("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    conf.setConfString(
+      "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+      "true")
     val hadoopConf = new Configuration
     hadoopConf.set(StreamExecution.RUN_ID_KEY, run)
     provider.init(
@@ -158,7 +160,8 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
       val ordered = f.kind == "range" || f.kind == "timestamp-prefix"
       def all(rows: Seq[(Seq[Byte], Seq[Byte])]): Any = if (ordered) rows else rows.groupBy(_._1)
       same("iterator")(s => all(rows(s.iterator(f.name))))
-      if (f.lists) same("iteratorWithMultiValues")(s => all(rows(s.iteratorWithMultiValues(f.name))))
+      if (f.lists)
+        same("iteratorWithMultiValues")(s => all(rows(s.iteratorWithMultiValues(f.name))))
       for (_ <- 0 until 5) {
         val key = f.key()
         same("get")(s => Option(s.get(key, f.name)).map(_.getBytes.toSeq))
@@ -187,7 +190,9 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
       if (start.isEmpty || end.isEmpty || above(f, to, from)) {
         same("rangeScan", s => rows(s.rangeScan(start, end, f.name)))
         if (f.lists)
-          same("rangeScanWithMultiValues", s => rows(s.rangeScanWithMultiValues(start, end, f.name)))
+          same(
+            "rangeScanWithMultiValues",
+            s => rows(s.rangeScanWithMultiValues(start, end, f.name)))
       }
     }
   }

@@ -96,7 +96,18 @@ private[redisstate] object FamilyRows {
   private val Plain = IndexedSeq[DataType](StringType, IntegerType, BinaryType, DoubleType)
 
   private val Longs =
-    Seq(0L, 1L, -1L, 2L, -2L, 255L, -256L, 65536L, Long.MaxValue, Long.MinValue, Int.MinValue.toLong)
+    Seq(
+      0L,
+      1L,
+      -1L,
+      2L,
+      -2L,
+      255L,
+      -256L,
+      65536L,
+      Long.MaxValue,
+      Long.MinValue,
+      Int.MinValue.toLong)
   private val Doubles = Seq(
     0.0,
     -0.0,

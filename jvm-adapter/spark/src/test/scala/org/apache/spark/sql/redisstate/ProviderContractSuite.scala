@@ -157,7 +157,14 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("keys and values are the bytes of Spark's RocksDB encoders") {
     val spec = NoPrefixKeyStateEncoderSpec(keySchema)
     val family =
-      RowCodec.family(0, "default", keySchema, valueSchema, spec, multiValue = false, internal = false)
+      RowCodec.family(
+        0,
+        "default",
+        keySchema,
+        valueSchema,
+        spec,
+        multiValue = false,
+        internal = false)
     val ours = new RowCodec(family, keySchema, valueSchema, spec, useColumnFamilies = false)
     val spark = new UnsafeRowDataEncoder(spec, valueSchema)
     val keyLength = ours.encodeKey(key("abc", 7))

@@ -1,0 +1,215 @@
+"""`transformWithState` and `transformWithStateInPandas`: the answers of RocksDB's provider."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, GroupedData, Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from tests.spark.streams import PROVIDER, REDIS, Input, Output, Streams
+from tests.spark.test_operators import EVENTS, events
+
+pytestmark = pytest.mark.spark
+
+# Python workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+OUT = "k string, what string, n long"
+Build = Callable[[DataFrame], DataFrame]
+
+
+class Everything(StatefulProcessor):
+    """Value, list and map state, and a timer two minutes after the last event of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._total = handle.getValueState("total", "n long")
+        self._seen = handle.getListState("seen", "v long")
+        self._by_sign = handle.getMapState("bySign", "sign string", "n long")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        frame = pd.concat(list(rows)).sort_values(["ts", "v"])
+        total = (self._total.get() or (0,))[0] + int(frame["v"].sum())
+        self._total.update((total,))
+        if len(frame) > 4:
+            self._seen.put([(int(v),) for v in frame["v"].head(2)])
+        for value in frame["v"]:
+            self._seen.appendValue((int(value),))
+            sign = ("minus" if value < 0 else "plus",)
+            count = self._by_sign.getValue(sign) if self._by_sign.containsKey(sign) else (0,)
+            self._by_sign.updateValue(sign, (count[0] + 1,))
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        self._handle.registerTimer(int(frame["ts"].max().timestamp() * 1000) + 120_000)
+        yield self._rows(key[0], "input")
+
+    def handleExpiredTimer(  # noqa: N802 - Spark's name
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
+        yield self._rows(key[0], f"timer {expiredTimerInfo.getExpiryTimeInMs()}")
+        self._seen.clear()
+        self._by_sign.removeKey(("minus",))
+        if (self._total.get() or (0,))[0] < 0:
+            self._total.clear()
+
+    def _rows(self, key: str | None, what: str) -> pd.DataFrame:
+        seen = [v[0] for v in self._seen.get()]
+        signs = sorted((k[0], n[0]) for k, n in self._by_sign.iterator())
+        total = self._total.get() if self._total.exists() else (0,)
+        text = f"{what}: seen {seen} signs {signs}"
+        return pd.DataFrame([{"k": key, "what": text, "n": total[0]}])
+
+
+class Ageing(StatefulProcessor):
+    """Processing time: state that has expired by the next batch, state that has not, a timer."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._short = handle.getValueState("short", "n long", 1)
+        self._long = handle.getValueState("long", "n long", 3_600_000)
+        self._list = handle.getListState("list", "v long", 3_600_000)
+        self._map = handle.getMapState("map", "v long", "n long", 3_600_000)
+        self._gone = handle.getListState("gone", "v long", 1)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        values = sorted(int(v) for frame in rows for v in frame["v"])
+        text = self._state("input")
+        count = (self._long.get() or (0,))[0] + len(values)
+        self._short.update((count,))
+        self._long.update((count,))
+        self._list.appendList([(v,) for v in values])
+        self._gone.appendList([(v,) for v in values])
+        for value in values:
+            self._map.updateValue((value % 5,), (value,))
+        self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield pd.DataFrame([{"k": key[0], "what": text, "n": count}])
+
+    def handleExpiredTimer(  # noqa: N802 - Spark's name
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame([{"k": key[0], "what": self._state("timer"), "n": -1}])
+
+    def _state(self, what: str) -> str:
+        items = sorted((k[0], n[0]) for k, n in self._map.iterator())
+        lists = [v[0] for v in self._list.get()], [v[0] for v in self._gone.get()]
+        return f"{what}: {self._short.get()} {self._long.get()} {lists} {items}"
+
+
+class Started(StatefulProcessor):
+    """Rows instead of frames, from an initial state."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", "n long")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802
+        self._total.update((initialState["start"],))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802
+        total = (self._total.get() or (0,))[0] + sum(row["v"] for row in rows)
+        self._total.update((total,))
+        yield Row(k=key[0], what="total", n=total)
+
+
+def _same_as_rocksdb(streams: Streams, build: Build, seed: int) -> Output:
+    """Runs a query on both providers, restarted half way; the outputs must be equal."""
+    outputs: dict[str, Output] = {}
+    for provider in (ROCKSDB, REDIS):
+        label = provider.rsplit(".", 1)[-1]
+        source, output = streams.input(label, EVENTS), {}
+        batches = events(seed, rows=16, keys=5)
+        for part in (batches[:2], batches[2:]):
+            for batch in part:
+                source.add(batch[0])
+            frame = build(source.stream(streams.spark))
+            streams.run(frame, label, provider=provider, output=output)
+        outputs[label] = output
+    first, second = outputs.values()
+    assert second == first
+    assert any(first.values()), "the query gave nothing out: the test would prove nothing"
+    return second
+
+
+def _grouped(frame: DataFrame) -> GroupedData:
+    return frame.withWatermark("ts", "1 minute").groupBy("k")
+
+
+def test_every_kind_of_state_and_event_time_timers(streams: Streams) -> None:
+    def build(frame: DataFrame) -> DataFrame:
+        return _grouped(frame).transformWithStateInPandas(
+            Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
+        )
+
+    rows = _same_as_rocksdb(streams, build, 31)
+    assert any("timer" in row for batch in rows.values() for row in batch)
+
+
+def _once(streams: Streams, source: Input, provider: str, batch: int, output: Output) -> None:
+    """One batch: with processing time there is always a further one to run."""
+    frame = _grouped(source.stream(streams.spark)).transformWithStateInPandas(
+        Ageing(), outputStructType=OUT, outputMode="Update", timeMode="ProcessingTime"
+    )
+
+    def keep(rows: DataFrame, batch_id: int) -> None:
+        output[batch_id] = sorted(str(row) for row in rows.collect())
+
+    streams.spark.conf.set(PROVIDER, provider)
+    checkpoint = streams.checkpoint(provider.rsplit(".", 1)[-1])
+    query = (
+        frame.writeStream.outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(keep)
+        .trigger(once=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert batch in output
+
+
+def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
+    outputs: list[Output] = []
+    for provider in (ROCKSDB, REDIS):
+        source, output = streams.input(provider.rsplit(".", 1)[-1], EVENTS), {}
+        for number, batch in enumerate(events(32, rows=12, keys=4)[:3]):
+            source.add(batch[0])
+            _once(streams, source, provider, number, output)
+        outputs.append(output)
+    assert outputs[1] == outputs[0]
+    text = str(outputs[1])
+    assert "input: None (" in text, "the short state should be gone, the long one not"
+
+
+def test_rows_and_an_initial_state(streams: Streams) -> None:
+    def build(frame: DataFrame) -> DataFrame:
+        start = streams.spark.createDataFrame(
+            [(f"k{i}", 1000 * i) for i in range(12)], "k string, start long"
+        )
+        return _grouped(frame).transformWithState(
+            Started(),
+            outputStructType=OUT,
+            outputMode="Update",
+            timeMode="None",
+            initialState=start.groupBy("k"),
+        )
+
+    _same_as_rocksdb(streams, build, 33)
+
+
+def test_a_second_stateful_operator_behind_it(streams: Streams) -> None:
+    def build(frame: DataFrame) -> DataFrame:
+        states = _grouped(frame).transformWithStateInPandas(
+            Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
+        )
+        return states.dropDuplicates(["k", "n"])
+
+    _same_as_rocksdb(streams, build, 34)
