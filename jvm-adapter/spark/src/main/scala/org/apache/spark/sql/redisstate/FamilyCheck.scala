@@ -41,7 +41,8 @@ private[redisstate] final class FamilyCheck(val family: Family) {
 
   private def split(bytes: Array[Byte], offset: Int, length: Int): String = {
     val firstBytes = if (length < 4) -1 else littleEndian(bytes, offset)
-    if (firstBytes < 0 || firstBytes > length - 4) "the key has no prefix of the length that it names"
+    if (firstBytes < 0 || firstBytes > length - 4)
+      "the key has no prefix of the length that it names"
     else {
       val wrong = Option(row(bytes, offset + 4, firstBytes, first))
         .orElse(Option(ordinals(bytes, offset + 4, firstBytes)))

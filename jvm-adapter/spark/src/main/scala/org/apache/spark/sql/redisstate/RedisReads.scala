@@ -2,7 +2,6 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}

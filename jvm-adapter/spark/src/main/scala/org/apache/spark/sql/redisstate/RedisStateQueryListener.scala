@@ -15,7 +15,7 @@ import org.apache.spark.SPARK_VERSION
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
-import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
@@ -50,6 +50,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     val session = query.sparkSessionForStream
     val sqlConf = session.sessionState.conf
     if (sqlConf.stateStoreProviderClass == classOf[RedisStateStoreProvider].getName) {
+      val extensions = session.conf.getOption(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key)
+      TransformWithStateAdvice.of(query.analyzedPlan, extensions).foreach(logError(_))
       val hadoopConf = session.sessionState.newHadoopConf()
       val checkpoint = new Path(query.resolvedCheckpointRoot)
       pinnedProvider(checkpoint, hadoopConf).filter(_ != sqlConf.stateStoreProviderClass) match {

@@ -132,6 +132,7 @@ private[redisstate] object FamilyRows {
       case DoubleType => one(Doubles)
       case StringType => UTF8String.fromString(one(Seq("", "a", "b", "ab", "longer than eight")))
       case BinaryType => one(Seq(Array[Byte](), Array[Byte](0), Array[Byte](-1, 0), Array[Byte](1)))
+      case other => throw new IllegalArgumentException(s"no values of $other")
     }
   }
 }
