@@ -1,5 +1,8 @@
 """`transformWithState` and `transformWithStateInPandas`: the answers of RocksDB's provider."""
 
+# The names and arguments of a processor's methods are Spark's.
+# ruff: noqa: N802, N803, ARG002
+
 from __future__ import annotations
 
 import sys
@@ -18,7 +21,7 @@ from tests.spark.test_operators import EVENTS, events
 pytestmark = pytest.mark.spark
 
 # Python workers cannot import this module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 OUT = "k string, what string, n long"
@@ -34,9 +37,7 @@ class Everything(StatefulProcessor):
         self._seen = handle.getListState("seen", "v long")
         self._by_sign = handle.getMapState("bySign", "sign string", "n long")
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
-    ) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
         frame = pd.concat(list(rows)).sort_values(["ts", "v"])
         total = (self._total.get() or (0,))[0] + int(frame["v"].sum())
         self._total.update((total,))
@@ -45,14 +46,15 @@ class Everything(StatefulProcessor):
         for value in frame["v"]:
             self._seen.appendValue((int(value),))
             sign = ("minus" if value < 0 else "plus",)
-            count = self._by_sign.getValue(sign) if self._by_sign.containsKey(sign) else (0,)
+            known = self._by_sign.containsKey(sign)
+            count = (self._by_sign.getValue(sign) if known else None) or (0,)
             self._by_sign.updateValue(sign, (count[0] + 1,))
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
         self._handle.registerTimer(int(frame["ts"].max().timestamp() * 1000) + 120_000)
         yield self._rows(key[0], "input")
 
-    def handleExpiredTimer(  # noqa: N802 - Spark's name
+    def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[pd.DataFrame]:
         yield self._rows(key[0], f"timer {expiredTimerInfo.getExpiryTimeInMs()}")
@@ -64,7 +66,7 @@ class Everything(StatefulProcessor):
     def _rows(self, key: str | None, what: str) -> pd.DataFrame:
         seen = [v[0] for v in self._seen.get()]
         signs = sorted((k[0], n[0]) for k, n in self._by_sign.iterator())
-        total = self._total.get() if self._total.exists() else (0,)
+        total = (self._total.get() if self._total.exists() else None) or (0,)
         text = f"{what}: seen {seen} signs {signs}"
         return pd.DataFrame([{"k": key, "what": text, "n": total[0]}])
 
@@ -80,9 +82,7 @@ class Ageing(StatefulProcessor):
         self._map = handle.getMapState("map", "v long", "n long", 3_600_000)
         self._gone = handle.getListState("gone", "v long", 1)
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
-    ) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
         values = sorted(int(v) for frame in rows for v in frame["v"])
         text = self._state("input")
         count = (self._long.get() or (0,))[0] + len(values)
@@ -95,7 +95,7 @@ class Ageing(StatefulProcessor):
         self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
         yield pd.DataFrame([{"k": key[0], "what": text, "n": count}])
 
-    def handleExpiredTimer(  # noqa: N802 - Spark's name
+    def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[pd.DataFrame]:
         yield pd.DataFrame([{"k": key[0], "what": self._state("timer"), "n": -1}])
@@ -112,10 +112,10 @@ class Started(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "n long")
 
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         self._total.update((initialState["start"],))
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         total = (self._total.get() or (0,))[0] + sum(row["v"] for row in rows)
         self._total.update((total,))
         yield Row(k=key[0], what="total", n=total)
@@ -126,7 +126,8 @@ def _same_as_rocksdb(streams: Streams, build: Build, seed: int) -> Output:
     outputs: dict[str, Output] = {}
     for provider in (ROCKSDB, REDIS):
         label = provider.rsplit(".", 1)[-1]
-        source, output = streams.input(label, EVENTS), {}
+        source = streams.input(label, EVENTS)
+        output: Output = {}
         batches = events(seed, rows=16, keys=5)
         for part in (batches[:2], batches[2:]):
             for batch in part:
@@ -179,7 +180,8 @@ def _once(streams: Streams, source: Input, provider: str, batch: int, output: Ou
 def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
     outputs: list[Output] = []
     for provider in (ROCKSDB, REDIS):
-        source, output = streams.input(provider.rsplit(".", 1)[-1], EVENTS), {}
+        source = streams.input(provider.rsplit(".", 1)[-1], EVENTS)
+        output: Output = {}
         for number, batch in enumerate(events(32, rows=12, keys=4)[:3]):
             source.add(batch[0])
             _once(streams, source, provider, number, output)
