@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.spark.streams import PROVIDER, REDIS, Input, Output, Streams
 from tests.spark.test_operators import EVENTS, events
