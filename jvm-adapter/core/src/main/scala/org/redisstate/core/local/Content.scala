@@ -23,7 +23,7 @@ final class Content(val base: Base, val layers: List[Layer]) {
       if (!rest.head.clearsNothing && rest.head.isCleared(key, offset, length)) return false
       rest = rest.tail
     }
-    base.bucket(Bucketing.bucket(hash, base.buckets)).find(key, offset, length) >= 0
+    base.rowsFor(hash, key, offset, length).find(key, offset, length) >= 0
   }
 
   /** All rows of a family, in no order; of an ordered one, in key order. */
