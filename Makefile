@@ -122,6 +122,10 @@ spark-test: build redis ## Streaming operators on pyspark
 container-test: build redis ## Tests against a Redis container
 	@$(PY) tools/run_tests.py containers
 
+.PHONY: servers
+servers: $(VENV)/installed ## Bring Redis 6.2, 7.0, 8.0 and Valkey 8 for tests into a cache
+	@$(PY) tools/servers.py
+
 # ---- demo and benchmark -----------------------------------------------------------------------
 
 .PHONY: demo

@@ -59,6 +59,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Pytest("unit", "tests/unit", limit_s=300),
     Pytest("contract", "tests/contract", limit_s=600),
+    Pytest("topologies", "tests/topologies", limit_s=600),
     Scalatest("jvm-core", "core", "core/src/test/scala", limit_s=900),
     Scalatest("jvm-suite", "spark-4.2", "spark/src/test-4.2/scala", limit_s=1200),
     Scalatest("jvm-contract-4.2", "spark-4.2", "spark/src/test/scala", limit_s=900),
