@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 REDIS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PREFIX = "spark.sql.streaming.stateStore.redis."
@@ -90,14 +91,16 @@ class Streams:
         batches: Sequence[Sequence[Sequence[Row]]],
         *,
         mode: str = "update",
+        oracle: str = HDFS,
     ) -> Output:
-        """Runs one query on HDFSBacked and on Redis, restarted half way; the outputs must be equal.
+        """Runs one query on Spark's provider and on Redis, restarted half way: equal outputs.
 
         Args:
             batches: For each batch the rows of each input.
+            oracle: Spark's provider.
         """
         outputs: dict[str, Output] = {}
-        for provider in (HDFS, REDIS):
+        for provider in (oracle, REDIS):
             label = provider.rsplit(".", 1)[-1]
             inputs = [self.input(f"{label}{i}", schema) for i, schema in enumerate(schemas)]
             output: Output = {}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.streams import Streams
+from tests.spark.streams import ROCKSDB, Streams
 
 pytestmark = pytest.mark.spark
 
@@ -79,17 +79,37 @@ def test_deduplication_within_watermark(streams: Streams) -> None:
     streams.same_on_both(build, [EVENTS], events(5), mode="append")
 
 
+def joined(inputs: list[DataFrame], how: str) -> DataFrame:
+    left = inputs[0].withWatermark("ts", "5 minutes").alias("l")
+    right = inputs[1].withWatermark("ts", "5 minutes").alias("r")
+    near = sf.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
+    return left.join(right, near, how)
+
+
 @pytest.mark.parametrize("how", ["inner", "left_outer", "full_outer", "left_semi"])
 def test_stream_stream_join(streams: Streams, how: str) -> None:
     """State format 2: since 4.2 Spark itself refuses to start a new query with format 1."""
 
     def build(inputs: list[DataFrame]) -> DataFrame:
-        left = inputs[0].withWatermark("ts", "5 minutes").alias("l")
-        right = inputs[1].withWatermark("ts", "5 minutes").alias("r")
-        near = sf.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
-        return left.join(right, near, how)
+        return joined(inputs, how)
 
     streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append")
+
+
+@pytest.mark.parametrize("how", ["inner", "full_outer"])
+@pytest.mark.parametrize("state_format", ["3", "4"])
+def test_stream_stream_join_with_column_families(
+    streams: Streams, spark: SparkSession, state_format: str, how: str
+) -> None:
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        return joined(inputs, how)
+
+    conf = "spark.sql.streaming.join.stateFormatVersion"
+    spark.conf.set(conf, state_format)
+    try:
+        streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append", oracle=ROCKSDB)
+    finally:
+        spark.conf.unset(conf)
 
 
 def test_session_windows(streams: Streams) -> None:

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from tests.spark.streams import PROVIDER, REDIS, Input, Output, Streams
+from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Input, Output, Streams
 from tests.spark.test_operators import EVENTS, events
 
 pytestmark = pytest.mark.spark
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.spark
 # Python workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 OUT = "k string, what string, n long"
 Build = Callable[[DataFrame], DataFrame]
 
