@@ -199,7 +199,8 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
       partition,
       ProtocolSettings(conf.versionsToRetain, keepMs),
       registry)
-    lazy val run = enter(registry, client, keepMs, markerFile, marker)
+    val origin = taskOrigin()
+    lazy val run = enter(registry, client, keepMs, markerFile, marker, origin)
     val store = new PartitionStore(
       client,
       plan.runId,
@@ -225,13 +226,12 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
       client: PartitionClient,
       keepMs: Long,
       markerFile: MarkerFile,
-      marker: Marker): Run = {
+      marker: Marker,
+      origin: Origin): Run = {
     if (markerFile.read().isEmpty) markerFile.write(marker)
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
-    val context = Option(TaskContext.get())
-    def local(name: String) = context.flatMap(c => Option(c.getLocalProperty(name))).getOrElse("")
     val now = System.currentTimeMillis()
     val run = registry.lookup(plan.runId).getOrElse(
       registry.register(
@@ -240,20 +240,29 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
         above = 0,
         Map(
           "path" -> marker.pathHash,
-          "id" -> local(StreamExecution.QUERY_ID_KEY),
+          "id" -> origin.queryId,
           "created" -> now.toString)))
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
-      val listing = ("path" -> marker.pathHash) ~ ("id" -> local(StreamExecution.QUERY_ID_KEY)) ~
+      val listing = ("path" -> marker.pathHash) ~ ("id" -> origin.queryId) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)), keepMs)
-      val partitions = context.fold(0)(_.numPartitions())
-      registry.putOperator(id.operatorId, id.storeName, partitions, operatorJson(partitions))
+      registry.putOperator(
+        id.operatorId,
+        id.storeName,
+        origin.partitions,
+        operatorJson(origin.partitions))
     }
     // An earlier run may have kept its state otherwise.
     client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
   }
+
+  /** Of the task that opens: a Python worker's requests are served by a thread that has none. */
+  private def taskOrigin(): Origin = Option(TaskContext.get()).fold(Origin("", 0))(context =>
+    Origin(
+      Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)).getOrElse(""),
+      context.numPartitions()))
 
   private def operatorJson(partitions: Int): String = {
     val family = plan.defaultFamily
@@ -305,6 +314,8 @@ private[redisstate] object RedisStateStoreProvider {
       runId: String,
       conf: RedisStateConf,
       defaultFamily: Family)
+
+  private final case class Origin(queryId: String, partitions: Int)
 
   /** What the first open made. */
   private final case class Link(partition: PartitionId, store: PartitionStore, metrics: Metrics)
