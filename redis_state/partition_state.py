@@ -111,6 +111,24 @@ class PartitionState:
         self._opened: Pin | None = None
         self._link: _Link | None = None
 
+    def take_over(self, other: PartitionState) -> None:
+        """Go on with the versions that another run has cached; a version is known by its uid.
+
+        Raises:
+            UsageError: It is another partition, or has another codec.
+        """
+        if (other.id.store_id, other._family) != (self.id.store_id, self._family):
+            raise UsageError(
+                "going on with cached versions",
+                found="they are of another partition, or were written with another codec",
+                advice="Give a provider of the same store and codec.",
+                where=str(self.id.store_id),
+            )
+        with other._lock:
+            cached = dict(other._cached)
+        with self._lock:
+            self._cached.update(cached)
+
     def open(self, version: int) -> tuple[LocalVersion, bool]:
         """A version, and whether the run holds the partition.
 

@@ -37,6 +37,8 @@ class StateStoreProvider:
             next one reads only what is new.
         client: A connection to share, which the caller closes; it has to fit `config`.
         events: Told when the checkpoint is known, and when another run or attempt went on.
+        after: A provider of the same partition and codec for an earlier run, whose cached versions
+            this one goes on with.
 
     Raises:
         ConfigError: An option is wrong.
@@ -58,6 +60,7 @@ class StateStoreProvider:
         versions_cached_max: int = VERSIONS_CACHED_MAX,
         client: Client | None = None,
         events: Events | None = None,
+        after: StateStoreProvider | None = None,
     ) -> None:
         _check(provider_id, run)
         checked = options.parse({"url": config}) if isinstance(config, str) else config
@@ -76,6 +79,8 @@ class StateStoreProvider:
             versions_cached_max=max(1, versions_cached_max),
             events=events or Events(),
         )
+        if after is not None:
+            self._partition.take_over(after._partition)
 
     @property
     def id(self) -> StateStoreProviderId:

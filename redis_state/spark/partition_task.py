@@ -27,10 +27,23 @@ if TYPE_CHECKING:
 
 _MAINTAINED_EVERY = 8
 _CLIENTS_MAX = 4
+_WARM_BYTES_AUTO = 512 << 20
 
 log = logging.getLogger(__name__)
 _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
 _clients: dict[Config, Client] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Warm:
+    """A provider that stays after its task, and about what its versions take."""
+
+    provider: StateStoreProvider
+    size: int
+
+
+_Place = tuple[Config, str, int]
+_warm: dict[_Place, _Warm] = {}
 
 
 class BatchStore:
@@ -116,11 +129,10 @@ class PartitionTask:
             if late is not None:
                 raise late
             provider = self._provider(client, number)
-            try:
-                yield from self._evaluate(provider.get_store(self.batch.version), partition)
-                self._maintain(provider, number)
-            finally:
-                provider.close()
+            store = provider.get_store(self.batch.version)
+            yield from self._evaluate(store, partition)
+            self._maintain(provider, number)
+            self._keep(provider, store, number)
         except ConflictError as error:
             raise superseded(client, self.batch, what) or error from error.__cause__
 
@@ -154,13 +166,28 @@ class PartitionTask:
 
     def _provider(self, client: Client, partition: int) -> StateStoreProvider:
         run = self.batch.run
+        warm = _warm.get(self._place(partition))
         return StateStoreProvider(
             StateStoreProviderId(self.batch.store_id(partition), run.run_id),
             config=self.config,
             codec=_CODECS[self.codec] if isinstance(self.codec, str) else self.codec,
             run=run,
             client=client,
+            after=warm.provider if warm else None,
         )
+
+    def _place(self, partition: int) -> _Place:
+        return self.config, self.batch.gen, partition
+
+    def _keep(self, provider: StateStoreProvider, store: StateStore, partition: int) -> None:
+        """The next batch of the partition may come to this process: it reads what is new then."""
+        place = self._place(partition)
+        _warm.pop(place, None)
+        _warm[place] = _Warm(provider, store.metrics.memory_bytes)
+        limit = self.config.local_memory
+        allowed = limit if isinstance(limit, int) else _WARM_BYTES_AUTO
+        while sum(one.size for one in _warm.values()) > allowed:
+            _warm.pop(next(iter(_warm))).provider.close()
 
     def _maintain(self, provider: StateStoreProvider, partition: int) -> None:
         if (self.batch.number + partition) % _MAINTAINED_EVERY:
