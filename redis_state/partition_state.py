@@ -115,8 +115,15 @@ class PartitionState:
         """Go on with the versions that another run has cached; a version is known by its uid.
 
         Raises:
-            UsageError: It is another partition, or has another codec.
+            UsageError: It is another partition, or has another codec or client.
         """
+        if other._client is not self._client:
+            raise UsageError(
+                "going on with cached versions",
+                found="they read on through another client, which may be closed any time",
+                advice="Give both providers the same client.",
+                where=str(self.id.store_id),
+            )
         if (other.id.store_id, other._family) != (self.id.store_id, self._family):
             raise UsageError(
                 "going on with cached versions",

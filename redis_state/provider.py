@@ -37,8 +37,8 @@ class StateStoreProvider:
             next one reads only what is new.
         client: A connection to share, which the caller closes; it has to fit `config`.
         events: Told when the checkpoint is known, and when another run or attempt went on.
-        after: A provider of the same partition and codec for an earlier run, whose cached versions
-            this one goes on with.
+        after: A provider of the same partition, codec and `client` for an earlier run, whose cached
+            versions this one goes on with.
 
     Raises:
         ConfigError: An option is wrong.

@@ -7,6 +7,7 @@ row of each partition has no struct: it is there so that a partition without row
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _MAINTAINED_EVERY = 8
 _CLIENTS_MAX = 4
-_WARM_BYTES_AUTO = 512 << 20
+_WARM_BYTES_AUTO = 128 << 20
 
 log = logging.getLogger(__name__)
 _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
@@ -166,7 +167,8 @@ class PartitionTask:
 
     def _provider(self, client: Client, partition: int) -> StateStoreProvider:
         run = self.batch.run
-        warm = _warm.get(self._place(partition))
+        # Taken out, to come back once this is done: whoever tries again after a failure reads anew.
+        warm = _warm.pop(self._place(partition), None)
         return StateStoreProvider(
             StateStoreProviderId(self.batch.store_id(partition), run.run_id),
             config=self.config,
@@ -181,11 +183,8 @@ class PartitionTask:
 
     def _keep(self, provider: StateStoreProvider, store: StateStore, partition: int) -> None:
         """The next batch of the partition may come to this process: it reads what is new then."""
-        place = self._place(partition)
-        _warm.pop(place, None)
-        _warm[place] = _Warm(provider, store.metrics.memory_bytes)
-        limit = self.config.local_memory
-        allowed = limit if isinstance(limit, int) else _WARM_BYTES_AUTO
+        _warm[self._place(partition)] = _Warm(provider, store.metrics.memory_bytes)
+        allowed = _warm_bytes_max(self.config)
         while sum(one.size for one in _warm.values()) > allowed:
             _warm.pop(next(iter(_warm))).provider.close()
 
@@ -230,11 +229,20 @@ def _names(kind: pa.StructType) -> list[str]:
     return [kind.field(number).name for number in range(kind.num_fields)]
 
 
+def _warm_bytes_max(config: Config) -> int:
+    """What this worker may keep: an executor has about as many of them as it has processors."""
+    limit = config.local_memory
+    return limit // (os.cpu_count() or 1) if isinstance(limit, int) else _WARM_BYTES_AUTO
+
+
 def _client(config: Config) -> Client:
     """A worker process serves many tasks, one after the other: it keeps its connections."""
     found = _clients.get(config)
     if found is None:
         while len(_clients) >= _CLIENTS_MAX:
-            _clients.pop(next(iter(_clients))).close()
+            oldest = next(iter(_clients))
+            for place in [one for one in _warm if one[0] == oldest]:
+                del _warm[place]  # its versions read on through this client
+            _clients.pop(oldest).close()
         found = _clients[config] = Client(config)
     return found

@@ -73,12 +73,15 @@ def test_a_version_that_was_replaced_meanwhile_is_read_anew(
     assert second.get_store(1).get("a") == 2
 
 
-def test_another_partition_and_another_codec_are_refused(new: NewProvider) -> None:
-    first = new()
+def test_what_does_not_fit_is_refused(new: NewProvider, client: Client) -> None:
+    name = uuid.uuid4().hex
+    first = new(name=name, client=client)
     with pytest.raises(UsageError, match="of another partition"):
-        new(partition=1, after=first)
+        new(name=name, partition=1, client=client, after=first)
     with pytest.raises(UsageError, match="another codec"):
-        new(codec=RAW, after=first)
+        new(name=name, codec=RAW, client=client, after=first)
+    with pytest.raises(UsageError, match="another client"):
+        new(name=name, after=first)
 
 
 def test_many_look_ups_read_many_blocks_at_once(new: NewProvider, client: Client) -> None:
