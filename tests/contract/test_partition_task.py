@@ -1,0 +1,126 @@
+"""What a worker process keeps from one task of `map_partitions_with_state_store` to the next."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from redis_state import config as options
+from redis_state.backend.client import Client
+from redis_state.codec import MSGPACK
+from redis_state.config import Config
+from redis_state.spark import partition_task
+from redis_state.spark.batches import begin_batch
+from redis_state.spark.partition_task import BatchStore, PartitionTask
+from redis_state.spark.rows import RowFormat
+from tests.support.redis_server import RedisServer
+
+KEYS = 10_000
+FORMAT = RowFormat("dicts", pa.schema([("k", pa.int64())]), "UTC")
+
+Dicts = Iterator[dict[str, Any]]
+
+
+class Batches:
+    """A store of one partition, of which this process evaluates each batch."""
+
+    def __init__(self, client: Client, config: Config) -> None:
+        self._client = client
+        self._config = config
+        self._name = uuid.uuid4().hex
+
+    def run(self, number: int, func: Callable[[BatchStore, Dicts], Dicts]) -> None:
+        batch = begin_batch(
+            self._client,
+            self._config,
+            name=self._name,
+            number=number,
+            first=0,
+            partitions=1,
+            partitions_default=1,
+            layout="k",
+            codec_name=MSGPACK.name,
+        )
+        rows = pa.array([None, {"k": 1}], pa.struct([("k", pa.int64())]))
+        one = pa.RecordBatch.from_arrays([pa.array([0, 0], pa.int32()), rows], names=["p", "row"])
+        task = PartitionTask(batch, self._config, MSGPACK.name, func, FORMAT)
+        list(task.run(iter([one])))
+
+
+@pytest.fixture
+def new(
+    shared_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Batches]]:
+    """The process begins with nothing, and its connections are closed at the end."""
+    clients: dict[Config, Client] = {}
+    monkeypatch.setattr(partition_task, "_clients", clients)
+    monkeypatch.setattr(partition_task, "_warm", {})
+
+    def made(**given: str) -> Batches:
+        config = options.parse({"url": shared_redis_server.url} | given)
+        return Batches(partition_task._client(config), config)
+
+    yield made
+    for client in clients.values():
+        client.close()
+
+
+def fill(store: BatchStore, rows: Dicts) -> Dicts:
+    for key in range(KEYS):
+        store.put(key, key)
+    return rows
+
+
+def check(store: BatchStore, rows: Dicts) -> Dicts:
+    assert store.get(KEYS - 1) == KEYS - 1
+    return rows
+
+
+def broken(store: BatchStore, rows: Dicts) -> Dicts:
+    store.put(KEYS - 1, "never committed")
+    raise ValueError(f"no luck with {next(rows)}")
+
+
+def kept() -> int:
+    return len(partition_task._warm)
+
+
+def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., Batches]) -> None:
+    batches = new()
+    batches.run(0, fill)
+    assert kept() == 1
+    batches.run(1, check)
+    assert kept() == 1
+    batches.run(1, check)
+    assert kept() == 1
+
+
+def test_nothing_is_kept_of_a_task_that_failed(new: Callable[..., Batches]) -> None:
+    batches = new()
+    batches.run(0, fill)
+    with pytest.raises(ValueError, match="no luck"):
+        batches.run(1, broken)
+    assert kept() == 0
+    batches.run(1, check)
+    assert kept() == 1
+
+
+def test_what_takes_too_much_memory_is_not_kept(new: Callable[..., Batches]) -> None:
+    batches = new(localMemory="1m")
+    batches.run(0, fill)
+    assert kept() == 0
+    batches.run(1, check)
+
+
+def test_connections_that_are_let_go_take_along_what_reads_through_them(
+    new: Callable[..., Batches],
+) -> None:
+    batches = new()
+    batches.run(0, fill)
+    for number in range(partition_task._CLIENTS_MAX):
+        new(deadline=f"{number + 1}s")
+    assert kept() == 0
