@@ -104,6 +104,8 @@ def test_stream_stream_join_with_column_families(
     def build(inputs: list[DataFrame]) -> DataFrame:
         return joined(inputs, how)
 
+    if state_format == "4" and spark.version.startswith("4.2"):
+        pytest.skip("Spark 4.2 itself refuses state format 4: it is under development there")
     conf = "spark.sql.streaming.join.stateFormatVersion"
     spark.conf.set(conf, state_format)
     try:
