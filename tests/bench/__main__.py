@@ -33,11 +33,11 @@ QUICK_STORES = (
     StoreWork("200 k keys, 20 k updates", keys=200_000, updates=20_000, batches=20),
 )
 FULL = (
-    Workload("tiny batches", keys=10_000, updates=100, warm_up=20, measured=60),
-    Workload("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=90, measured=60),
+    Workload("tiny batches", keys=10_000, updates=100, warm_up=10, measured=40),
+    Workload("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=15, measured=25),
 )
 FULL_STORES = (
-    StoreWork("tiny batches", keys=10_000, updates=100, batches=300),
+    StoreWork("tiny batches", keys=10_000, updates=100, batches=150),
     StoreWork("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, batches=150),
 )
 
