@@ -101,6 +101,14 @@ def refusal(reply: list[str], *, where: str, version: int | None) -> RedisStateE
                 where=where,
                 version=version,
             )
+    return unserved(attempted, reply, where=where, version=version)
+
+
+def unserved(
+    attempted: str, reply: list[str], *, where: str, version: int | None
+) -> RedisStateError:
+    """The named error for the refusals that mean the same to whoever reads and whoever writes."""
+    match reply:
         case ["VERSION_EXPIRED", floor, *_]:
             return StateError(
                 attempted,

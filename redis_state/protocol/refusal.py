@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from redis_state.backend.replies import unserved
 from redis_state.errors import (
     ConflictError,
-    FormatError,
-    InternalError,
     Kind,
     RedisStateError,
     StateError,
@@ -50,22 +49,6 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
             )
         case ["STATE_LOST", latest, *_]:
             return lost(attempted, latest=latest, where=where, version=version)
-        case ["VERSION_EXPIRED", floor, *_]:
-            return StateError(
-                attempted,
-                kind=Kind.VERSION_EXPIRED,
-                found=f"retention keeps version {floor} and newer ones",
-                advice="Ask for a newer one; raise versionsToRetain for the next time.",
-                where=where,
-                version=version,
-            )
-        case ["FORMAT", found]:
-            return FormatError(
-                attempted,
-                found=f"Redis holds format {found[:20]}, this release reads format 1",
-                advice="Use the release that wrote it.",
-                where=where,
-            )
         case ["INCOMPLETE", found]:
             return UnavailableError(
                 attempted,
@@ -74,8 +57,7 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
                 where=where,
                 version=version,
             )
-    answered = " ".join(reply)[:200]
-    return InternalError(attempted, found=f"the script answered '{answered}'", where=where)
+    return unserved(attempted, reply, where=where, version=version)
 
 
 def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError:
