@@ -15,6 +15,7 @@ from tests.support.redis_container import RedisContainer, running_redis_containe
 from tests.support.redis_server import NoTlsError, RedisServer, server_program
 from tools import servers
 
+pytest_plugins = ["tests.support.compatibility"]
 IN_CI = os.environ.get("CI") == "true"
 
 # tools/run_limited.py asks a suite that hangs for its stacks by this signal.

@@ -144,6 +144,9 @@ def _grouped(frame: DataFrame) -> GroupedData:
     return frame.withWatermark("ts", "1 minute").groupBy("k")
 
 
+@pytest.mark.compatibility(
+    "transformWithStateInPandas", "value, list and map state, event-time timers"
+)
 def test_every_kind_of_state_and_event_time_timers(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         return _grouped(frame).transformWithStateInPandas(
@@ -176,6 +179,7 @@ def _once(streams: Streams, source: Input, provider: str, batch: int, output: Ou
     assert batch in output
 
 
+@pytest.mark.compatibility("transformWithStateInPandas", "time to live, processing-time timers")
 def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
     outputs: list[Output] = []
     for provider in (ROCKSDB, REDIS):
@@ -190,6 +194,7 @@ def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
     assert "input: None (" in text, "the short state should be gone, the long one not"
 
 
+@pytest.mark.compatibility("transformWithState in Python, rows", "initial state")
 def test_rows_and_an_initial_state(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         start = streams.spark.createDataFrame(
@@ -206,6 +211,7 @@ def test_rows_and_an_initial_state(streams: Streams) -> None:
     _same_as_rocksdb(streams, build, 33)
 
 
+@pytest.mark.compatibility("transformWithStateInPandas", "a second stateful operator behind it")
 def test_a_second_stateful_operator_behind_it(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         states = _grouped(frame).transformWithStateInPandas(

@@ -1,0 +1,128 @@
+"""Collects the rows of docs/compatibility.md from the tests: operators and options per Spark minor.
+
+A test becomes a row, or one more proof of a row, by a marker; nothing else is needed:
+
+    @pytest.mark.compatibility("transformWithStateInPandas", "list state")
+    def test_list_state(streams): ...
+
+The option may name parameters of the test, and is left out when there is nothing to say:
+
+    @pytest.mark.parametrize("how", ["inner", "left_outer"])
+    @pytest.mark.compatibility("stream-stream join", "{how}, state format 2")
+
+What a Spark minor refuses by itself is no skip: the test runs there too, must end with an error of
+Spark's that has the given text in it, and the cell says "refused" with the reason:
+
+    @pytest.mark.compatibility(
+        "stream-stream join",
+        "state format 4",
+        refused={"4.2": ("under development", "state format 4 is under development there")},
+    )
+
+A marker without an operator only adds refusals; `pytest.param(..., marks=...)` takes one for one
+parameter. Such a test should ask Spark's own provider first (`Streams.same_on_both` does): then it
+is Spark that refuses, whatever keeps the state. `make compatibility` runs the marked tests of
+tests/spark on every minor and writes the page; `make test` compares the page with its own run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+Status = Literal["green", "red", "refused"]
+_MARKER = "compatibility"
+_REFUSED = pytest.StashKey[str]()
+_ROWS = pytest.StashKey["list[Row]"]()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one test showed on the running Spark."""
+
+    operator: str
+    option: str
+    status: Status
+    reason: str
+    test: str
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--compatibility",
+        metavar="FILE",
+        help="write what the tests marked `compatibility` showed, as JSON",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ROWS] = []
+
+
+def _minor() -> str:
+    import pyspark
+
+    return ".".join(pyspark.__version__.split(".")[:2])
+
+
+def _refusals(item: pytest.Item) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for marker in item.iter_markers(_MARKER):
+        found |= marker.kwargs.get("refused", {})
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A refusal that the marker foretells passes; its absence fails."""
+    refusals = _refusals(item)
+    if not refusals or _minor() not in refusals:
+        return (yield)
+    text, reason = refusals[_minor()]
+    try:
+        yield
+    except Exception as error:
+        if text not in str(error):
+            raise
+        item.stash[_REFUSED] = reason
+        return None
+    pytest.fail(f"Spark {_minor()} no longer refuses this ({reason}): take it out of the marker")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call" or report.outcome != "passed":
+        item.config.stash[_ROWS] += [
+            _row(item, marker, report) for marker in item.iter_markers(_MARKER) if marker.args
+        ]
+    return report
+
+
+def _row(item: pytest.Item, marker: pytest.Mark, report: pytest.TestReport) -> Row:
+    operator, *options = marker.args
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params if callspec else {}
+    reason = item.stash.get(_REFUSED, "")
+    status: Status = "refused" if reason else "green"
+    if report.outcome != "passed":
+        status, reason = "red", ""
+    option = ", ".join(options).format(**parameters)
+    return Row(operator.format(**parameters), option, status, reason, item.nodeid.split("[")[0])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--compatibility")
+    if path is None:
+        return
+    import pyspark
+
+    rows = [asdict(row) for row in session.config.stash[_ROWS]]
+    Path(path).write_text(json.dumps({"spark": pyspark.__version__, "rows": rows}, indent=1))
