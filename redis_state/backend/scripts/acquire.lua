@@ -3,15 +3,17 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id  2 epoch  3 '1' if the driver registered the run, else '0'  4 version  5 uid
 --       6 retained versions  7 ttl in ms of dropped keys  8 checkpoint format version (1 or 2)  9 keep ms (0 = for ever)
+-- A version above 0 with uid '-' is one that is not there: the run begins there with nothing, and commits a complete delta.
 -- Reply OK dropped · REOPEN opened · FENCED opened|pinned|epoch|unregistered|replaced found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
 -- Keeps: the epoch of a partition only rises; a timeline is dropped only while the epoch is raised.
 local run, epoch, version, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
+local begins = version > 0 and uid == '-'
 local format = meta('f')
 if not format then
-  if version > 0 then return {'STATE_LOST', '0', '0'} end
-  redis.call('HSET', META, 'f', FORMAT, 'e', ARGV[2], 'r', run, 'o', '0', 'ou', '-',
-    'l', '0', 'lu', '-', 'n', ARGV[6], 'w', '0')
+  if version > 0 and not begins then return {'STATE_LOST', '0', '0'} end
+  redis.call('HSET', META, 'f', FORMAT, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', '-',
+    'l', text(version), 'lu', '-', 'n', ARGV[6], 'w', '0')
   keep(META, ARGV[9])
   return {'OK', '0'}
 end
@@ -20,13 +22,17 @@ if format ~= FORMAT then return {'FORMAT', format} end
 local opened = number('o')
 if meta('r') == run then
   if version < opened then return {'FENCED', 'opened', text(opened)} end
-  if version > opened then return {'REOPEN', text(opened)} end
+  if version > opened and not begins then return {'REOPEN', text(opened)} end
+  if version > opened then
+    redis.call('HSET', META, 'o', text(version), 'ou', '-', 'l', text(version), 'lu', '-')
+    return {'OK', '0'}
+  end
   if meta('ou') ~= uid then return {'FENCED', 'pinned', meta('ou')} end
   return {'OK', '0'}
 end
 if epoch <= number('e') then return {'FENCED', 'epoch', meta('e')} end
 if ARGV[3] ~= '1' and version < opened then return {'FENCED', 'unregistered', text(opened)} end
-if version > 0 then
+if version > 0 and not begins then
   if not is_there(version, uid) then return missing(version) end
   local found = uid
   if ARGV[8] == '1' then found = walk(number('l'), meta('lu'), version) end

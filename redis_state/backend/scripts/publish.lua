@@ -5,7 +5,8 @@
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
 -- Reply OK · ALREADY · REOPEN opened · INCOMPLETE found · FENCED epoch|opened|pinned found
 --       STATE_LOST latest floor
--- Keeps: a published version hangs on a version that is there, was pinned by its run, and has all its blocks.
+-- Keeps: a published version hangs on a version that is there (a complete delta needs none), was pinned by its run, and
+--        has all its blocks.
 --        Every reply but OK, ALREADY and REOPEN leaves no key of the delta.
 local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local delta = KEYS[2]
@@ -29,17 +30,22 @@ end
 if opened < version then return {'REOPEN', text(opened)} end
 if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
 if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
-if version > 0 and not is_there(version, parent) then return refuse(missing(version)) end
+if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
 local blocks = redis.call('HLEN', delta)
 if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
 
 if ARGV[9] == '1' and number('l') == version + 1 then
-  local replaced = delta_field(version + 1, meta('lu'))
-  local entry = meta(replaced)
-  if entry then
-    here({replaced, entry}, {1})
-    drop(replaced, entry, ARGV[8])
+  local replaced, at = {}, {}
+  for _, name in ipairs({delta_field(version + 1, meta('lu')), snapshot_field(version + 1, meta('lu'))}) do
+    local entry = meta(name)
+    if entry then
+      at[#at + 1] = #replaced + 1
+      replaced[#replaced + 1] = name
+      replaced[#replaced + 1] = entry
+    end
   end
+  here(replaced, at)
+  for _, i in ipairs(at) do drop(replaced[i], replaced[i + 1], ARGV[8]) end
 end
 redis.call('HSET', META, field, ARGV[7], 'l', text(version + 1), 'lu', uid)
 keep(delta, ARGV[10])

@@ -3,7 +3,8 @@
 -- KEYS  1 P:m  2 key of the snapshot
 -- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
 -- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
--- Keeps: only versions that the opened version descends from get a snapshot, so no loadable version changes.
+-- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
+--        version changes; publish drops the snapshot with the attempt that it replaces.
 --        Every reply but OK and ALREADY leaves no key of the snapshot.
 local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local field = snapshot_field(version, uid)
@@ -20,7 +21,12 @@ if entry then
   return {'ALREADY'}
 end
 if not meta('f') then return refuse({'STATE_LOST'}) end
-if version == 0 or walk(number('o'), meta('ou'), version) ~= uid or not is_there(version, uid) then
+local function is_above()
+  local delta = version == number('o') + 1 and meta(delta_field(version, uid))
+  return delta and ref(delta) == meta('ou')
+end
+local on_lineage = walk(number('o'), meta('ou'), version) == uid or is_above()
+if version == 0 or not on_lineage or not is_there(version, uid) then
   return refuse({'STALE'})
 end
 local blocks = redis.call('HLEN', KEYS[2])

@@ -16,12 +16,19 @@ final case class PartitionId(
 }
 
 /** A version and the attempt that wrote it. */
-final case class Pin(version: Long, uid: String)
+final case class Pin(version: Long, uid: String) {
+
+  /** Whether it stands for a version that is not there, of a store that was loaded empty. */
+  def isAbsent: Boolean = version > 0 && uid == "-"
+}
 
 object Pin {
 
   /** Version 0, which every partition has and which holds nothing. */
   val Empty: Pin = Pin(0L, "-")
+
+  /** A version that is not there. */
+  def absent(version: Long): Pin = Pin(version, "-")
 }
 
 /**

@@ -48,7 +48,10 @@ final class PartitionClient(
     }
   }
 
-  /** Takes the partition for a run that is about to write on top of `pin`. */
+  /**
+   * Takes the partition for a run that is about to write on top of `pin`; a version above 0 without
+   * a uid is one that is not there, on which only a complete delta can stand.
+   */
   def acquire(run: Run, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
     var holder = run
@@ -274,7 +277,8 @@ final class PartitionClient(
     replies.last
   }
 
-  private def reopen(run: Run, parent: Pin): Unit = {
+  private def reopen(run: Run, parent: Pin): Unit = if (parent.isAbsent) acquire(run, parent)
+  else {
     val opened = open(run.id, Some(parent.version), Nil)
     if (opened.pin != parent) {
       throw new FencedException(

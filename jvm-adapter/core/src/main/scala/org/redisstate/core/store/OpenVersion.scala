@@ -9,11 +9,13 @@ import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
  * caller.
  *
  * @param held whether the run holds the partition already
+ * @param isAlone whether it was loaded empty: what is written over it applies alone
  */
 final class OpenVersion private[store] (
     private[store] val store: PartitionStore,
     private[store] val local: LocalVersion,
-    private[store] val held: Boolean) {
+    private[store] val held: Boolean,
+    private[store] val isAlone: Boolean = false) {
   def pin: Pin = local.pin
   def numKeys: Long = local.live
   def families: Seq[Family] = store.families(local)

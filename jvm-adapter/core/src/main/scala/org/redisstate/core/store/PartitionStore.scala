@@ -7,7 +7,11 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{InternalException, StateLostException}
+import org.redisstate.core.errors.{
+  InternalException,
+  StateLostException,
+  VersionExpiredException
+}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, Run}
 import org.redisstate.core.local._
@@ -38,6 +42,7 @@ final class PartitionStore(
   @volatile private var cached: List[LocalVersion] = Nil
   @volatile private var confirmed: Pin = Pin.Empty
   @volatile private var snapshotWanted = false
+  @volatile private var newestSnapshot = -1L
 
   /** Rows and bytes that the last commit changed: the next write set starts with room for as many. */
   @volatile private var lastChange = (SmallRows, SmallBytes)
@@ -72,6 +77,24 @@ final class PartitionStore(
     new OpenVersion(this, local, opened.held)
   }
 
+  /**
+   * Opens a version as if it held nothing, be it there or not; what is written over it replaces
+   * everything.
+   */
+  def openEmpty(version: Long): OpenVersion = timed(counters.openMs) {
+    val (pin, held) =
+      try {
+        val opened = client.open(runId, Some(version), Nil)
+        if (opened.held) confirmed = opened.pin
+        (opened.pin, opened.held)
+      } catch {
+        case _: StateLostException | _: VersionExpiredException => (Pin.absent(version), false)
+      }
+    val nothing =
+      new LocalVersion(pin, 0, Nil, Content.empty(), History.Empty, _ => Content.empty())
+    new OpenVersion(this, nothing, held, isAlone = true)
+  }
+
   /** Whether a version was opened by this store. */
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 
@@ -93,6 +116,14 @@ final class PartitionStore(
       (due || snapshotWanted) && trySnapshot(version)
     }
   }
+
+  /** Adds a snapshot of a version that was committed or opened here lately. */
+  def addSnapshot(pin: Pin): Boolean = timed(counters.maintenanceMs) {
+    cached.find(_.pin == pin).exists(trySnapshot)
+  }
+
+  /** The version of the newest snapshot that this store added, or -1. */
+  def snapshotVersion: Long = newestSnapshot
 
   /** The next maintenance adds a snapshot even if none is due. */
   def requestSnapshot(): Unit = snapshotWanted = true
@@ -126,7 +157,9 @@ final class PartitionStore(
       families: Seq[Family],
       layers: List[Layer]): Unit = {
     synchronized {
-      val history = base.history.plus(DeltaSize(pin.version, entry.bytes))
+      val history =
+        if (entry.complete) History(entry.bytes, Nil)
+        else base.history.plus(DeltaSize(pin.version, entry.bytes))
       remember(new LocalVersion(
         pin,
         entry.live,
@@ -233,6 +266,7 @@ final class PartitionStore(
     if (added) {
       counters.snapshots.incrementAndGet()
       snapshotWanted = false
+      newestSnapshot = math.max(newestSnapshot, version.pin.version)
       log.info(
         s"added a snapshot of ${client.id} version ${version.pin.version}: " +
           s"${entry.rows} rows, ${entry.bytes} bytes")

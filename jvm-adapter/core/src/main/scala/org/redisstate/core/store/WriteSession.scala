@@ -348,7 +348,7 @@ final class WriteSession private[store] (base: OpenVersion) {
       ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, all.rowsOf(family)))
     }
     val table = if (familiesChanged) Some(families.sortBy(_.id)) else None
-    val entry = writer.finish(base.pin.uid, live, table, tombstones.toSeq)
+    val entry = writer.finish(base.pin.uid, live, table, tombstones.toSeq, base.isAlone)
     (entry, writer.takeFresh())
   }
 

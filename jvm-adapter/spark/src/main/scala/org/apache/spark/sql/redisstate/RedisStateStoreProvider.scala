@@ -17,15 +17,19 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.format.Family
-import org.redisstate.core.ids.{PartitionId, Run}
+import org.redisstate.core.ids.{PartitionId, Pin, Run}
 import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
-import org.redisstate.core.store.{OpenVersion, PartitionStore}
+import org.redisstate.core.store.{OpenVersion, PartitionStore, WriteSession}
 
 /**
  * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
  * docs/configuration.md, the protocol in docs/format.md.
  */
-class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim with Logging {
+class RedisStateStoreProvider
+    extends SparkVersionChecked
+    with MaintenanceShim
+    with SnapshotReportShim
+    with Logging {
   import RedisStateStoreProvider._
 
   @volatile private var id: StateStoreId = _
@@ -82,9 +86,8 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     refuseIds(stateStoreCkptId)
-    if (loadEmpty)
-      throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Name)
-    writeStore(open(version), forceSnapshotOnCommit)
+    val opened = if (loadEmpty) openEmpty(version) else open(version)
+    writeStore(opened, forceSnapshotOnCommit)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore = {
@@ -98,9 +101,11 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean): StateStore = {
     refuseIds(stateStoreCkptId)
+    require(
+      readStore.version == version && readStore.id == id,
+      s"$readStore cannot be upgraded to write version $version of $id")
     readStore match {
-      case ours: RedisReadStateStore
-          if ours.version == version && link.exists(_.store.owns(ours.opened)) =>
+      case ours: RedisReadStateStore if link.exists(_.store.owns(ours.opened)) =>
         writeStore(ours.opened, forceSnapshotOnCommit)
       case ours: RedisReadStateStore =>
         val opened = open(version)
@@ -115,15 +120,22 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
     }
   }
 
-  override protected def addSnapshot(): Unit = link.foreach(_.store.snapshotIfDue())
+  override protected def addSnapshot(): Unit = maintain { l =>
+    if (l.store.snapshotIfDue()) reportSnapshot(plan.runId, l.store.snapshotVersion)
+  }
 
-  override protected def removeExpired(): Unit = link.foreach { l =>
+  override protected def removeExpired(): Unit = maintain { l =>
     val report = l.store.retain()
     if (report.dropped > 0) {
       logInfo(
         s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
     }
   }
+
+  /** Spark would unload a provider whose maintenance fails; no state depends on it, and the next one may succeed. */
+  private def maintain(work: Link => Unit): Unit =
+    try link.foreach(work)
+    catch { case NonFatal(e) => logWarning(s"Maintenance of $id was not possible this time", e) }
 
   override def close(): Unit = synchronized {
     link.foreach { l =>
@@ -147,26 +159,50 @@ class RedisStateStoreProvider extends SparkVersionChecked with MaintenanceShim w
       plan.defaultFamily)
 
   private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
-    val linked = connected(opened.pin.version)
-    new RedisStateStore(
-      id,
-      opened.write(),
-      codecs,
-      linked.metrics,
-      forceSnapshot,
-      afterCommit(linked, forceSnapshot, _))
+    newStore(opened.write(), codecs, new Host(connected(opened.pin.version), forceSnapshot))
   }
 
-  /** A snapshot that Spark wants is added by the next maintenance: only opened versions get one. */
-  private def afterCommit(linked: Link, forceSnapshot: Boolean, version: Long): Unit = {
-    if (forceSnapshot) linked.store.requestSnapshot()
-    if (plan.storeConf.commitValidationEnabled)
-      StateStore.reportCommitToCoordinator(version, id, plan.hadoopConf)
+  /** The store that `getStore` gives out. */
+  private[redisstate] def newStore(
+      session: WriteSession,
+      codecs: CodecSet,
+      host: StoreHost): RedisStateStore = new RedisStateStore(id, session, codecs, host)
+
+  private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
+    override def committed(pin: Pin): Unit = {
+      if (forceSnapshot) snapshotNow(pin)
+      if (plan.storeConf.commitValidationEnabled)
+        StateStore.reportCommitToCoordinator(pin.version, id, plan.hadoopConf)
+    }
+
+    /** The version is committed whether this succeeds or not. */
+    private def snapshotNow(pin: Pin): Unit =
+      try {
+        if (linked.store.addSnapshot(pin)) reportSnapshot(plan.runId, pin.version)
+        else linked.store.requestSnapshot()
+      } catch {
+        case e: RedisStateException =>
+          linked.store.requestSnapshot()
+          logWarning(s"The next maintenance of $id adds the snapshot of version ${pin.version}", e)
+      }
+
+    override def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics = {
+      val custom =
+        linked.metrics.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
+      metricsOf(numKeys, memoryBytes, custom, linked.store.snapshotVersion)
+    }
   }
 
-  private def open(version: Long): OpenVersion = {
+  private def open(version: Long): OpenVersion = opening(version, version)(_.open(version))
+
+  /** Nothing that was there before is needed, the marker of the checkpoint included. */
+  private def openEmpty(version: Long): OpenVersion =
+    opening(version, needed = 0)(_.openEmpty(version))
+
+  private def opening(version: Long, needed: Long)(
+      how: PartitionStore => OpenVersion): OpenVersion = {
     if (version < 0) throw StoreErrors.negativeVersion(version)
-    try connected(version).store.open(version)
+    try how(connected(needed).store)
     catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id.toString, e) }
   }
 

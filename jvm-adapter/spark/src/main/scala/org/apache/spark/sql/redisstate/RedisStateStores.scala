@@ -5,6 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
+import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.store.{OpenVersion, WriteSession}
 
@@ -56,18 +57,20 @@ private[redisstate] final class RedisReadStateStore(
   override def toString: String = s"RedisReadStateStore[$id, version=$version]"
 }
 
-/**
- * The store that an operator writes.
- *
- * @param afterCommit told of the new version
- */
-private[redisstate] final class RedisStateStore(
+/** What a store that is written needs of its provider. */
+private[redisstate] trait StoreHost {
+
+  /** Told of the new version before `commit` returns. */
+  def committed(pin: Pin): Unit
+  def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics
+}
+
+/** The store that an operator writes. */
+private[redisstate] class RedisStateStore(
     val id: StateStoreId,
     session: WriteSession,
     override protected val codecs: CodecSet,
-    metricsSource: Metrics,
-    forceSnapshot: Boolean,
-    afterCommit: Long => Unit)
+    host: StoreHost)
     extends StateStore
     with RedisReads {
   import RedisStateStore._
@@ -191,8 +194,8 @@ private[redisstate] final class RedisStateStore(
       if (phase != Updating) throw outOfOrder(s"Cannot commit after $phase")
       val pin = session.commit()
       phase = Committed
+      host.committed(pin)
       lastMetrics = Some(currentMetrics())
-      afterCommit(pin.version)
       pin.version
     } catch {
       case e: StateStoreOperationOutOfOrder => throw e
@@ -231,11 +234,8 @@ private[redisstate] final class RedisStateStore(
 
   override def toString: String = s"RedisStateStore[$id, version=$version]"
 
-  private def currentMetrics(): StateStoreMetrics = {
-    val custom =
-      metricsSource.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
-    StateStoreMetrics(session.numKeys, session.localBytes, custom)
-  }
+  private def currentMetrics(): StateStoreMetrics =
+    host.metrics(session.numKeys, session.localBytes)
 
   private def checkUpdating(): Unit =
     if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
