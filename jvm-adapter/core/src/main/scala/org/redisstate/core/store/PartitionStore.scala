@@ -7,11 +7,7 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{
-  InternalException,
-  StateLostException,
-  VersionExpiredException
-}
+import org.redisstate.core.errors.{InternalException, StateLostException, VersionExpiredException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, Run}
 import org.redisstate.core.local._

@@ -23,7 +23,9 @@ private[redisstate] trait SnapshotReportShim extends StateStoreProvider with Log
       numKeys,
       memoryBytes,
       custom,
-      Map(LastSnapshot.withNewId(stateStoreId.partitionId, stateStoreId.storeName) -> snapshotVersion)
+      Map(LastSnapshot.withNewId(
+        stateStoreId.partitionId,
+        stateStoreId.storeName) -> snapshotVersion)
     )
 
   /** Tells the driver of a snapshot. No state depends on it. */

@@ -170,7 +170,9 @@ class StoreLifeCycleSuite extends AnyFunSuite with BeforeAndAfterAll {
     val threads = Executors.newFixedThreadPool(4)
     val work = Seq.fill(8)(new Callable[Unit] { def call(): Unit = made.doMaintenance() })
     val closing = new Callable[Unit] { def call(): Unit = made.close() }
-    try threads.invokeAll(java.util.List.of((work :+ closing): _*)).forEach(_.get(60, TimeUnit.SECONDS))
+    try threads.invokeAll(java.util.List.of((work :+ closing): _*)).forEach(_.get(
+        60,
+        TimeUnit.SECONDS))
     finally threads.shutdown()
     assert(read(provider(id), 8) == (0 until 8).map(v => s"k$v" -> v).toMap)
   }
