@@ -33,10 +33,14 @@ end
 if epoch <= number('e') then return {'FENCED', 'epoch', meta('e')} end
 if ARGV[3] ~= '1' and version < opened then return {'FENCED', 'unregistered', text(opened)} end
 if version > 0 and not begins then
-  if not is_there(version, uid) then return missing(version) end
-  local found = uid
+  local there = is_there(version, uid)
+  local found = there and uid
   if ARGV[8] == '1' then found = walk(number('l'), meta('lu'), version) end
-  if found ~= uid then return {'FENCED', 'replaced', found or '-'} end
+  -- Another attempt of the version may have taken the place of the one that was read: then nothing is lost.
+  if found ~= uid and (there or found and is_there(version, found)) then
+    return {'FENCED', 'replaced', found or '-'}
+  end
+  if not there then return missing(version) end
 end
 
 local abandoned = {}

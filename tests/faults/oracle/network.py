@@ -1,0 +1,205 @@
+"""One exchange with the server at a time, in an order and with a fate that a seed decides."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import redis
+
+from redis_state.backend.script import Command
+from redis_state.backend.transport import Transport
+
+_HANG_S = 60
+_LATE_STEPS_MAX = 12
+_SLOW_TURNS = 12
+
+Watcher = Callable[[Sequence[Command], list[Any]], None]
+
+
+class Killed(BaseException):
+    """The actor was killed: nothing of it happens any more."""
+
+
+class HangError(Exception):
+    """An actor neither talks to the server nor ends."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """Code on a thread of its own that stops before each exchange.
+
+    Attributes:
+        name: What problems call it.
+        writes: Whether it may change what other actors see.
+        slow: Whether it is passed over most of the time, as a process that was stopped.
+        alone: Whether no other writer did anything while it ran.
+        failure: What it ended with; ``None`` if it ended well or was killed.
+    """
+
+    name: str
+    writes: bool
+    slow: bool = False
+    alone: bool = True
+    killed: bool = False
+    ended: bool = False
+    failure: BaseException | None = None
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+
+class Network:
+    """Actors, and what lies between them and the server.
+
+    Args:
+        server: Where commands really go.
+        watch: Called after every delivery with its replies.
+    """
+
+    def __init__(
+        self, random: Random, server: Transport, counters: Counter[str], watch: Watcher
+    ) -> None:
+        self.faults = True
+        self.actors: list[Actor] = []
+        self._random = random
+        self._server = server
+        self._counters = counters
+        self._watch = watch
+        self._turn = threading.Semaphore(0)
+        self._current: Actor | None = None
+        self._late: list[tuple[int, Sequence[Command]]] = []
+        self._step = 0
+
+    def connect(self, _config: object) -> Transport:
+        """A way to the server for a client; who uses it is found out by itself."""
+        return _Way(self)
+
+    def start(self, name: str, body: Callable[[], None], *, writes: bool) -> Actor:
+        """An actor that waits for its first turn."""
+        actor = Actor(name, writes, slow=self._random.randrange(5) == 0)
+        if writes:
+            actor.alone = not self._late and not any(other.writes for other in self.actors)
+            self.disturb()
+        self.actors.append(actor)
+        threading.Thread(target=self._live, args=(actor, body), daemon=True).start()
+        return actor
+
+    def disturb(self) -> None:
+        """No actor under way is alone any more."""
+        for other in self.actors:
+            other.alone = False
+
+    def step(self) -> Actor | None:
+        """Let one actor make one exchange; the actor if it ended with that."""
+        self._step += 1
+        self._arrive(lambda due: due <= self._step)
+        if not self.actors:
+            return None
+        actor = self._choose()
+        if self.faults and self._random.randrange(60) == 0:
+            self._counters["killed"] += 1
+            actor.killed = True
+        self._current = actor
+        actor.go.release()
+        if not self._turn.acquire(timeout=_HANG_S):
+            raise HangError(actor.name)
+        self._current = None
+        if not actor.ended:
+            return None
+        self.actors.remove(actor)
+        return actor
+
+    def _choose(self) -> Actor:
+        awake = [actor for actor in self.actors if not actor.slow]
+        some = awake if awake and self._random.randrange(_SLOW_TURNS) else self.actors
+        return self._random.choice(some)
+
+    def flush(self) -> None:
+        """What is still on its way arrives."""
+        self._arrive(lambda _due: True)
+
+    def end(self) -> None:
+        """Kill whoever still lives."""
+        for actor in self.actors:
+            actor.killed = True
+            actor.go.release()
+            self._turn.acquire(timeout=_HANG_S)
+        self.actors.clear()
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """What a client's transport does, on the thread of an actor or of the test."""
+        actor = self._current
+        if not commands:
+            return []
+        if actor is None:
+            return self._deliver(commands)
+        self._turn.release()
+        actor.go.acquire()
+        if actor.killed:
+            raise Killed
+        return self._by_fate(commands)
+
+    def _by_fate(self, commands: Sequence[Command]) -> list[Any]:
+        fate = self._random.randrange(24) if self.faults else -1
+        if fate == 0:
+            self._counters["request lost"] += 1
+        elif fate == 1:
+            self._counters["reply lost"] += 1
+            self._deliver(commands)
+        elif fate == 2:
+            self._counters["request late"] += 1
+            due = self._step + self._random.randint(1, _LATE_STEPS_MAX)
+            self._late.append((due, commands))
+            self.disturb()
+        elif fate == 3 and len(commands) > 1:
+            self._counters["pipeline cut"] += 1
+            # Without its EXEC a transaction has no effect.
+            if commands[0] != ("MULTI",):
+                self._deliver(commands[: self._random.randint(1, len(commands) - 1)])
+        else:
+            if fate == 4:
+                self._counters["scripts flushed"] += 1
+                self._server.exchange([("SCRIPT", "FLUSH")])
+            return self._deliver(commands)
+        raise redis.ConnectionError("the connection was cut")
+
+    def _deliver(self, commands: Sequence[Command]) -> list[Any]:
+        replies = self._server.exchange(commands)
+        self._watch(commands, replies)
+        return replies
+
+    def _arrive(self, is_due: Callable[[int], bool]) -> None:
+        due = [one for one in self._late if is_due(one[0])]
+        self._late = [one for one in self._late if not is_due(one[0])]
+        for _, commands in due:
+            self.disturb()
+            self._deliver(commands)
+
+    def _live(self, actor: Actor, body: Callable[[], None]) -> None:
+        actor.go.acquire()
+        try:
+            if not actor.killed:
+                body()
+        except Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001  # judged by whoever started the actor
+            actor.failure = error
+        actor.ended = True
+        self._turn.release()
+
+
+@dataclass(frozen=True)
+class _Way:
+    network: Network
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        return self.network.exchange(commands)
+
+    def parts(self) -> Sequence[Transport]:
+        return [self]
+
+    def close(self) -> None:
+        return None

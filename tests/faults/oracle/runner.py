@@ -1,0 +1,89 @@
+"""Runs schedules by their seeds and sums up what they met."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+from redis_state import config as options
+from redis_state.backend.transport import ServerTransport
+from redis_state.protocol import partition
+from redis_state.protocol.partition import SegmentGoneError
+from tests.faults.oracle.network import HangError
+from tests.faults.oracle.schedule import Schedule
+
+DESTRUCTIVE_EVERY = 4
+"""One schedule in so many runs on a server that loses data."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A schedule that broke a rule."""
+
+    seed: int
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {'; '.join(self.problems)}"
+
+
+class Runner:
+    """Schedules on one server, one after the other.
+
+    Attributes:
+        counters: What all of them met.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._server = ServerTransport(options.parse({"url": url, "connectionsMax": 4}))
+        self.counters: Counter[str] = Counter()
+
+    def run(self, seed: int) -> Failure | None:
+        """One schedule; ``None`` if no rule was broken."""
+        destructive = seed % DESTRUCTIVE_EVERY == 0
+        self.counters["schedules"] += 1
+        with self._small_chunks(), _quiet():
+            schedule = Schedule(
+                seed, self._server, self._url, self.counters, destructive=destructive
+            )
+            try:
+                problems = schedule.run()
+            except HangError as error:
+                self.counters["hangs"] += 1
+                problems = [f"{error} hangs"]
+        return Failure(seed, tuple(problems)) if problems else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._server.close()
+
+    @contextmanager
+    def _small_chunks(self) -> Iterator[None]:
+        """A delta of a few rows is sent in several pieces, as a large one is."""
+        begin = SegmentGoneError.__init__
+
+        def counted(error: SegmentGoneError, *args: object) -> None:
+            self.counters["segment replaced while it was read"] += 1
+            begin(error, *args)  # type: ignore[arg-type]
+
+        with (
+            mock.patch.object(partition, "_CHUNK_FIELDS_MAX", 1),
+            mock.patch.object(SegmentGoneError, "__init__", counted),
+        ):
+            yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("redis_state")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
