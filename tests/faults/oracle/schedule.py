@@ -29,7 +29,7 @@ _STEPS = 160
 _ACTORS_MAX = 4
 _KEYS = 6
 _SETTLING_BATCHES = 3
-_ANSWERS_ALWAYS_RIGHT = ("OK", "ALREADY", "REOPEN", "PUBLISHED")
+_LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
 _NAME = "oracle"
 
 
@@ -323,13 +323,17 @@ class Schedule:
                 self._timeline.acquired.add(ran.args[0])
                 if ran.args[3] == str(self._timeline.logged):
                     self._timeline.rewound_from = None
-            if ran.name in ("publish", "snapshot") and ran.reply[0] not in (
-                *_ANSWERS_ALWAYS_RIGHT,
-                "INCOMPLETE",
-            ):
-                (left,) = self._server.exchange([("EXISTS", ran.keys[1])])
-                if left:
+            if ran.name in ("publish", "snapshot") and ran.reply[0] not in _LEAVE_BLOCKS:
+                if self._is_there(ran.keys[1]):
                     self._timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
+            elif ran.name == "abort" and not self._is_there(ran.keys[1]):
+                (raw,) = self._server.exchange([("HGET", ran.keys[0], ran.args[0])])
+                blocks = raw and parse_segment(ran.args[0], raw.decode()).entry.blocks
+                if blocks and not self._timeline.destroyed:
+                    self._timeline.problem("abort dropped what is published")
+
+    def _is_there(self, key: str) -> bool:
+        return bool(self._server.exchange([("EXISTS", key)])[0])
 
     def _keys(self) -> list[bytes]:
         (found,) = self._server.exchange([("KEYS", "*")])
@@ -408,8 +412,7 @@ class Schedule:
 
     def _read_back(self) -> None:
         """What every kept version says to somebody who has nothing cached."""
-        (opened,) = self._server.exchange([("HGET", keys.meta(self._partition), "o")])
-        oldest = max(0, min(int(opened or 0), self._timeline.logged) - RETAINED)
+        oldest = max(0, self._timeline.started_max - RETAINED)
         if self._timeline.acquired & {self._timeline.run.run_id}:
             for version in range(oldest, self._timeline.logged + 1):
                 self._read_back_one(version)
