@@ -126,6 +126,10 @@ container-test: build redis ## Tests against a Redis container
 servers: $(VENV)/installed ## Bring Redis 6.2, 7.0, 8.0 and Valkey 8 for tests into a cache
 	@$(PY) tools/servers.py
 
+.PHONY: faults
+faults: build redis ## Schedules and mutants of the protocol: N=200000, SEED=185 (docs/reliability.md)
+	@$(PY) -m tests.faults.oracle $(if $(N),--schedules $(N)) $(if $(SEED),--seed $(SEED)) $(FAULTS_ARGS)
+
 # ---- demo and benchmark -----------------------------------------------------------------------
 
 .PHONY: demo
