@@ -383,6 +383,12 @@ _PINNED_AT_PUBLISH = (
     "",
 )
 
+_THERE_AT_PUBLISH = (
+    "publish",
+    "if version > 0 and not is_there(version, parent) then return refuse(missing(version)) end",
+    "",
+)
+
 COMBINED_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "written-on-any-attempt",
@@ -394,6 +400,7 @@ COMBINED_MUTANTS: tuple[Mutant, ...] = (
                 "",
             ),
             _PINNED_AT_PUBLISH,
+            _THERE_AT_PUBLISH,
         ),
     ),
     Mutant(
@@ -417,12 +424,7 @@ COMBINED_MUTANTS: tuple[Mutant, ...] = (
                 "if false then",
             ),
             ("acquire", "  if not there then return missing(version) end\n", ""),
-            (
-                "publish",
-                "if version > 0 and not is_there(version, parent) then "
-                "return refuse(missing(version)) end",
-                "",
-            ),
+            _THERE_AT_PUBLISH,
         ),
     ),
     Mutant(

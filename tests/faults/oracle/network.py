@@ -17,6 +17,7 @@ from redis_state.backend.transport import Transport
 _HANG_S = 60
 _LATE_STEPS_MAX = 12
 _SLOW_TURNS = 12
+_CUT_OFF_EXCHANGES = 8
 
 Watcher = Callable[[Sequence[Command], list[Any]], None]
 
@@ -38,6 +39,7 @@ class Actor:
         writes: Whether it may change what other actors see.
         slow: Whether it is passed over most of the time, as a process that was stopped.
         alone: Whether no other writer did anything while it ran.
+        cut_off: How many of its next exchanges get nowhere.
         failure: What it ended with; ``None`` if it ended well or was killed.
     """
 
@@ -45,6 +47,7 @@ class Actor:
     writes: bool
     slow: bool = False
     alone: bool = True
+    cut_off: int = 0
     killed: bool = False
     ended: bool = False
     failure: BaseException | None = None
@@ -140,15 +143,20 @@ class Network:
         actor.go.acquire()
         if actor.killed:
             raise Killed
-        return self._by_fate(commands)
+        return self._by_fate(actor, commands)
 
-    def _by_fate(self, commands: Sequence[Command]) -> list[Any]:
+    def _by_fate(self, actor: Actor, commands: Sequence[Command]) -> list[Any]:
         fate = self._random.randrange(24) if self.faults else -1
-        if fate == 0:
+        if fate >= 0 and actor.cut_off > 0:
+            actor.cut_off -= 1
+        elif fate == 0:
             self._counters["request lost"] += 1
         elif fate == 1:
             self._counters["reply lost"] += 1
             self._deliver(commands)
+            if self._random.randrange(8) == 0:
+                # Longer than its deadline: what came of the request stays unknown.
+                actor.cut_off = _CUT_OFF_EXCHANGES
         elif fate == 2:
             self._counters["request late"] += 1
             due = self._step + self._random.randint(1, _LATE_STEPS_MAX)

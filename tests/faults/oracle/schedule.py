@@ -118,6 +118,8 @@ class Schedule:
             self._start_reader()
         elif chance < 9:
             self._start_maintainer()
+            if self._random.randrange(3) == 0:
+                self._start_maintainer()
         elif chance == 9:
             self._start_unregistered_zombie()
         else:

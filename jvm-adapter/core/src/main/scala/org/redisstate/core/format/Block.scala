@@ -33,6 +33,11 @@ object Block {
     block(0) = Magic
     block(1) = if (small) CodecZstd else CodecNone
     putInt(block, 2, length)
+    seal(ident, field, block)
+  }
+
+  /** Writes the check of a block that is whole but for it. */
+  private[format] def seal(ident: String, field: String, block: Array[Byte]): Array[Byte] = {
     putInt(block, 6, checkOf(ident, field, block))
     block
   }
@@ -52,6 +57,9 @@ object Block {
         if (stored != length) bad("the raw length does not match")
         java.util.Arrays.copyOfRange(block, HeaderBytes, block.length)
       case CodecZstd =>
+        if (!Compression.states(block, HeaderBytes, stored, length)) {
+          bad("the frame does not state the raw length")
+        }
         val payload = new Array[Byte](length)
         if (!Compression.decompress(block, HeaderBytes, stored, payload)) {
           bad("the payload does not decompress to its length")

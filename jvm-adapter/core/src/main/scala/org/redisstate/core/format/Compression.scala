@@ -39,6 +39,10 @@ private[core] object Compression {
     packed
   }
 
+  /** Whether a frame says that it holds so many bytes: then they may be claimed. */
+  def states(source: Array[Byte], offset: Int, length: Int, raw: Int): Boolean =
+    length > 0 && Zstd.getFrameContentSize(source, offset, length) == raw.toLong
+
   /** Fills `target`; false when the bytes are damaged or of another length. */
   def decompress(source: Array[Byte], offset: Int, length: Int, target: Array[Byte]): Boolean =
     try {
