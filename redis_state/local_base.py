@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from redis_state.errors import FormatError
 from redis_state.format import header
@@ -70,6 +71,11 @@ class Base:
                 self.load(range(number, min(number + ahead, len(self._keys))))
         return self.rows.get(key)
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of stored keys in their order, read in few round trips."""
+        self.load_for(keys)
+        return list(map(self.rows.get, keys))
+
     def load(self, numbers: Iterable[int]) -> None:
         """Read these blocks, unless they were read.
 
@@ -113,9 +119,8 @@ class Base:
     def load_for(self, keys: Iterable[bytes]) -> None:
         """Read the blocks in which these stored keys can be."""
         if not self.whole:
-            firsts = self.index.firsts
-            numbers = {bisect_right(firsts, key) - 1 for key in keys}
-            self.load(sorted(number for number in numbers if number >= 0))
+            behind = set(map(bisect_right, repeat(self.index.firsts), keys))
+            self.load(number - 1 for number in sorted(behind) if number)
 
     def keys(self, number: int, *, last: int) -> list[bytes]:
         """The stored keys of a block; some further ones up to `last` are read with it."""

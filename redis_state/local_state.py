@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, filterfalse
+from itertools import chain, filterfalse, repeat
 from operator import itemgetter
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from redis_state.format.header import Family
 from redis_state.format.ordered import Rows
@@ -129,6 +129,23 @@ class LocalVersion:
             self.read_again()
             return self.get(key)
 
+    def get_many(self, keys: Sequence[bytes], above: Rows = _NONE) -> list[bytes | None]:
+        """The values of stored keys in their order; ``None`` where one has none.
+
+        Args:
+            above: Changes that are not part of the version.
+        """
+        tries = 0
+        while True:
+            layers, base = self.parts
+            try:
+                return _looked_up(keys, [above, *(layer.rows for layer in layers)], base)
+            except SegmentGoneError:
+                tries += 1
+                if tries > _RELOADS_MAX:
+                    raise
+                self.read_again()
+
     def count(self, keys: Sequence[bytes]) -> int:
         """How many of these stored keys have a value."""
         if not self.live:
@@ -208,6 +225,34 @@ class LocalVersion:
     def read_again(self) -> None:
         """Take the same rows from the segments that make up the version now."""
         self.parts = self._reload(self.pin).parts
+
+
+def _looked_up(
+    keys: Sequence[bytes], parts: Sequence[Rows], base: Base | None
+) -> list[bytes | None]:
+    """What the first of several mappings says of each key, or else the base."""
+    found: list[Any] | None = None
+    left: Sequence[int] = range(len(keys))
+    rest = keys
+    for part in parts:
+        if not rest or not part or part.keys().isdisjoint(rest):
+            continue
+        some = list(map(part.get, rest, repeat(_MISSING)))
+        if found is None:
+            found = some
+        else:
+            for at, value in zip(left, some, strict=True):
+                found[at] = value
+        left = [at for at, value in zip(left, some, strict=True) if value is _MISSING]
+        rest = [keys[at] for at in left]
+    below: list[bytes | None] = [None] * len(rest)
+    if base is not None and rest:
+        below = base.get_many(rest)
+    if found is None:
+        return below
+    for at, value in zip(left, below, strict=True):
+        found[at] = value
+    return found
 
 
 def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from redis_state.codec import RAW, Codec
@@ -11,17 +11,18 @@ from redis_state.errors import LimitError
 from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import (
     FAMILY_BYTES,
-    KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     check_limits,
     join_elements,
 )
 from redis_state.ids import StateStoreId
 from redis_state.local_state import ROW_BYTES, LocalVersion
+from redis_state.many import STORED_KEY_BYTES_MAX, stored_keys, stored_rows
 from redis_state.partition_state import PartitionState
 from redis_state.store import (
     ListStateStore,
     Operation,
+    Pairs,
     ReadStateStore,
     Row,
     State,
@@ -31,7 +32,6 @@ from redis_state.store import (
 )
 from redis_state.write_set import WriteSet
 
-_STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
 _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING
 
@@ -62,6 +62,10 @@ class PartitionReadStore(ReadStateStore):
         data = self._local.get(PREFIX + self._encode_key(key))
         return None if data is None else self._decode_value(data)
 
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """As `ReadStateStore.get_many`."""
+        return self._values(self._local.get_many(stored_keys(self._codec, keys)))
+
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
         """As `ReadStateStore.get_range`."""
         low = PREFIX if start is None else PREFIX + self._encode_key(start)
@@ -80,6 +84,12 @@ class PartitionReadStore(ReadStateStore):
             memory_bytes=self._local.memory_bytes,
             custom=self._partition.values(),
         )
+
+    def _values(self, found: list[bytes | None]) -> list[Any]:
+        if self._codec is RAW:
+            return found
+        decode = self._decode_value
+        return [None if data is None else decode(data) for data in found]
 
     def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
         return self._decoded(self._local.rows_between(low, high))
@@ -119,17 +129,29 @@ class PartitionStore(PartitionReadStore, StateStore):
             data = self._local.get(stored)
         return None if data is None else self._decode_value(data)  # type: ignore[arg-type]  # the marker
 
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """As `ReadStateStore.get_many`."""
+        stored = stored_keys(self._codec, keys)
+        return self._values(self._local.get_many(stored, self._changed))
+
     def put(self, key: Any, value: Any) -> None:
         """As `StateStore.put`."""
         if self._raw and type(key) is bytes and type(value) is bytes:
             stored, data = PREFIX + key, value
         else:
             stored, data = PREFIX + self._encode_key(key), self._encode_value(value)
-        if len(stored) > _STORED_KEY_BYTES_MAX or len(data) > VALUE_BYTES_MAX:
+        if len(stored) > STORED_KEY_BYTES_MAX or len(data) > VALUE_BYTES_MAX:
             check_limits(stored, data)
         if self._state is not _UPDATING:
             self._update()
         self._changed[stored] = data
+
+    def put_many(self, pairs: Pairs) -> None:
+        """As `StateStore.put_many`."""
+        rows = stored_rows(self._codec, pairs)
+        if rows and self._state is not _UPDATING:
+            self._update()
+        self._changed.update(rows)
 
     def remove(self, key: Any) -> None:
         """As `StateStore.remove`."""
@@ -138,6 +160,15 @@ class PartitionStore(PartitionReadStore, StateStore):
             self._update()
         if self._changed.get(stored) is not None or self._local.get(stored) is not None:
             self._changed[stored] = None
+
+    def remove_many(self, keys: Iterable[Any]) -> None:
+        """As `StateStore.remove_many`."""
+        stored = stored_keys(self._codec, keys)
+        if stored and self._state is not _UPDATING:
+            self._update()
+        found = self._local.get_many(stored, self._changed)
+        there = (key for key, value in zip(stored, found, strict=True) if value is not None)
+        self._changed.update(dict.fromkeys(there))
 
     def commit(self) -> int:
         """As `StateStore.commit`."""
@@ -215,6 +246,11 @@ class PartitionListStore(PartitionStore, ListStateStore):
         self._changes.settle()
         return super().get(key)
 
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """As `ReadStateStore.get_many`."""
+        self._changes.settle()
+        return super().get_many(keys)
+
     def put(self, key: Any, value: Any) -> None:
         """As `StateStore.put`, with the elements of the list."""
         stored = PREFIX + self._encode_key(key)
@@ -223,6 +259,14 @@ class PartitionListStore(PartitionStore, ListStateStore):
         if self._state is not _UPDATING:
             self._update()
         self._changes.replace(stored, data)
+
+    def put_many(self, pairs: Pairs) -> None:
+        """As `StateStore.put_many`, with the elements of the lists."""
+        rows = stored_rows(self._codec, pairs)
+        if rows and self._state is not _UPDATING:
+            self._update()
+        for stored, data in rows.items():
+            self._changes.replace(stored, data)
 
     def append(self, key: Any, value: Any) -> None:
         """As `ListStateStore.append`."""
@@ -242,6 +286,14 @@ class PartitionListStore(PartitionStore, ListStateStore):
         self._changes.settle()
         super().remove(key)
         self._changes.forget_end(PREFIX + self._encode_key(key))
+
+    def remove_many(self, keys: Iterable[Any]) -> None:
+        """As `StateStore.remove_many`."""
+        given = list(keys)
+        self._changes.settle()
+        super().remove_many(given)
+        for stored in stored_keys(self._codec, given):
+            self._changes.forget_end(stored)
 
     def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
         self._changes.settle()

@@ -21,7 +21,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat
-from redis_state.store import Row, StateStore, StateStoreMetrics
+from redis_state.store import Pairs, Row, StateStore, StateStoreMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
@@ -53,18 +53,26 @@ class BatchStore:
     Those are called for it: `commit` when the function has read its rows to the end and returned.
     """
 
-    __slots__ = ("_store", "get", "put", "remove")
+    __slots__ = ("_store", "get", "get_many", "put", "put_many", "remove", "remove_many")
 
     get: Callable[[Any], Any]
     """The value of a key; ``None`` if it has none."""
+    get_many: Callable[[Iterable[Any]], list[Any]]
+    """The values of keys, in their order; ``None`` where one has none."""
     put: Callable[[Any, Any], None]
     """Set the value of a key."""
+    put_many: Callable[[Pairs], None]
+    """Set the values of many keys, given as pairs or a mapping; none if one of them is refused."""
     remove: Callable[[Any], None]
     """Take a key out; nothing happens if it is not there."""
+    remove_many: Callable[[Iterable[Any]], None]
+    """Take many keys out; none if one of them is refused."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self.get, self.put, self.remove = store.get, store.put, store.remove
+        self.get_many, self.put_many = store.get_many, store.put_many
+        self.remove_many = store.remove_many
 
     @property
     def id(self) -> StateStoreId:

@@ -46,13 +46,15 @@ def with_store() -> Callable[..., Mapped]:
     """Closures travel by value: workers cannot import this module."""
 
     def run(store: redis_state.BatchStore, batches: Iterator[pa.RecordBatch]) -> Mapped:
-        get, put = store.get, store.put
         keys = total = 0
         for batch in batches:
-            for key, value in zip(batch["k"].to_pylist(), batch["v"].to_pylist(), strict=True):
-                changed = int(get(key) or 0) + value
-                put(key, b"%d" % changed)
-                total += changed
+            names, values = batch["k"].to_pylist(), batch["v"].to_pylist()
+            changed = [
+                int(before or 0) + value
+                for before, value in zip(store.get_many(names), values, strict=True)
+            ]
+            store.put_many(zip(names, [b"%d" % value for value in changed], strict=True))
+            total += sum(changed)
             keys += batch.num_rows
         yield pa.RecordBatch.from_pydict({"keys": [keys], "total": [total]})
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.codec import MSGPACK, Codec
 from redis_state.errors import ConflictError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.store import Operation, Row, State, StateStore, StateStoreMetrics, following
+from redis_state.store import Operation, Pairs, Row, State, StateStore, StateStoreMetrics, following
 
 Rows = dict[bytes, bytes]
 
@@ -70,15 +70,35 @@ class ModelStore(StateStore):
         data = self._rows.get(self._codec.encode_key(key))
         return None if data is None else self._codec.decode_value(data)
 
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        encoded = [self._codec.encode_key(key) for key in keys]
+        found = [self._rows.get(key) for key in encoded]
+        return [None if data is None else self._codec.decode_value(data) for data in found]
+
     def put(self, key: Any, value: Any) -> None:
         encoded, data = self._codec.encode_key(key), self._codec.encode_value(value)
         self._update()
         self._rows[encoded] = data
 
+    def put_many(self, pairs: Pairs) -> None:
+        encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
+        given = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        rows = [(encode_key(key), encode_value(value)) for key, value in given]
+        if rows:
+            self._update()
+        self._rows.update(rows)
+
     def remove(self, key: Any) -> None:
         encoded = self._codec.encode_key(key)
         self._update()
         self._rows.pop(encoded, None)
+
+    def remove_many(self, keys: Iterable[Any]) -> None:
+        encoded = [self._codec.encode_key(key) for key in keys]
+        if encoded:
+            self._update()
+        for key in encoded:
+            self._rows.pop(key, None)
 
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
         low = b"" if start is None else self._codec.encode_key(start)

@@ -70,6 +70,28 @@ def test_a_list_that_was_set_or_removed_loses_what_was_there(new_provider: NewPr
     assert dict(new_provider(lists=True).get_read_store(2).iterator()) == expected
 
 
+def test_many_lists_at_once(new_provider: NewProvider) -> None:
+    provider = new_provider(lists=True)
+    store = provider.get_list_store(0)
+    store.put_many([("set", [1]), ("gone", [2]), ("kept", []), ("set", [3])])
+    store.append("set", 4)
+    store.append("kept", 5)
+    store.commit()
+    store = provider.get_list_store(1)
+    for key in ("set", "gone", "kept"):
+        store.append(key, 6)
+    assert store.get_many(["gone", "set", "none"]) == [[2, 6], [3, 4, 6], None]
+    store.put_many([("set", [7])])
+    store.append("set", 8)
+    store.remove_many(iter(["gone", "none"]))
+    store.append("gone", 9)
+    store.commit()
+    expected = {"gone": [9], "kept": [5, 6], "set": [7, 8]}
+    for reader in (provider, new_provider(lists=True)):
+        assert dict(reader.get_read_store(2).iterator()) == expected
+        assert reader.get_read_store(2).get_many(expected) == list(expected.values())
+
+
 def test_only_the_new_elements_are_sent(new_provider: NewProvider) -> None:
     provider = new_provider(lists=True)
     store = provider.get_list_store(0)

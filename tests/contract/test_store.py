@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from redis_state.errors import ConflictError, Kind, StateError, UsageError
-from redis_state.ids import StateStoreId, StateStoreProviderId
-from tests.contract.store_model import ModelProvider, World
-from tests.contract.store_support import new_providers
-from tests.support.redis_server import RedisServer
 
 NewProvider = Callable[..., Any]
-
-
-@pytest.fixture(params=["model", "redis"])
-def new_provider(
-    request: pytest.FixtureRequest, shared_redis_server: RedisServer
-) -> Iterator[NewProvider]:
-    """Makes providers of one checkpoint, as processes of the runs that are named."""
-    if request.param == "redis":
-        with new_providers(shared_redis_server.url) as new:
-            yield new
-        return
-    world: World = {}
-    name = uuid.uuid4().hex
-
-    def new_model(*, run: str = "run-1", **options: Any) -> ModelProvider:
-        id_ = StateStoreProviderId(StateStoreId(name, 0, 0), run)
-        return ModelProvider(id_, world, **options)
-
-    yield new_model
 
 
 def test_a_committed_version_is_read_by_another_process_and_keeps(

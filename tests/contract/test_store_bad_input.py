@@ -91,6 +91,23 @@ def test_a_row_that_is_too_large(redis_server: RedisServer, key: bytes, value: b
         assert raw.dbsize() == 0
 
 
+def test_what_is_refused_of_many_is_named_by_its_place(redis_server: RedisServer) -> None:
+    with new_providers(redis_server.url) as new:
+        store = new().get_store(0)
+        with pytest.raises(UsageError, match=r"pairs\[1\]: encoding a value; its type is .*Odd"):
+            store.put_many([("a", 1), ("b", Odd()), (Odd(), 1)])
+        for call in (store.get_many, store.remove_many):
+            with pytest.raises(UsageError, match=r"keys\[2\]: encoding a key; its type is .*Odd"):
+                call(["a", "b", Odd()])
+        raw = new(codec=RAW).get_store(0)
+        for row in ((b"k" * ((1 << 20) + 1), b""), (b"k", bytes((64 << 20) + 1))):
+            with pytest.raises(LimitError, match=r"pairs\[1\]: writing a row"):
+                raw.put_many([(b"a", b"1"), row])
+        assert raw.get_many([b"a"]) == [None]
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
 def test_the_largest_key_and_a_large_value(new_provider: NewProvider) -> None:
     provider = new_provider(codec=RAW)
     key, value = b"k" * (1 << 20), bytes(range(256)) * (1 << 14)

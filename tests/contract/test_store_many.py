@@ -1,0 +1,121 @@
+"""Calls for many keys say and do what as many single calls would, over the model and over Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from redis_state.codec import MSGPACK, RAW
+from redis_state.errors import ConflictError, UsageError
+
+ROWS = 1_000
+
+NewProvider = Callable[..., Any]
+
+
+def test_values_come_in_the_order_of_the_keys(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    store = provider.get_store(0)
+    store.put_many((("n", number), number) for number in range(ROWS))
+    store.commit()
+    store = provider.get_store(1)
+    store.put_many([(("n", 1), "changed"), (("n", ROWS), "new"), ("b", [1, 2])])
+    store.remove_many([("n", 2), "never there"])
+    keys = [("n", 3), "never there", ("n", 2), ("n", 1), ("n", 1), "b", ("n", ROWS), ("n", 0)]
+    assert store.get_many(keys) == [3, None, None, "changed", "changed", [1, 2], "new", 0]
+    assert store.get_many(iter(keys)) == [store.get(key) for key in keys]
+    assert store.get_many([]) == []
+    store.commit()
+    assert store.metrics.num_keys == ROWS + 1
+    for reader in (provider, new_provider(run="run-2")):
+        again = reader.get_read_store(2)
+        assert again.get_many(tuple(keys)) == [
+            3,
+            None,
+            None,
+            "changed",
+            "changed",
+            [1, 2],
+            "new",
+            0,
+        ]
+
+
+def test_of_two_pairs_with_one_key_the_later_one_counts(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    store.put_many([("a", 1), ("b", 2), ("a", 3)])
+    store.put_many({"ab": 4, "b": 5})
+    assert dict(store.iterator()) == {"a": 3, "ab": 4, "b": 5}
+    store.remove_many(["a", "a", "ab"])
+    assert store.get_many("ab") == [None, 5]
+
+
+def test_raw_bytes_of_any_kind(new_provider: NewProvider) -> None:
+    store = new_provider(codec=RAW).get_store(0)
+    store.put_many([(b"a", b"1"), (bytearray(b"b"), memoryview(b"2")), (b"a", b"3")])
+    found = store.get_many([b"a", bytearray(b"b"), b"c"])
+    assert found == [b"3", b"2", None]
+    assert {type(value) for value in found} == {bytes, type(None)}
+
+
+def test_nothing_given_is_nothing_done(new_provider: NewProvider) -> None:
+    provider = new_provider(run="old")
+    provider.get_store(0).commit()
+    new_provider(run="new").get_store(1).commit()
+    store = provider.get_store(1)
+    store.put_many([])
+    store.remove_many(())
+    with pytest.raises(ConflictError):
+        store.put_many([("a", 1)])
+
+
+@pytest.mark.parametrize(("codec", "good"), [(MSGPACK, "good"), (RAW, b"good")])
+def test_one_bad_row_and_none_is_put(new_provider: NewProvider, codec: Any, good: Any) -> None:
+    provider = new_provider(codec=codec)
+    store = provider.get_store(0)
+    store.put(good, good)
+    before = dict(store.iterator())
+    with pytest.raises(UsageError, match="encoding a value"):
+        store.put_many([(good + good, good), (good, good + good), (good, object())])
+    with pytest.raises(UsageError, match="encoding a key"):
+        store.put_many([(good + good, good), (object(), good)])
+    with pytest.raises(UsageError, match="encoding a key"):
+        store.remove_many([good, object()])
+    with pytest.raises(UsageError, match="encoding a key"):
+        store.get_many([good, object()])
+    assert dict(store.iterator()) == before
+    assert store.commit() == 1
+    assert dict(provider.get_store(1).iterator()) == before
+
+
+def test_pairs_that_end_in_an_error_are_not_put(new_provider: NewProvider) -> None:
+    def pairs() -> Iterator[tuple[str, int]]:
+        yield "a", 1
+        raise ValueError("no luck")
+
+    store = new_provider().get_store(0)
+    with pytest.raises(ValueError, match="no luck"):
+        store.put_many(pairs())
+    assert list(store.iterator()) == []
+
+
+def test_a_store_that_is_done_refuses_many(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    store.put_many([("a", 1)])
+    store.commit()
+    with pytest.raises(UsageError, match="committed"):
+        store.put_many([("a", 2)])
+    with pytest.raises(UsageError, match="committed"):
+        store.remove_many(["a"])
+    assert store.get_many(["a"]) == [1]
+
+
+def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    given = [1]
+    store.put_many([("a", given)])
+    given.append(2)
+    store.get_many(["a"])[0].append(3)
+    assert store.get_many(["a", "a"]) == [[1], [1]]
