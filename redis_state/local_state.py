@@ -13,6 +13,7 @@ from itertools import chain, filterfalse, repeat
 from operator import itemgetter
 from typing import Any, Final, cast
 
+from redis_state.format.entry import Entry
 from redis_state.format.header import Family
 from redis_state.format.ordered import Rows
 from redis_state.ids import Pin
@@ -208,12 +209,16 @@ class LocalVersion:
                     layers, base = self.parts
 
     def with_changes(
-        self, pin: Pin, live: int, family: Family, top: Layer, size: int
+        self, pin: Pin, live: int, family: Family, top: Layer, entry: Entry
     ) -> LocalVersion:
-        """The next version, once it is committed; `size` is that of its delta in Redis."""
+        """The next version, once it is committed; `entry` is that of its delta."""
+        if entry.complete:
+            history = History(base_bytes=entry.bytes)
+            return LocalVersion(pin, live, family, (top,), None, history, self._reload)
         below, base = self.parts
         layers = compacted([top, *below] if top.rows else list(below), base)
-        return LocalVersion(pin, live, family, layers, base, self.history.plus(size), self._reload)
+        history = self.history.plus(entry.bytes)
+        return LocalVersion(pin, live, family, layers, base, history, self._reload)
 
     @property
     def memory_bytes(self) -> int:

@@ -194,33 +194,39 @@ class PartitionState:
         with self.counters.timing("commit_ms"):
             keys, rows = changes.in_order(), changes.rows
             removed = sum(value is None for value in rows.values()) if None in rows.values() else 0
-            live = local.live - local.count(keys) + len(keys) - removed
+            put = len(keys) - removed
+            live = local.live - local.count(keys) + put
             version = local.pin.version + 1
+            # Where every key has a new value nobody needs what is below, to read or to keep it.
+            complete = version > 1 and 0 < live == put and not changes.appended
+            if complete and removed:
+                rows = {key: value for key, value in rows.items() if value is not None}
+                keys = list(filter(rows.__contains__, keys))
+            known = local.family == self._family and not complete
             written = ordered.write(
                 f"d:{version}:{uid}",
                 keys,
                 rows,
                 ref=local.pin.uid,
                 live=live,
-                family=None if local.family == self._family else self._family,
+                family=None if known else self._family,
                 appended=changes.appended,
+                complete=complete,
             )
             run = self._run or RegisteredRun(self.id.run_id, 0, "x")
             with self._telling():
                 link.client.commit(run, local.pin, uid, written.entry, written.fields)
         top = Layer(rows, written.raw_bytes, keys)
-        next_version = local.with_changes(
-            Pin(version, uid), live, self._family, top, written.entry.bytes
-        )
+        next_version = local.with_changes(Pin(version, uid), live, self._family, top, written.entry)
         self._keep(next_version)
-        self.counters.add("rows_put", len(keys) - removed)
+        self.counters.add("rows_put", put)
         self.counters.add("rows_removed", removed)
         self.counters.add("commit_bytes", written.entry.bytes)
         log.info(
             "%s: committed version %d: %d rows, %d bytes, %d live keys",
             self.id.store_id,
             version,
-            len(keys),
+            put + removed,
             written.entry.bytes,
             live,
         )

@@ -67,6 +67,7 @@ def write(
     live: int,
     family: Family | None,
     appended: Mapping[bytes, bytes | bytearray] = _NONE,
+    complete: bool = False,
 ) -> Written:
     """The segment of these rows.
 
@@ -76,6 +77,7 @@ def write(
         live: As `Entry`.
         family: Written into the header; ``None`` if the version below has it.
         appended: What is new at the end of values of which the rest is in the version below.
+        complete: As `Entry`; then the family is needed.
     """
     fields: dict[str, bytes] = {}
     firsts: list[bytes] = []
@@ -99,6 +101,7 @@ def write(
         bytes=sum(map(len, fields.values())),
         buckets=1,
         checksum=checksum(fields),
+        complete=complete,
         header=not head.empty,
     )
     return Written(fields, entry, raw_bytes)

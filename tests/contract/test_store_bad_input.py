@@ -95,7 +95,7 @@ def test_what_is_refused_of_many_is_named_by_its_place(redis_server: RedisServer
     with new_providers(redis_server.url) as new:
         store = new().get_store(0)
         with pytest.raises(UsageError, match=r"pairs\[1\]: encoding a value; its type is .*Odd"):
-            store.put_many([("a", 1), ("b", Odd()), (Odd(), 1)])
+            store.put_many([("a", 1), ("b", Odd()), ("c", 1)])
         for call in (store.get_many, store.remove_many):
             with pytest.raises(UsageError, match=r"keys\[2\]: encoding a key; its type is .*Odd"):
                 call(["a", "b", Odd()])
