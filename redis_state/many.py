@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from redis_state.codec import RAW, Codec
-from redis_state.errors import LimitError, UsageError
+from redis_state.errors import UsageError
 from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import (
     FAMILY_BYTES,
@@ -28,7 +28,13 @@ def stored_keys(codec: Codec, keys: Iterable[Any]) -> list[bytes]:
     given = keys if isinstance(keys, (list, tuple)) else list(keys)
     if codec is RAW and set(map(type, given)) <= {bytes}:
         return [PREFIX + key for key in given]
-    return [PREFIX + key for key in _encoded("keys", codec.encode_key, given)]
+    encode, stored = codec.encode_key, list[bytes]()
+    try:
+        for key in given:
+            stored.append(PREFIX + encode(key))
+    except UsageError as error:
+        raise _at(f"keys[{len(stored)}]", error) from None
+    return stored
 
 
 def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
@@ -36,48 +42,32 @@ def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
 
     Raises:
         UsageError: A key or value has no encoding; the pair is named by its place.
-        LimitError: A key or value is too large; the pair is named by its place.
+        LimitError: A key or value is too large.
     """
-    if isinstance(pairs, Mapping):
-        pairs = pairs.items()
-    given = pairs if isinstance(pairs, (list, tuple)) else list(pairs)
+    given = pairs.items() if isinstance(pairs, Mapping) else pairs
+    raw = codec is RAW
+    encode_key, encode_value = codec.encode_key, codec.encode_value
     rows: dict[bytes, bytes] = {}
-    if codec is RAW:
-        rows = {PREFIX + key: value for key, value in given if type(key) is type(value) is bytes}
-    if len(rows) < len(given):
-        # Another codec or kind of bytes, something without encoding, or a key that comes twice.
-        keys = _encoded("pairs", codec.encode_key, [key for key, _ in given])
-        values = _encoded("pairs", codec.encode_value, [value for _, value in given])
-        stored = [PREFIX + key for key in keys]
-        _check_limits(stored, values)
-        return dict(zip(stored, values, strict=True))
-    _check_limits(rows, rows.values())
+    place = 0
+    try:
+        # One pass without a list of the pairs: tuples that stay cost more than what is done here.
+        for place, (key, value) in enumerate(given):  # noqa: B007  # for the error
+            if raw and type(key) is type(value) is bytes:
+                rows[PREFIX + key] = value
+            else:
+                rows[PREFIX + encode_key(key)] = encode_value(value)
+    except UsageError as error:
+        raise _at(f"pairs[{place}]", error) from None
+    _check_limits(rows)
     return rows
 
 
-def _check_limits(keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-    """The longest ones tell whether it is worth looking at each."""
-    longest = max(map(len, keys), default=0), max(map(len, values), default=0)
-    if longest[0] <= STORED_KEY_BYTES_MAX and longest[1] <= VALUE_BYTES_MAX:
-        return
-    for place, (key, value) in enumerate(zip(keys, values, strict=True)):
-        try:
+def _check_limits(rows: dict[bytes, bytes]) -> None:
+    longest = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
+    if longest[0] > STORED_KEY_BYTES_MAX or longest[1] > VALUE_BYTES_MAX:
+        for key, value in rows.items():
             check_limits(key, value)
-        except LimitError as error:
-            raise LimitError(error.attempted, found=error.found, where=f"pairs[{place}]") from None
 
 
-def _encoded(what: str, encode: Callable[[Any], bytes], given: Sequence[Any]) -> list[bytes]:
-    encoded: list[bytes] = []
-    add = encoded.append
-    try:
-        for one in given:
-            add(encode(one))
-    except UsageError as error:
-        raise UsageError(
-            error.attempted,
-            found=error.found,
-            advice=error.advice,
-            where=f"{what}[{len(encoded)}]",
-        ) from None
-    return encoded
+def _at(place: str, error: UsageError) -> UsageError:
+    return UsageError(error.attempted, found=error.found, advice=error.advice, where=place)
