@@ -2,8 +2,10 @@
 
 Both sides are the same Spark job: rows of one key meet in one partition, and a Python function adds
 their values to a total for each key. One side keeps the totals, as text, by
-`map_partitions_with_state_store`, the other in a Redis hash, `HGET` and `HSET` pipelined by 1,000.
-The first batch makes all keys, the later ones change all of them. Results must be equal.
+`map_partitions_with_state_store`, an Arrow batch by `get_many` and `put_many`; the other in a Redis
+hash, `HGET` and `HSET` pipelined by 1,000.
+The first batch of a store makes all keys, the later ones change all of them. The sides take turns,
+and who begins changes from batch to batch. Results must be equal.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tests.bench.page import replace_section
 from tests.bench.ratio import Ratio, ratio
 
 ROWS, ROWS_QUICK = 1_000_000, 200_000
+STORES, STORES_QUICK = 3, 1
 BATCHES, BATCHES_QUICK = 6, 3
 PARTITIONS = 4
 AT_ONCE = 1000
@@ -61,7 +64,7 @@ def with_store() -> Callable[..., Mapped]:
     return run
 
 
-def with_redis(url: str) -> Callable[..., Mapped]:
+def with_redis(url: str, name: str) -> Callable[..., Mapped]:
     def run(batches: Iterator[pa.RecordBatch]) -> Mapped:
         client = redis.Redis.from_url(url)
         keys = total = 0
@@ -71,13 +74,13 @@ def with_redis(url: str) -> Callable[..., Mapped]:
                 part = rows[start : start + AT_ONCE]
                 pipeline = client.pipeline(transaction=False)
                 for key, _ in part:
-                    pipeline.hget("totals", key)
+                    pipeline.hget(name, key)
                 changed = [
                     int(before or 0) + value
                     for before, (_, value) in zip(pipeline.execute(), part, strict=True)
                 ]
                 for (key, _), value in zip(part, changed, strict=True):
-                    pipeline.hset("totals", key, value)
+                    pipeline.hset(name, key, value)
                 pipeline.execute()
                 total += sum(changed)
             keys += batch.num_rows
@@ -171,15 +174,59 @@ class Sides:
     spark: Side = field(default_factory=Side)
 
 
-def measure(spark: SparkSession, urls: tuple[str, str], *, rows: int, batches: int) -> Sides:
-    def frame(batch: int) -> DataFrame:
+@dataclass
+class Measured:
+    """The first batches of several stores, and the later ones of the last store."""
+
+    new: Sides = field(default_factory=Sides)
+    known: Sides = field(default_factory=Sides)
+
+
+class Bench:
+    """Runs batches of both sides, on a server each."""
+
+    def __init__(self, spark: SparkSession, urls: tuple[str, str], rows: int) -> None:
+        self._spark = spark
+        self._urls = urls
+        self._rows = rows
+        self._turns = 0
+
+    def measure(self, stores: int, batches: int) -> Measured:
+        # What Spark compiles and its workers import once is no part of the comparison.
+        for name in ("one", "other"):
+            self._store(0, f"warm-up {name}").collect()
+            self._spread(0, with_nothing()).collect()
+        found = Measured()
+        for number in range(stores):
+            if number:
+                self._forget(f"bench {number - 1}")
+            self._batch(found.new, 0, f"bench {number}")
+        for batch in range(1, batches):
+            self._batch(found.known, batch, f"bench {stores - 1}")
+        return found
+
+    def _batch(self, sides: Sides, batch: int, name: str) -> None:
+        turn = [
+            (sides.store, lambda: self._store(batch, name)),
+            (sides.plain, lambda: self._spread(batch, with_redis(self._urls[1], name))),
+            (sides.spark, lambda: self._spread(batch, with_nothing())),
+        ]
+        self._turns += 1
+        for side, evaluate in turn if self._turns % 2 else reversed(turn):
+            side.time(evaluate)
+        times = [round(side.seconds[-1], 2) for side, _ in turn]
+        print(f"{name}, batch {batch}: {times} s", file=sys.stderr)
+        if sides.store.results != sides.plain.results:
+            raise SystemExit(f"they disagree: {sides.store.results} and {sides.plain.results}")
+
+    def _frame(self, batch: int) -> DataFrame:
         key = f.concat(f.lit("customer-"), f.lpad(f.col("id").cast("string"), 9, "0"))
         value = f.col("id") % 1000 + batch
-        return spark.range(rows).select(key.cast("binary").alias("k"), value.alias("v"))
+        return self._spark.range(self._rows).select(key.cast("binary").alias("k"), value.alias("v"))
 
-    def store(batch: int, name: str = "bench") -> DataFrame:
+    def _store(self, batch: int, name: str) -> DataFrame:
         return redis_state.map_partitions_with_state_store(
-            frame(batch),
+            self._frame(batch),
             with_store(),
             store=name,
             batch_id=batch,
@@ -188,58 +235,50 @@ def measure(spark: SparkSession, urls: tuple[str, str], *, rows: int, batches: i
             rows="arrow",
             codec=RAW,
             partitions=PARTITIONS,
-            url=urls[0],
+            url=self._urls[0],
         )
 
-    def spread(batch: int, run: Callable[..., Mapped]) -> DataFrame:
-        return frame(batch).repartition(PARTITIONS, "k").mapInArrow(run, SCHEMA)
+    def _spread(self, batch: int, run: Callable[..., Mapped]) -> DataFrame:
+        return self._frame(batch).repartition(PARTITIONS, "k").mapInArrow(run, SCHEMA)
 
-    # What Spark compiles and its workers import once is no part of the comparison.
-    store(0, "warm-up").filter("keys < 0").collect()
-    spread(0, with_nothing()).collect()
-    sides = Sides()
-    for batch in range(batches):
-        sides.store.time(lambda at=batch: store(at))
-        sides.plain.time(lambda at=batch: spread(at, with_redis(urls[1])))
-        sides.spark.time(lambda at=batch: spread(at, with_nothing()))
-        times = [side.seconds[-1] for side in (sides.store, sides.plain, sides.spark)]
-        print(f"batch {batch}: {times} s", file=sys.stderr)
-    if sides.store.results != sides.plain.results:
-        raise SystemExit(f"they disagree: {sides.store.results} and {sides.plain.results}")
-    return sides
+    def _forget(self, name: str) -> None:
+        """The hash of a store that is done with; the other side keeps what it has."""
+        with redis.Redis.from_url(self._urls[1]) as client:
+            client.unlink(name)
 
 
-def report(sides: Sides, *, rows: int, command: str) -> str:
+def report(found: Measured, *, rows: int, command: str) -> str:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
-    ours, theirs, spark = sides.store, sides.plain, sides.spark
-    alone = ours.above(spark), theirs.above(spark)
-    first, later = slice(0, 1), slice(1, None)
-    whole = [_ratio(theirs.seconds, ours.seconds, part) for part in (first, later)]
     lines = [
         f"`{command}` on {machine}, {date.today().isoformat()}: {rows:,} rows of as many keys, "
-        f"{PARTITIONS} partitions; medians of interleaved batches. CPU is that of all processes.",
+        f"{PARTITIONS} partitions; medians of {len(found.new.store.seconds)} batches of new and "
+        f"{len(found.known.store.seconds)} of known keys, sides in turns. CPU is that of all "
+        f"processes; the load of the machine was {os.getloadavg()[0]:.1f}.",
         "",
         "| figure | state store | redis-py | Spark alone | redis-py / state store |",
         "|---|---|---|---|---|",
     ]
-    for title, part in (("new keys", first), ("known keys", later)):
+    whole: list[Ratio] = []
+    for title, sides in (("new keys", found.new), ("known keys", found.known)):
+        alone = sides.store.above(sides.spark), sides.plain.above(sides.spark)
         for unit, series in (("s", "seconds"), ("CPU s", "cpu_s")):
-            mine, other, third = (getattr(side, series) for side in (ours, theirs, spark))
+            each = [getattr(side, series) for side in (sides.store, sides.plain, sides.spark)]
+            compared = ratio(each[1], each[0])
+            lines.append(f"| batch of {title}, {unit} | {_medians(each)} | {compared} |")
             without = [getattr(side, series) for side in alone]
-            cells = [f"{statistics.median(one[part]):.2f}" for one in (mine, other, third)]
-            compared = _ratio(other, mine, part)
-            lines.append(f"| batch of {title}, {unit} | {' | '.join(cells)} | {compared} |")
-            cells = [f"{statistics.median(one[part]):.2f}" for one in without]
-            compared = _ratio(without[1], without[0], part)
-            lines.append(f"| … without Spark's part | {' | '.join(cells)} | – | {compared} |")
-    least = min(one.point for one in whole if one is not None)
+            lines.append(
+                f"| … without Spark's part | {_medians(without)} | – | {ratio(*without[::-1])} |"
+            )
+            if unit == "s" and compared is not None:
+                whole.append(compared)
+    least = min(one.point for one in whole)
     met = "Met" if least >= TARGET else "Missed"
     lines += ["", f"Target: the whole job {TARGET:g} times as fast. {met}: {least:.1f} times."]
     return "\n".join(lines)
 
 
-def _ratio(theirs: list[float], ours: list[float], part: slice) -> Ratio | None:
-    return ratio(theirs[part], ours[part])
+def _medians(series: list[list[float]]) -> str:
+    return " | ".join(f"{statistics.median(one):.2f}" for one in series)
 
 
 def main() -> int:
@@ -249,7 +288,9 @@ def main() -> int:
         "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
     )
     options = parser.parse_args()
-    rows, batches = (ROWS_QUICK, BATCHES_QUICK) if options.quick else (ROWS, BATCHES)
+    rows, stores, batches = (
+        (ROWS_QUICK, STORES_QUICK, BATCHES_QUICK) if options.quick else (ROWS, STORES, BATCHES)
+    )
     command = f"python -m tests.bench.map_partitions{' --quick' if options.quick else ''}"
     with (
         tempfile.TemporaryDirectory(prefix="redis-state-bench-") as scratch,
@@ -258,8 +299,8 @@ def main() -> int:
     ):
         spark = session(Path(scratch))
         try:
-            sides = measure(spark, (one.url, other.url), rows=rows, batches=batches)
-            text = report(sides, rows=rows, command=command)
+            found = Bench(spark, (one.url, other.url), rows).measure(stores, batches)
+            text = report(found, rows=rows, command=command)
         finally:
             spark.stop()
     print(text)
