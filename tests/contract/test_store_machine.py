@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from redis_state import config
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
+from redis_state.errors import UsageError
 from redis_state.format.entry import parse_segment
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.keys import meta, segment
@@ -123,33 +124,73 @@ class StoreMachine(RuleBasedStateMachine):
                 self.rows.pop(key, None)
 
     @precondition(lambda self: self.store is not None)
-    @rule(first=st.integers(0, 500), value=ELEMENTS)
-    def put_many(self, first: int, value: Any) -> None:
+    @rule(first=st.integers(0, 500), value=ELEMENTS, at_once=st.booleans())
+    def put_many(self, first: int, value: Any, at_once: bool) -> None:
+        rows = {("n", number): [value] for number in range(first, first + 300)}
+
         def many(store: ListStateStore) -> None:
-            for number in range(first, first + 300):
-                store.put(("n", number), [value])
+            if at_once:
+                store.put_many(rows.items())
+            else:
+                for key, elements in rows.items():
+                    store.put(key, elements)
 
         self._changing(many)
-        self.rows |= {("n", number): [value] for number in range(first, first + 300)}
+        self.rows |= rows
+
+    @precondition(lambda self: self.store is not None)
+    @rule(rows=st.lists(st.tuples(KEYS, st.lists(ELEMENTS, max_size=2)), max_size=8))
+    def put_some(self, rows: list[tuple[Any, list[Any]]]) -> None:
+        self._changing(lambda store: store.put_many(rows))
+        self.rows |= dict(rows)
+
+    @precondition(lambda self: self.store is not None)
+    @rule(rows=st.dictionaries(KEYS, st.just([1]), min_size=1), key_is_odd=st.booleans())
+    def put_some_of_which_one_is_refused(self, rows: Rows, key_is_odd: bool) -> None:
+        odd = (object(), [1]) if key_is_odd else ("a", [object()])
+
+        def refused(store: ListStateStore) -> None:
+            with pytest.raises(UsageError):
+                store.put_many([*rows.items(), odd])
+
+        self._changing(refused)
 
     @precondition(lambda self: self.store is not None and len(self.rows) > 1)
-    @rule(data=st.data())
-    def remove_some(self, data: st.DataObject) -> None:
-        keys = data.draw(st.lists(st.sampled_from(sorted(self.rows, key=repr)), max_size=20))
+    @rule(data=st.data(), at_once=st.booleans())
+    def remove_some(self, data: st.DataObject, at_once: bool) -> None:
+        there = st.sampled_from(sorted(self.rows, key=repr))
+        keys = data.draw(st.lists(st.one_of(there, KEYS), max_size=20))
 
         def some(store: ListStateStore) -> None:
-            for key in keys:
-                store.remove(key)
+            if at_once:
+                store.remove_many(keys)
+            else:
+                for key in keys:
+                    store.remove(key)
 
         self._changing(some)
         for key in keys:
             self.rows.pop(key, None)
+
+    @precondition(lambda self: self.store is not None and self.rows)
+    @rule(value=ELEMENTS, without=st.integers(0, 2))
+    def change_every_key(self, value: Any, without: int) -> None:
+        """The version stands alone if it is committed so; not if some keys stay as they were."""
+        rows = {key: [value] for key in sorted(self.rows, key=repr)[without:]}
+        self._changing(lambda store: store.put_many(rows))
+        self.rows |= rows
 
     @precondition(lambda self: self.store is not None)
     @rule(key=KEYS)
     def get(self, key: Any) -> None:
         assert self.store is not None
         assert self.store.get(key) == self.rows.get(key)
+
+    @precondition(lambda self: self.store is not None)
+    @rule(keys=st.lists(st.one_of(KEYS, st.tuples(st.just("n"), st.integers(0, 900))), max_size=50))
+    def get_many(self, keys: list[Any]) -> None:
+        assert self.store is not None
+        assert self.store.get_many(keys) == [self.rows.get(key) for key in keys]
 
     @precondition(lambda self: self.store is not None)
     @rule(low=st.integers(-4, 7), high=st.integers(-4, 7))

@@ -39,6 +39,55 @@ def test_a_cold_process_reads_blocks_as_they_are_needed(new_provider: NewProvide
     assert cold.get(b"missing") is None
 
 
+def test_many_keys_are_read_in_one_round_trip(new_provider: NewProvider) -> None:
+    provider = new_provider(codec=RAW)
+    rows = {b"%06d" % number: random.Random(number).randbytes(64) for number in range(40_000)}
+    store = provider.get_store(0)
+    store.put_many(rows)
+    store.commit()
+    cold = new_provider(codec=RAW).get_read_store(1)
+    before = cold.metrics
+    near = [b"%06d" % number for number in range(777, 1_777)]
+    assert cold.get_many(near) == [rows[key] for key in near]
+    some = cold.metrics
+    assert some.custom["round_trips"] == before.custom["round_trips"] + 1
+    assert some.memory_bytes < before.memory_bytes + 1024 * 1024
+    keys = [*rows, b"missing"]
+    random.Random(1).shuffle(keys)
+    assert cold.get_many(keys) == [rows.get(key) for key in keys]
+    assert cold.metrics.custom["round_trips"] == some.custom["round_trips"] + 1
+
+
+def test_a_version_that_changes_every_key_stands_alone(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    provider = new_provider(config=config.parse({"url": shared_redis_server.url}))
+    keys_of = [*(f"key {number}" for number in range(1_000)), "gone"]
+    for version in range(3):
+        store = provider.get_store(version)
+        store.put_many((key, version) for key in keys_of)
+        if version == 2:
+            store.remove("gone")
+        store.commit()
+    whole = dict.fromkeys(keys_of[:-1], 2)
+    assert dict(store.iterator()) == whole
+    assert store.metrics.num_keys == 1_000
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(provider.id.store_id.checkpoint))
+        meta = keys.meta(provider.id.store_id.partition(gen.decode()))
+        flags = {
+            field[:4]: entry.split(b" ")[-1]
+            for field, entry in raw.hgetall(meta).items()
+            if field.startswith(b"d:")
+        }
+        assert flags == {b"d:1:": b"h", b"d:2:": b"ch", b"d:3:": b"ch"}
+        of_it = [key for key in raw.scan_iter(count=1000) if gen in key and b":d:" in key]
+        raw.delete(*(key for key in of_it if b":d:3:" not in key))
+    assert dict(new_provider().get_read_store(3).iterator()) == whole
+    provider.get_store(3).commit()
+    assert dict(new_provider().get_read_store(4).iterator()) == whole
+
+
 def test_many_small_versions_are_loaded_in_few_round_trips(new_provider: NewProvider) -> None:
     provider = new_provider()
     for version in range(30):
