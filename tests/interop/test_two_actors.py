@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -79,6 +80,11 @@ class History:
                 model[key] = [*model.get(key, []), value]
             else:
                 model.pop(key, None)
+        if self.rng.random() < 0.15:
+            # A version that sets every key holds all rows by itself.
+            for key in model:
+                made.append(("put", key, "anew"))
+                model[key] = ["anew"]
         return made
 
 
@@ -88,13 +94,14 @@ def by_python(history: History, version: int, changes: list[Change], clear: Any)
         for key, _ in list(store.get_range(*clear)):
             store.remove(key)
     _check_python(history, store, version, clear)
-    for what, key, value in changes:
+    for what, group in groupby(changes, lambda change: change[0]):
         if what == "put":
-            store.put(key, [value])
+            store.put_many((key, [value]) for _, key, value in group)
         elif what == "append":
-            store.append(key, value)
+            for _, key, value in group:
+                store.append(key, value)
         else:
-            store.remove(key)
+            store.remove_many(key for _, key, _ in group)
     assert store.commit() == version + 1
     if history.rng.random() < 0.3:
         history.provider.get_store(version + 1)
