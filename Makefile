@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV := .venv
-VENV_42 := .venv-4.2
+MINORS := 4.0 4.1 4.2 4.3
 PY := $(VENV)/bin/python
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/__init__.py)
 
@@ -14,7 +14,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/__init__.
 MVN = $(shell tools/find_maven.sh)
 MVN_RUN = $(MVN) -B -ntp -q -Dstyle.color=never
 
-JARS := $(foreach m,4.2 4.3,redis_state/jars/redis-state-spark-$(m)_2.13-$(VERSION).jar)
+JARS := $(foreach m,$(MINORS),redis_state/jars/redis-state-spark-$(m)_2.13-$(VERSION).jar)
 JVM_POMS := jvm-adapter/pom.xml $(filter-out jvm-adapter/scalafmt/%,$(wildcard jvm-adapter/*/pom.xml))
 JVM_MAIN := $(JVM_POMS) LICENSE NOTICE redis_state/options.json \
 	$(wildcard redis_state/backend/scripts/*.lua) \
@@ -32,7 +32,7 @@ help: ## Print this help
 # ---- environment and build --------------------------------------------------------------------
 
 .PHONY: build
-build: $(VENV)/installed $(JARS_STAMP) ## Make the Python environment and both jars
+build: $(VENV)/installed $(JARS_STAMP) ## Make the Python environment and the jars, one for each Spark minor
 
 .PHONY: env
 env: $(VENV)/installed ## Make the Python environment only
@@ -45,15 +45,18 @@ $(VENV)/installed: pyproject.toml tools/check_tools.sh
 		$(VENV)/pyspark-jars
 	touch $@
 
-$(VENV_42)/installed: pyproject.toml tools/check_tools.sh
+# An environment of another Spark minor: `make env-4.1` and so on.
+$(VENV)-%/installed: pyproject.toml tools/check_tools.sh
 	tools/check_tools.sh "$(PYTHON)"
-	test -x $(VENV_42)/bin/python || "$(PYTHON)" -m venv $(VENV_42)
-	$(VENV_42)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[demo,spark,test]' 'pyspark==4.2.*'
+	test -x $(VENV)-$*/bin/python || "$(PYTHON)" -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[demo,spark,test]' 'pyspark==$*.*'
 	touch $@
 
-.PHONY: env-4.2
-env-4.2: $(VENV_42)/installed ## Make a second environment with pyspark 4.2 (optional)
+.PHONY: env-4.0 env-4.1 env-4.2
+env-4.0: $(VENV)-4.0/installed ## Make a second environment with pyspark 4.0 (optional)
+env-4.1: $(VENV)-4.1/installed ## Make a second environment with pyspark 4.1 (optional)
+env-4.2: $(VENV)-4.2/installed ## Make a second environment with pyspark 4.2 (optional)
 
 $(JARS_STAMP): $(JVM_MAIN) $(VENV)/installed
 	mkdir -p redis_state/jars $(@D)
@@ -78,7 +81,7 @@ redis:
 	@tools/ensure_redis.sh $(PY)
 
 .PHONY: wheel
-wheel: build ## Build the wheel, both jars inside, into dist/
+wheel: build ## Build the wheel, all jars inside, into dist/
 	rm -rf build dist/*.whl
 	$(PY) -m build --wheel --outdir dist .
 	$(PY) tools/check_wheel.py dist/redis_state-$(VERSION)-py3-none-any.whl
@@ -148,5 +151,5 @@ bench-quick: build jvm-test-build redis ## The same in under 4 minutes
 
 .PHONY: clean
 clean: ## Remove what was built, the environments included
-	rm -rf $(VENV) $(VENV_42) build dist redis_state/jars *.egg-info jvm-adapter/target \
+	rm -rf $(VENV) $(VENV)-4.* build dist redis_state/jars *.egg-info jvm-adapter/target \
 		jvm-adapter/*/target .pytest_cache .mypy_cache .ruff_cache .hypothesis

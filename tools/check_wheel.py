@@ -1,4 +1,4 @@
-"""Checks that a wheel carries what a user needs: both jars, the scripts, the options."""
+"""Checks that a wheel carries what a user needs: a jar for each Spark minor, the scripts, the options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import zipfile
 
 REQUIRED = (
+    "redis_state/jars/redis-state-spark-4.0_2.13-*.jar",
+    "redis_state/jars/redis-state-spark-4.1_2.13-*.jar",
     "redis_state/jars/redis-state-spark-4.2_2.13-*.jar",
     "redis_state/jars/redis-state-spark-4.3_2.13-*.jar",
     "redis_state/backend/scripts/publish.lua",
@@ -23,7 +25,7 @@ def main(path: str) -> int:
     for pattern in missing:
         print(f"error: {path} has no {pattern}")
     if not missing:
-        print(f"{path}: {len(names)} files, both jars inside")
+        print(f"{path}: {len(names)} files, all jars inside")
     return 1 if missing else 0
 
 

@@ -42,7 +42,7 @@ def running_pyspark_version() -> str:
 
 
 def _supported() -> str:
-    return " or ".join(SUPPORTED_MINORS)
+    return f"{', '.join(SUPPORTED_MINORS[:-1])} or {SUPPORTED_MINORS[-1]}"
 
 
 def minor_of(version: str) -> str:

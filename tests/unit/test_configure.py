@@ -121,10 +121,10 @@ def test_a_foreign_target_is_refused() -> None:
         redis_state.configure([], url=URL)
 
 
-@pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "4.20.0", "5.0", "nonsense"])
+@pytest.mark.parametrize("version", ["3.5.1", "4.4.0", "4.20.0", "5.0", "nonsense"])
 def test_other_versions_of_spark_are_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "running_pyspark_version", lambda: version)
-    with pytest.raises(ConfigError, match=r"is not supported.*4\.2 or 4\.3"):
+    with pytest.raises(ConfigError, match=r"is not supported.*4\.0, 4\.1, 4\.2 or 4\.3"):
         redis_state.configure({}, url=URL)
 
 

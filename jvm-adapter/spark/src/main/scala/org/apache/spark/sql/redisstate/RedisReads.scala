@@ -7,7 +7,7 @@ import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}
 
 /** What reading and writing stores share: rows in and out of stored bytes. What is asked of a family is checked as Spark's RocksDB provider does. */
-private[redisstate] trait RedisReads extends ReadStateStore with ColumnFamilyShim {
+private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   import RedisReads._
 
   protected def codecs: CodecSet

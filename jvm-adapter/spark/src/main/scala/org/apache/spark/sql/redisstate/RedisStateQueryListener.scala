@@ -47,7 +47,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       .flatMap(session => Option(session.sharedState.activeStreamingQueries.get(queryId)))
 
   private def started(query: StreamExecution, event: QueryStartedEvent): Unit = {
-    val session = query.sparkSessionForStream
+    val session = QuerySession.of(query)
     val sqlConf = session.sessionState.conf
     if (sqlConf.stateStoreProviderClass == classOf[RedisStateStoreProvider].getName) {
       val extensions = session.conf.getOption(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key)

@@ -29,6 +29,7 @@ class RedisStateStoreProvider
     extends SparkVersionChecked
     with MaintenanceShim
     with SnapshotReportShim
+    with ProviderShim
     with Logging {
   import RedisStateStoreProvider._
 
@@ -48,7 +49,7 @@ class RedisStateStoreProvider
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     if (storeConfs.enableStateStoreCheckpointIds) {
-      throw StateStoreErrors.stateStoreCheckpointIdsNotSupported(
+      throw StoreErrors.checkpointIdsNotSupported(
         "this release of redis-state serves checkpoint format version 1 only: set " +
           "spark.sql.streaming.stateStore.checkpointFormatVersion to 1")
     }
@@ -171,8 +172,7 @@ class RedisStateStoreProvider
   private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
     override def committed(pin: Pin): Unit = {
       if (forceSnapshot) snapshotNow(pin)
-      if (plan.storeConf.commitValidationEnabled)
-        StateStore.reportCommitToCoordinator(pin.version, id, plan.hadoopConf)
+      CommitReport.send(pin.version, id, plan.storeConf, plan.hadoopConf)
     }
 
     /** The version is committed whether this succeeds or not. */
@@ -208,7 +208,7 @@ class RedisStateStoreProvider
 
   private def refuseIds(stateStoreCkptId: Option[String]): Unit =
     if (stateStoreCkptId.isDefined) {
-      throw StateStoreErrors.stateStoreCheckpointIdsNotSupported(
+      throw StoreErrors.checkpointIdsNotSupported(
         "this release of redis-state serves checkpoint format version 1 only, but a checkpoint id was given")
     }
 

@@ -71,7 +71,7 @@ private[redisstate] class RedisStateStore(
     session: WriteSession,
     override protected val codecs: CodecSet,
     host: StoreHost)
-    extends StateStore
+    extends WriteStoreShim
     with RedisReads {
   import RedisStateStore._
 

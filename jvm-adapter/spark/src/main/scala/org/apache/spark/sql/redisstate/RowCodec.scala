@@ -33,8 +33,8 @@ private[redisstate] final class RowCodec(
   def key: Array[Byte] = keyBuffer
   def value: Array[Byte] = valueBuffer
   def supportsPrefixScan: Boolean = encoder.exists(_.supportPrefixKeyScan)
-  def supportsRangeScan: Boolean = encoder.exists(_.supportsRangeScan)
-  def supportsDeleteRange: Boolean = encoder.exists(_.supportsDeleteRange)
+  def supportsRangeScan: Boolean = encoder.exists(EncoderShim.supportsRangeScan)
+  def supportsDeleteRange: Boolean = encoder.exists(EncoderShim.supportsDeleteRange)
 
   /** Length of the stored key that `key` now holds. */
   def encodeKey(row: UnsafeRow): Int = encoder match {
@@ -152,16 +152,14 @@ private[redisstate] object RowCodec {
     case _: NoPrefixKeyStateEncoderSpec => (FamilyKind.Plain, Nil)
     case p: PrefixKeyScanStateEncoderSpec => (FamilyKind.Prefix, Seq(p.numColsPrefixKey))
     case r: RangeKeyScanStateEncoderSpec => (FamilyKind.Range, r.orderingOrdinals)
-    case _: TimestampAsPrefixKeyStateEncoderSpec => (FamilyKind.TimestampPrefix, Nil)
-    case _: TimestampAsPostfixKeyStateEncoderSpec => (FamilyKind.TimestampPostfix, Nil)
+    case other => (EncoderShim.kindOf(other), Nil)
   }
 
   def specOf(family: Family, keySchema: StructType): KeyStateEncoderSpec = family.kind match {
     case FamilyKind.Plain => NoPrefixKeyStateEncoderSpec(keySchema)
     case FamilyKind.Prefix => PrefixKeyScanStateEncoderSpec(keySchema, family.params.head)
     case FamilyKind.Range => RangeKeyScanStateEncoderSpec(keySchema, family.params)
-    case FamilyKind.TimestampPrefix => TimestampAsPrefixKeyStateEncoderSpec(keySchema)
-    case FamilyKind.TimestampPostfix => TimestampAsPostfixKeyStateEncoderSpec(keySchema)
+    case kind => EncoderShim.specOf(kind, keySchema)
   }
 
   def family(

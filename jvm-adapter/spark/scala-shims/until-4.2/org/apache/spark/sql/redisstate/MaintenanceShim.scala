@@ -2,7 +2,7 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
-/** Spark 4.2 asks for all maintenance in one call. */
+/** Until 4.2 Spark asks for all maintenance in one call. */
 private[redisstate] trait MaintenanceShim extends StateStoreProvider {
   protected def addSnapshot(): Unit
   protected def removeExpired(): Unit

@@ -8,7 +8,7 @@ import org.apache.spark.sql.execution.streaming.state.{
 import org.apache.spark.sql.types.StructType
 
 /** Spark 4.2 registers no families on stores that only read. */
-private[redisstate] trait ColumnFamilyShim extends ReadStateStore {
+private[redisstate] trait ReadStoreShim extends ReadStateStore {
   def registerColFamily(
       colFamilyName: String,
       keySchema: StructType,

@@ -1,0 +1,17 @@
+package org.apache.spark.sql.redisstate
+
+import org.apache.spark.sql.execution.streaming.state._
+
+/** Spark 4.0 does not ask for the newest snapshot of each store. */
+private[redisstate] trait SnapshotReportShim extends StateStoreProvider {
+  protected def metricsOf(
+      numKeys: Long,
+      memoryBytes: Long,
+      custom: Map[StateStoreCustomMetric, Long],
+      snapshotVersion: Long): StateStoreMetrics = {
+    require(snapshotVersion >= -1, s"no version: $snapshotVersion")
+    StateStoreMetrics(numKeys, memoryBytes, custom)
+  }
+
+  protected def reportSnapshot(runId: String, version: Long): Unit = ()
+}

@@ -1,0 +1,15 @@
+package org.apache.spark.sql.redisstate
+
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+
+/** Until 4.1 Spark's `transformWithState` takes every provider: a conf that names this class does no harm. */
+class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
+  override def apply(extensions: SparkSessionExtensions): Unit = ()
+}
+
+/** What a user is told whose query needs the extension: none does. */
+private[redisstate] object TransformWithStateAdvice {
+  def of(plan: LogicalPlan, extensions: Option[String]): Option[String] =
+    None.filter(_ => plan.isStreaming && extensions.isEmpty)
+}
