@@ -1,4 +1,4 @@
-"""Checks that a wheel carries what a user needs: a jar for each Spark minor, the scripts, the options."""
+"""Checks that a wheel carries what a user needs: jars, scripts, options."""
 
 from __future__ import annotations
 

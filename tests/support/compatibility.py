@@ -28,12 +28,18 @@ tests/spark on every minor and writes the page; `make test` compares the page wi
 from __future__ import annotations
 
 import json
+import platform
+import re
+import subprocess
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+
+from tests.support.redis_server import server_program
+from tools import compatibility
 
 Status = Literal["green", "red", "refused"]
 _MARKER = "compatibility"
@@ -57,6 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compatibility",
         metavar="FILE",
         help="write what the tests marked `compatibility` showed, as JSON",
+    )
+    parser.addoption(
+        "--compatibility-check",
+        action="store_true",
+        help="fail when docs/compatibility.md says something else than these tests showed",
     )
 
 
@@ -118,11 +129,36 @@ def _row(item: pytest.Item, marker: pytest.Mark, report: pytest.TestReport) -> R
     return Row(operator.format(**parameters), option, status, reason, item.nodeid.split("[")[0])
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--compatibility")
-    if path is None:
-        return
+    if path is not None:
+        Path(path).write_text(json.dumps(_run(session.config), indent=1))
+    if session.config.getoption("--compatibility-check") and _differences(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("--compatibility-check"):
+        for line in _differences(config):
+            terminalreporter.line(f"docs/compatibility.md: {line}. Run `make compatibility`.")
+
+
+def _differences(config: pytest.Config) -> list[str]:
+    return compatibility.differences(_run(config), compatibility.PAGE.read_text("utf-8"))
+
+
+def _run(config: pytest.Config) -> dict[str, Any]:
     import pyspark
 
-    rows = [asdict(row) for row in session.config.stash[_ROWS]]
-    Path(path).write_text(json.dumps({"spark": pyspark.__version__, "rows": rows}, indent=1))
+    program = server_program() or "no server"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"^(\S+) server v=(\S+)", said)
+    return {
+        "spark": pyspark.__version__,
+        "python": platform.python_version(),
+        "server": f"{version[1]} {version[2]}" if version else said.strip(),
+        "rows": [asdict(row) for row in config.stash[_ROWS]],
+    }

@@ -1,0 +1,79 @@
+"""State that one Spark minor wrote opens under the next, and goes on as if nothing had changed.
+
+Runs on the newer minor; the older one's environment is made by `make env-4.1` and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from tests.spark.streams import REDIS
+from tests.support.redis_server import RedisServer
+from tests.upgrades.job import QUERIES
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 900
+MINORS = ("4.0", "4.1", "4.2", "4.3")
+RUNNING = ".".join(pyspark.__version__.split(".")[:2])
+
+Result = dict[str, Any]
+Run = Callable[..., dict[str, Result]]
+
+
+def _python_of(minor: str) -> str:
+    if minor == RUNNING:
+        return sys.executable
+    program = ROOT / f".venv-{minor}" / "bin" / "python"
+    if not program.exists():
+        pytest.skip(f"there is no environment of Spark {minor}: run `make env-{minor}`")
+    return str(program)
+
+
+def _run(minor: str, url: str, folder: Path, part: int, provider: str) -> dict[str, Result]:
+    arguments = [provider, url, str(folder), str(part), *QUERIES]
+    done = subprocess.run(
+        [_python_of(minor), "-m", "tests.upgrades.job", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {result["query"]: result for result in results}
+
+
+@pytest.fixture(scope="module")
+def upgraded(
+    shared_redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Result]]:
+    """Of each query: the older minor's part, the newer's, and both parts on the newer."""
+    position = MINORS.index(RUNNING)
+    if position == 0:
+        pytest.skip(f"Spark {RUNNING} is the oldest supported")
+    older = MINORS[position - 1]
+    url = shared_redis_server.url
+    crossed, stayed = (tmp_path_factory.mktemp(name) for name in ("crossed", "stayed"))
+    parts = ((older, crossed, 0), (RUNNING, crossed, 1), (RUNNING, stayed, 0), (RUNNING, stayed, 1))
+    return [_run(minor, url, folder, part, REDIS) for minor, folder, part in parts]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.compatibility("state of the minor before", "{query}")
+def test_state_of_the_minor_before(upgraded: list[dict[str, Result]], query: str) -> None:
+    before, after, *alone = (part[query] for part in upgraded)
+    for result in (before, after, *alone):
+        assert "error" not in result, result["error"]
+    expected = {**alone[0]["output"], **alone[1]["output"]}
+    assert {**before["output"], **after["output"]} == expected
+    assert any(after["output"].values()), "nothing came out after the change"
