@@ -121,6 +121,10 @@ jvm-suite: build jvm-test-build redis ## Spark's own state store suite, on Spark
 spark-test: build redis ## Streaming operators on pyspark
 	@$(PY) tools/run_tests.py spark
 
+.PHONY: compatibility
+compatibility: build env-4.0 env-4.1 env-4.2 redis ## Every operator on every Spark minor; writes docs/compatibility.md
+	@$(PY) tools/compatibility.py
+
 .PHONY: container-test
 container-test: build redis ## Tests against a Redis container
 	@$(PY) tools/run_tests.py containers

@@ -63,6 +63,7 @@ def run_pytest(suite: Pytest) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
+        command += suite.options
         code, _ = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
         counts = _junit_counts(report) if report.exists() else Counts()
     # A crash, a hang or an error outside of any test leaves no failed test behind.

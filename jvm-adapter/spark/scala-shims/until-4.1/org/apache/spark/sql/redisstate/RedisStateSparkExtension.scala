@@ -10,6 +10,5 @@ class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
 
 /** What a user is told whose query needs the extension: none does. */
 private[redisstate] object TransformWithStateAdvice {
-  def of(plan: LogicalPlan, extensions: Option[String]): Option[String] =
-    None.filter(_ => plan.isStreaming && extensions.isEmpty)
+  def of(plan: LogicalPlan, extensions: Option[String]): Option[String] = None
 }

@@ -1,0 +1,72 @@
+"""The table of the compatibility page: written, read back, compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tools import compatibility
+
+PAGE = "before\n<!-- table: made by `make compatibility` -->\n<!-- end of table -->\nafter\n"
+
+
+def row(operator: str, option: str, status: str = "green", reason: str = "") -> dict[str, str]:
+    test = "tests/spark/test_operators.py::test_it"
+    return {
+        "operator": operator,
+        "option": option,
+        "status": status,
+        "reason": reason,
+        "test": test,
+    }
+
+
+def run(*rows: dict[str, str], spark: str = "4.2.1") -> dict[str, Any]:
+    return {"spark": spark, "python": "3.11.7", "server": "Redis 7.0.15", "rows": list(rows)}
+
+
+def page(*columns: tuple[str, dict[str, Any]], text: str = PAGE) -> str:
+    table = compatibility.read_page(text)
+    for minor, column in columns:
+        table.replace(minor, column, f"pyspark {column['spark']}")
+    return compatibility.write_page(text, table)
+
+
+def test_a_column_goes_in_and_the_others_stay() -> None:
+    first = page(("4.2", run(row("join", "inner"), row("limit", ""))))
+    assert first.startswith("before\n")
+    assert first.endswith("-->\nafter\n")
+    newer = run(row("join", "inner", "refused", "not there"), spark="4.3.0")
+    lines = page(("4.3", newer), text=first).splitlines()
+    test = "`spark/test_operators.py`"
+    assert f"| join | inner | – | – | green | Spark refuses: not there | {test} |" in lines
+    assert f"| limit |  | – | – | green | – | {test} |" in lines
+    assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – |" in lines
+
+
+def test_a_row_that_no_test_shows_any_more_goes() -> None:
+    text = page(("4.2", run(row("join", "inner"))))
+    assert "join" not in page(("4.2", run(row("limit", ""))), text=text)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_worst_of_several_tests_counts(order: int) -> None:
+    rows = [row("join", "inner", status) for status in ("green", "red", "refused")][::order]
+    assert compatibility.cells_of(run(*rows)) == {("join", "inner"): "**red**"}
+
+
+def test_a_run_that_says_something_else_is_named() -> None:
+    text = page(("4.2", run(row("join", "inner"), row("join", "outer"))))
+    same = run(row("join", "inner"))
+    assert compatibility.differences(same, text) == []
+    other = run(row("join", "inner", "red"), row("limit", ""))
+    assert compatibility.differences(other, text) == [
+        "join, inner: this run says **red**, the page green",
+        "limit, : this run says green, the page nothing",
+    ]
+
+
+def test_a_page_without_the_lines_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="has no lines"):
+        compatibility.read_page("nothing here")
