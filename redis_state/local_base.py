@@ -18,6 +18,7 @@ from redis_state.protocol import PartitionClient, SegmentGoneError
 _READ_AHEAD_BLOCKS = 256
 _MISSES_MAX = 64
 _WHOLE_BYTES_MAX = 64 << 20
+_KEYS_A_BLOCK = 4
 
 
 class Base:
@@ -116,10 +117,17 @@ class Base:
         if not self.whole:
             self.load(range(len(self._keys)))
 
-    def load_for(self, keys: Iterable[bytes]) -> None:
+    def load_for(self, keys: Sequence[bytes]) -> None:
         """Read the blocks in which these stored keys can be."""
-        if not self.whole:
-            behind = set(map(bisect_right, repeat(self.index.firsts), keys))
+        if not self.whole and keys:
+            firsts = self.index.firsts
+            start = max(bisect_right(firsts, min(keys)) - 1, 0)
+            end = bisect_right(firsts, max(keys))
+            if len(keys) >= _KEYS_A_BLOCK * (end - start):
+                # So many for so few blocks: hardly one is not needed.
+                self.load(range(start, end))
+                return
+            behind = set(map(bisect_right, repeat(firsts), keys))
             self.load(number - 1 for number in sorted(behind) if number)
 
     def keys(self, number: int, *, last: int) -> list[bytes]:

@@ -223,13 +223,22 @@ class LocalVersion:
     @property
     def memory_bytes(self) -> int:
         """About what it takes in this process."""
+        return sum(map(part_bytes, self.all_parts))
+
+    @property
+    def all_parts(self) -> list[Layer | Base]:
+        """Layers, newest first, and the base below them."""
         layers, base = self.parts
-        parts: list[Layer | Base] = [*layers, *([base] if base else [])]
-        return sum(part.raw_bytes + ROW_BYTES * len(part.rows) for part in parts)
+        return [*layers, *([base] if base else [])]
 
     def read_again(self) -> None:
         """Take the same rows from the segments that make up the version now."""
         self.parts = self._reload(self.pin).parts
+
+
+def part_bytes(part: Layer | Base) -> int:
+    """About what it takes in this process."""
+    return part.raw_bytes + ROW_BYTES * len(part.rows)
 
 
 def _looked_up(

@@ -19,7 +19,7 @@ from redis_state.format.header import Family
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.loading import Loader
-from redis_state.local_state import History, Layer, LocalVersion
+from redis_state.local_state import History, Layer, LocalVersion, part_bytes
 from redis_state.protocol import (
     PartitionClient,
     RegisteredRun,
@@ -287,10 +287,17 @@ class PartitionState:
         return added
 
     def cached_bytes(self) -> int:
-        """About what the cached versions take; what two share counts once."""
+        """About what the cached versions take; what several share counts once."""
         with self._lock:
             versions = list(self._cached.values())
-        return max((version.memory_bytes for version in versions), default=0)
+        parts = {id(part): part for version in versions for part in version.all_parts}
+        return sum(part_bytes(part) for part in parts.values())
+
+    def forget_older(self) -> None:
+        """Let all cached versions go but the newest."""
+        with self._lock:
+            newest = max(self._cached, key=lambda pin: pin.version, default=None)
+            self._cached = {pin: one for pin, one in self._cached.items() if pin == newest}
 
     def values(self) -> dict[str, int]:
         """The figures of `CUSTOM_METRICS`."""

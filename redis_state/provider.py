@@ -138,6 +138,14 @@ class StateStoreProvider:
         """The newest published version; ``None`` if nothing was ever written."""
         return self._partition.latest()
 
+    def cached_bytes(self) -> int:
+        """About what the cached versions take in this process."""
+        return self._partition.cached_bytes()
+
+    def forget_older(self) -> None:
+        """Let all cached versions go but the newest."""
+        self._partition.forget_older()
+
     def do_maintenance(self) -> None:
         """Add a snapshot if one is due, and let go what no kept version needs.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MAINTAINED_EVERY = 8
 _CLIENTS_MAX = 4
-_WARM_BYTES_AUTO = 128 << 20
+_WARM_BYTES_AUTO = 256 << 20
 
 log = logging.getLogger(__name__)
 _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
@@ -141,7 +141,7 @@ class PartitionTask:
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
             self._maintain(provider, number)
-            self._keep(provider, store, number)
+            self._keep(provider, number)
         except ConflictError as error:
             raise superseded(client, self.batch, what) or error from error.__cause__
 
@@ -189,11 +189,16 @@ class PartitionTask:
     def _place(self, partition: int) -> _Place:
         return self.config, self.batch.gen, partition
 
-    def _keep(self, provider: StateStoreProvider, store: StateStore, partition: int) -> None:
+    def _keep(self, provider: StateStoreProvider, partition: int) -> None:
         """The next batch of the partition may come to this process: it reads what is new then."""
-        _warm[self._place(partition)] = _Warm(provider, store.metrics.memory_bytes)
+        _warm[self._place(partition)] = _Warm(provider, provider.cached_bytes())
         allowed = _warm_bytes_max(self.config)
-        while sum(one.size for one in _warm.values()) > allowed:
+        # The version below the newest is only for batches that are run again.
+        for place, one in list(_warm.items()):
+            if _warm_bytes() > allowed:
+                one.provider.forget_older()
+                _warm[place] = _Warm(one.provider, one.provider.cached_bytes())
+        while _warm_bytes() > allowed:
             _warm.pop(next(iter(_warm))).provider.close()
 
     def _maintain(self, provider: StateStoreProvider, partition: int) -> None:
@@ -235,6 +240,10 @@ class _Partition:
 
 def _names(kind: pa.StructType) -> list[str]:
     return [kind.field(number).name for number in range(kind.num_fields)]
+
+
+def _warm_bytes() -> int:
+    return sum(one.size for one in _warm.values())
 
 
 def _warm_bytes_max(config: Config) -> int:

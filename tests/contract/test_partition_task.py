@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from redis_state import config as options
 from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK
 from redis_state.config import Config
+from redis_state.local_state import ROW_BYTES
 from redis_state.spark import partition_task
 from redis_state.spark.batches import begin_batch
 from redis_state.spark.partition_task import BatchStore, PartitionTask
@@ -114,6 +116,20 @@ def test_what_takes_too_much_memory_is_not_kept(new: Callable[..., Batches]) -> 
     batches.run(0, fill)
     assert kept() == 0
     batches.run(1, check)
+
+
+def test_the_version_for_another_run_goes_before_the_newest(new: Callable[..., Batches]) -> None:
+    batches = new(
+        localMemory=str(2 * 2 * KEYS * (ROW_BYTES + 10) * (os.cpu_count() or 1) // 3) + "b"
+    )
+    batches.run(0, fill)
+    (alone,) = partition_task._warm.values()
+    batches.run(1, fill)
+    assert kept() == 1
+    (both,) = partition_task._warm.values()
+    assert alone.size * 0.9 < both.size < alone.size * 1.1
+    batches.run(1, check)
+    batches.run(2, check)
 
 
 def test_connections_that_are_let_go_take_along_what_reads_through_them(
