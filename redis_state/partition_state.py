@@ -193,7 +193,7 @@ class PartitionState:
         link = self._made()
         with self.counters.timing("commit_ms"):
             keys, rows = changes.in_order(), changes.rows
-            removed = sum(value is None for value in rows.values()) if None in rows.values() else 0
+            removed = list(rows.values()).count(None)
             put = len(keys) - removed
             live = local.live - local.count(keys) + put
             version = local.pin.version + 1
