@@ -31,6 +31,13 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
     parser.add_argument("--store", default=DEFAULT_STORE, help="Spark's store name")
     parser.add_argument("--version", type=int, help="state version (default: the confirmed one)")
+    parser.add_argument(
+        "--uid",
+        action="append",
+        metavar="ID",
+        help="Spark's unique id of the version in one partition, from the commit log of checkpoint "
+        "format 2; once for each partition, in their order",
+    )
     add_arguments(parser)
     parser.add_argument(
         "key",
@@ -48,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         info = _operator(query, arguments.operator, arguments.store)
         key = key_of(parse_schema(info.families[0].key_schema), arguments.key)
         state = query.operator(arguments.operator, arguments.store)
-        value = state.get(key, version=arguments.version)
+        value = state.get(key, version=arguments.version, uids=arguments.uid)
     print(json.dumps(to_json(value), ensure_ascii=False))
     return 0 if value is not None else ABSENT_STATUS
 

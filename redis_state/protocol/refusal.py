@@ -25,7 +25,7 @@ _FENCED = {
         "Stop this run, or register a new one. Nothing was changed.",
     ),
     "unregistered": (
-        "no driver registered this run, and version {found} was opened already",
+        "no driver registered this run, and it does not go on from the opened version {found}",
         "Call redis_state.protocol.register_run(by_driver=True) to go back. Nothing was changed.",
     ),
     "replaced": (

@@ -36,33 +36,41 @@ class OperatorState:
         # Whether a key was found elsewhere than where it was looked for first.
         self._scattered = False
 
-    def get(self, key: KeyValues, version: int | None = None) -> dict[str, Any] | None:
+    def get(
+        self, key: KeyValues, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> dict[str, Any] | None:
         """The value columns of one key by name, or ``None`` if there is no such key.
 
         Args:
             key: Values of the key columns, by name or in their order.
             version: A state version, which is the number of the batch plus one.
+            uids: Spark's unique ids of the version, one for each partition in their order, as the
+                commit log has them under checkpoint format 2; ``None`` means the version that the
+                query went on with.
 
         Raises:
-            ConfigError: A key column is missing, unknown, or of a type that has no lookup.
+            ConfigError: A key column is missing, unknown, or of a type that has no lookup; ids do
+                not fit the partitions.
             NotFoundError: There is no such operator or store.
             StateError: The version is not there.
             UnavailableError: Redis gave no answer before the deadline.
         """
         known = self._query.known(self._operator, self._store)
         if known is None or self._scattered:
-            info, opened = self._query.open(self._operator, self._store, version)
+            info, opened = self._query.open(self._operator, self._store, version, uids=uids)
             likely = self._likely(info, key)
             opened.sort(key=lambda one: one.id.partition != likely)
             return self._find(info, opened, key, likely=likely)
         likely = self._likely(known, key)
-        value = self._open_and_find([likely], key, version, likely)
+        value = self._open_and_find([likely], key, version, uids, likely)
         if value is not None:
             return value
         others = [number for number in range(known.partitions) if number != likely]
-        return self._open_and_find(others, key, version, likely) if others else None
+        return self._open_and_find(others, key, version, uids, likely) if others else None
 
-    def items(self, version: int | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    def items(
+        self, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Key columns and value columns of every row, partition by partition, in no order.
 
         Memory is bounded by the changes since the last snapshot of one partition and a chunk of
@@ -71,7 +79,7 @@ class OperatorState:
         Raises:
             As `get`; `UnavailableError` also if the version expired while it was read.
         """
-        _, partitions = self._query.open(self._operator, self._store, version)
+        _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
         for opened in partitions:
             codec: Codec | None = None
             for key, value, families in rows_of(self._client, opened):
@@ -89,9 +97,16 @@ class OperatorState:
         return partition_of(schema, key, partitions=info.partitions)
 
     def _open_and_find(
-        self, partitions: Sequence[int], key: KeyValues, version: int | None, likely: int
+        self,
+        partitions: Sequence[int],
+        key: KeyValues,
+        version: int | None,
+        uids: Sequence[str] | None,
+        likely: int,
     ) -> dict[str, Any] | None:
-        info, opened = self._query.open(self._operator, self._store, version, only=partitions)
+        info, opened = self._query.open(
+            self._operator, self._store, version, uids=uids, only=partitions
+        )
         return self._find(info, opened, key, likely=likely)
 
     def _find(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -15,6 +15,7 @@ from redis_state.ids import PartitionId, Pin, is_uid, text_number
 
 OPENED = "opened"
 _NO_RUN = ""
+_ANY: Mapping[int, str] = {}
 _HEAD_WORDS = 8
 
 
@@ -35,10 +36,18 @@ class Opened:
         return keys.segment(self.id, segment.ident)
 
 
-def open_commands(ids: Sequence[PartitionId], version: int | None) -> list[Command]:
-    """Open a version, or the newest confirmed one, of each partition; without any effect."""
+def open_commands(
+    ids: Sequence[PartitionId], version: int | None, *, uids: Mapping[int, str] = _ANY
+) -> list[Command]:
+    """Open a version, or the newest confirmed one, of each partition; without any effect.
+
+    Args:
+        uids: Which attempt at the version, by partition; where none is given, the one on the
+            living timeline.
+    """
     wanted = OPENED if version is None else str(version)
-    return script("open").many([(keys.meta(id_), (_NO_RUN, wanted, "")) for id_ in ids])
+    calls = [(keys.meta(id_), (_NO_RUN, wanted, uids.get(id_.partition, ""))) for id_ in ids]
+    return script("open").many(calls)
 
 
 def read_opened(id_: PartitionId, reply: object, *, version: int | None) -> Opened | None:

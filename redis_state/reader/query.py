@@ -8,8 +8,8 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.errors import NotFoundError
-from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.errors import ConfigError, NotFoundError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.partition import Opened, open_commands, read_opened
 from redis_state.reader.registry import OperatorInfo, QueryInfo, parse_operators
@@ -48,28 +48,41 @@ class Query:
         return self._known.get((operator, store))
 
     def open(
-        self, operator: int, store: str, version: int | None, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        version: int | None,
+        *,
+        uids: Sequence[str] | None = None,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """Open partitions of a store, in one round trip if their number is listed.
 
         Args:
+            uids: Spark's unique ids of the version, one for each partition; ``None`` means those
+                that the query went on with.
             only: Partitions of a store that is known; ``None`` means all.
 
         Raises:
+            ConfigError: Ids were given for another number of partitions, or without a version.
             NotFoundError: There is no such operator or store.
             StateError: A partition does not hold the version.
         """
+        which = _by_partition(uids, version)
         listed = self.known(operator, store)
         if listed is not None:
+            _check_count(which, listed)
             wanted = only if only is not None else range(listed.partitions)
-            return listed, self._open(operator, store, version, wanted)[1]
+            return listed, self._open(operator, store, version, wanted, uids=which)[1]
         count = self.info.partitions.get((operator, store), 0)
-        raw, opened = self._open(operator, store, version, range(count), head=self._command())
+        head = self._command()
+        raw, opened = self._open(operator, store, version, range(count), uids=which, head=head)
         self._known = parse_operators(raw)
         listed = self._operator(operator, store)
+        _check_count(which, listed)
         if listed.partitions > count:
             more = range(count, listed.partitions)
-            opened += self._open(operator, store, version, more)[1]
+            opened += self._open(operator, store, version, more, uids=which)[1]
         return listed, opened
 
     def _open(
@@ -79,11 +92,12 @@ class Query:
         version: int | None,
         partitions: Sequence[int],
         *,
+        uids: Mapping[int, str],
         head: Command | None = None,
     ) -> tuple[Any, list[Opened]]:
         of = StoreId(self.info.gen, operator, store, self._tenant)
         ids = [PartitionId(of, partition) for partition in partitions]
-        commands = [*([head] if head else []), *open_commands(ids, version)]
+        commands = [*([head] if head else []), *open_commands(ids, version, uids=uids)]
         replies = self._client.call("opening the state", commands) if commands else []
         first = replies.pop(0) if head else None
         opened = [
@@ -105,3 +119,24 @@ class Query:
                 advice=f"Operators and stores that have state: {there or 'none'}.",
             )
         return found
+
+
+def _by_partition(uids: Sequence[str] | None, version: int | None) -> Mapping[int, str]:
+    if uids is None:
+        return {}
+    if version is None or not all(map(is_uid, uids)):
+        raise ConfigError(
+            "opening the state by unique ids",
+            found="there is no version with them" if version is None else "one is malformed",
+            advice="Give the version, and its ids as the commit log of the checkpoint lists them.",
+        )
+    return dict(enumerate(uids))
+
+
+def _check_count(uids: Mapping[int, str], listed: OperatorInfo) -> None:
+    if uids and len(uids) != listed.partitions:
+        raise ConfigError(
+            "opening the state by unique ids",
+            found=f"{len(uids)} ids were given for {listed.partitions} partitions",
+            advice="Give one for each partition, in their order.",
+        )

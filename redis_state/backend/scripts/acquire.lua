@@ -6,14 +6,23 @@
 -- A version above 0 with uid '-' is one that is not there: the run begins there with nothing, and commits a complete delta.
 -- Reply OK dropped · REOPEN opened · FENCED opened|pinned|epoch|unregistered|replaced found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
--- Keeps: the epoch of a partition only rises; a timeline is dropped only while the epoch is raised.
+-- Keeps: the epoch of a partition only rises; a timeline is dropped only while the epoch is raised, in format 2 only
+--        by a driver's version 0; a run that no driver registered goes on from the living timeline or not at all.
+
+-- Whether the holding run published it last, or beside what it published last.
+local function is_newest(version, uid)
+  if version ~= number('l') then return false end
+  local siblings = ' ' .. (meta('b') or '') .. ' '
+  return uid == meta('lu') or string.find(siblings, ' ' .. uid .. ' ', 1, true) ~= nil
+end
+
 local run, epoch, version, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 local begins = version > 0 and uid == '-'
 local format = meta('f')
 if not format then
   if version > 0 and not begins then return {'STATE_LOST', '0', '0'} end
   redis.call('HSET', META, 'f', FORMAT, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', '-',
-    'l', text(version), 'lu', '-', 'n', ARGV[6], 'w', '0')
+    'l', text(version), 'lu', '-', 'n', ARGV[6], 'w', '0', 'c', ARGV[8])
   keep(META, ARGV[9])
   return {'OK', '0'}
 end
@@ -25,6 +34,7 @@ if meta('r') == run then
   if version > opened and not begins then return {'REOPEN', text(opened)} end
   if version > opened then
     redis.call('HSET', META, 'o', text(version), 'ou', '-', 'l', text(version), 'lu', '-')
+    redis.call('HDEL', META, 'b')
     return {'OK', '0'}
   end
   if meta('ou') ~= uid then return {'FENCED', 'pinned', meta('ou')} end
@@ -42,9 +52,14 @@ if version > 0 and not begins then
   end
   if not there then return missing(version) end
 end
+if ARGV[3] ~= '1' and (ARGV[8] == '2' or meta('c') == '2') then
+  local from_living = begins or (version == opened and uid == meta('ou')) or is_newest(version, uid)
+  local living = ARGV[8] == '2' and from_living
+  if not living then return {'FENCED', 'unregistered', text(opened)} end
+end
 
 local abandoned = {}
-if version == 0 or ARGV[8] == '1' then
+if ARGV[8] == '1' or (version == 0 and ARGV[3] == '1') then
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
     local at = string.match(all[i], '^[ds]:(%d+):')
@@ -55,6 +70,7 @@ if version == 0 or ARGV[8] == '1' then
 end
 local dropped = #abandoned
 if version == 0 then redis.call('HSET', META, 'w', '0') end
+redis.call('HDEL', META, 'b')
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
-  'l', text(version), 'lu', uid, 'n', ARGV[6])
+  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])
 return {'OK', text(dropped)}

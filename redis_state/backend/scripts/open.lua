@@ -8,7 +8,8 @@
 --         over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
 --       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest
--- Keeps: opened never falls within a run; all attempts of a run at one version see one uid.
+-- Keeps: opened never falls within a run; all attempts of a run at one version see one uid, and what is found without
+--        a uid is what the run went on with, not what a sibling committed last.
 local run, wanted = ARGV[1], ARGV[3]
 local format = meta('f')
 if not format then
@@ -66,6 +67,7 @@ end
 reply[7], reply[8] = text(at), at_uid
 
 if held and version > opened then
-  redis.call('HSET', META, 'o', text(version), 'ou', uid)
+  redis.call('HSET', META, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
+  redis.call('HDEL', META, 'b')
 end
 return reply

@@ -34,7 +34,11 @@ if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) 
 local blocks = redis.call('HLEN', delta)
 if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
 
-if ARGV[9] == '1' and number('l') == version + 1 then
+local siblings = number('l') == version + 1
+if ARGV[9] == '2' then
+  local earlier = siblings and meta('b')
+  redis.call('HSET', META, 'b', earlier and earlier .. ' ' .. uid or uid)
+elseif siblings then
   local replaced, at = {}, {}
   for _, name in ipairs({delta_field(version + 1, meta('lu')), snapshot_field(version + 1, meta('lu'))}) do
     local entry = meta(name)

@@ -65,13 +65,26 @@ final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, ke
 /** @param damaged what is wrong with published segments, one line each */
 final case class VerifyReport(segments: Int, damaged: Seq[String])
 
+/** Spark's `checkpointFormatVersion` of a run. */
+sealed abstract class CheckpointFormat(val number: Int)
+
+object CheckpointFormat {
+
+  /** Spark names versions by their number: of the attempts at one, the last to commit counts. */
+  case object V1 extends CheckpointFormat(1)
+
+  /** Spark names versions by number and uid: attempts stay side by side. */
+  case object V2 extends CheckpointFormat(2)
+}
+
 /**
  * How a partition is kept.
  *
  * @param versionsToRetain how many versions below the opened one stay loadable
  * @param keepMs 0, or the expiry of every key of an ephemeral checkpoint
+ * @param format what the run's commits are told apart by
  */
-final case class ProtocolSettings(versionsToRetain: Int, keepMs: Long)
+final case class ProtocolSettings(versionsToRetain: Int, keepMs: Long, format: CheckpointFormat)
 
 object ProtocolSettings {
 

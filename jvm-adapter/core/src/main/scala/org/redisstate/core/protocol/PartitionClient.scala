@@ -21,21 +21,29 @@ final class PartitionClient(
   import PartitionClient._
 
   private val meta = Keys.meta(id)
+  def format: CheckpointFormat = settings.format
   val roundTrips: AtomicLong = new AtomicLong
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
 
-  /** @param version None for the newest confirmed one */
-  def open(runId: String, version: Option[Long], cached: Seq[Pin]): Opened = {
+  /**
+   * @param version None for the newest confirmed one
+   * @param uid of the attempt that wrote it; None for the one on the living timeline
+   */
+  def open(
+      runId: String,
+      version: Option[Long],
+      uid: Option[String],
+      cached: Seq[Pin]): Opened = {
     val wanted = version.fold("opened")(_.toString)
-    val args =
-      Seq(runId, wanted, "") ++ cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
+    val args = Seq(runId, wanted, uid.getOrElse("")) ++
+      cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
     val what = s"open version $wanted of $id"
     words(run(what, Script.Open, args)) match {
       case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
-      case Seq("OK", at, uid, held, opened, floor, start, startUid, segments @ _*) =>
+      case Seq("OK", at, found, held, opened, floor, start, startUid, segments @ _*) =>
         Opened(
-          Pin(at.toLong, uid),
+          Pin(at.toLong, found),
           held == "1",
           opened.toLong,
           floor.toLong,
@@ -47,6 +55,9 @@ final class PartitionClient(
       case reply => throw refusal(what, reply, version.getOrElse(0))
     }
   }
+
+  /** Looks again at exactly the version that was opened before; changes nothing. */
+  def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
 
   /**
    * Takes the partition for a run that is about to write on top of `pin`; a version above 0 without
@@ -62,7 +73,7 @@ final class PartitionClient(
           if (dropped != "0")
             log.info("{}: {} segments of later versions were dropped", what, dropped)
           return
-        case Seq("REOPEN", _) => open(run.id, Some(pin.version), Nil)
+        case Seq("REOPEN", _) => openAgain(run, pin)
         case Seq("FENCED", "epoch", found) if tries < ReregisterMax && registry.isNewest(run.id) =>
           holder = registry.register(run.id, run.byDriver, above = found.toLong, Map.empty)
         case reply => throw refusal(what, reply, pin.version)
@@ -260,7 +271,7 @@ final class PartitionClient(
       entry.blocks.toString,
       entry.text,
       ProtocolSettings.DroppedTtlMs.toString,
-      CheckpointFormat,
+      settings.format.number.toString,
       settings.keepMs.toString
     )
     val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, last)))
@@ -279,13 +290,19 @@ final class PartitionClient(
 
   private def reopen(run: Run, parent: Pin): Unit = if (parent.isAbsent) acquire(run, parent)
   else {
-    val opened = open(run.id, Some(parent.version), Nil)
+    val opened = openAgain(run, parent)
     if (opened.pin != parent) {
       throw new FencedException(
         s"commit on version ${parent.version} of $id: the version that this attempt " +
           "read was replaced. Spark runs the task again.")
     }
     if (!opened.held) acquire(run, parent)
+  }
+
+  /** In format 1 an attempt that was replaced meanwhile must not come back. */
+  private def openAgain(run: Run, pin: Pin): Opened = {
+    val uid = if (settings.format == CheckpointFormat.V2) Some(pin.uid) else None
+    open(run.id, Some(pin.version), uid, Nil)
   }
 
   private def acquireArgs(run: Run, pin: Pin): Seq[String] = Seq(
@@ -296,7 +313,7 @@ final class PartitionClient(
     pin.uid,
     settings.versionsToRetain.toString,
     ProtocolSettings.DroppedTtlMs.toString,
-    CheckpointFormat,
+    settings.format.number.toString,
     settings.keepMs.toString
   )
 
@@ -323,7 +340,6 @@ final class PartitionClient(
 
 object PartitionClient {
   private val log = LoggerFactory.getLogger(classOf[PartitionClient])
-  private val CheckpointFormat = "1"
   private val CachedMax = 4
   private val ReregisterMax = 2
   private val AcquireTriesMax = 5

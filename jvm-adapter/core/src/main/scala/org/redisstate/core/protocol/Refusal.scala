@@ -41,7 +41,8 @@ private[protocol] object Refusal {
     case "epoch" =>
       s"a newer run of the query holds $id (epoch $found). This run is over; nothing was changed."
     case "unregistered" =>
-      s"this run was not registered by its driver and asks for a version older than the opened one ($found). " +
+      s"this run was not registered by its driver, and goes on neither from the opened version ($found) " +
+        "nor from what was committed after it. " +
         "Set spark.sql.streaming.streamingQueryListeners as redis_state.configure does and start the query again."
     case _ =>
       "the version that this attempt read was replaced by a sibling. Spark runs the task again."

@@ -10,12 +10,14 @@ import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
  *
  * @param held whether the run holds the partition already
  * @param isAlone whether it was loaded empty: what is written over it applies alone
+ * @param byUid whether it was asked for by its uid
  */
 final class OpenVersion private[store] (
     private[store] val store: PartitionStore,
     private[store] val local: LocalVersion,
     private[store] val held: Boolean,
-    private[store] val isAlone: Boolean = false) {
+    private[store] val isAlone: Boolean = false,
+    private[store] val byUid: Boolean = false) {
   def pin: Pin = local.pin
   def numKeys: Long = local.live
   def families: Seq[Family] = store.families(local)

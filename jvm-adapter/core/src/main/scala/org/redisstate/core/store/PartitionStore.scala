@@ -7,11 +7,11 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{InternalException, StateLostException, VersionExpiredException}
+import org.redisstate.core.errors._
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, Run}
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.{Opened, PartitionClient, RetainReport, SegmentGone}
+import org.redisstate.core.protocol.{CheckpointFormat, Opened, PartitionClient, RetainReport, SegmentGone}
 
 /**
  * One partition of a store on this executor: opens versions, keeps the current and the previous
@@ -46,12 +46,13 @@ final class PartitionStore(
   budget.register(this)
 
   /**
+   * @param uid of the attempt that wrote the version; None for the one that the query went on with
    * @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced,
    * unavailable …
    */
-  def open(version: Long): OpenVersion = timed(counters.openMs) {
+  def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openMs) {
     val held = cached
-    val opened = client.open(runId, Some(version), held.map(_.pin))
+    val opened = client.open(runId, Some(version), uid, held.map(_.pin))
     val known = held.find(_.pin == opened.pin)
     val local = known match {
       case Some(hit) =>
@@ -70,7 +71,7 @@ final class PartitionStore(
       client.id,
       version: java.lang.Long,
       if (known.isEmpty) "loaded" else "cached")
-    new OpenVersion(this, local, opened.held)
+    new OpenVersion(this, local, opened.held, byUid = uid.isDefined)
   }
 
   /**
@@ -80,7 +81,7 @@ final class PartitionStore(
   def openEmpty(version: Long): OpenVersion = timed(counters.openMs) {
     val (pin, held) =
       try {
-        val opened = client.open(runId, Some(version), Nil)
+        val opened = client.open(runId, Some(version), None, Nil)
         if (opened.held) confirmed = opened.pin
         (opened.pin, opened.held)
       } catch {
@@ -133,7 +134,14 @@ final class PartitionStore(
   }
 
   private[store] def holder(): Run = run()
-  private[store] def takeOver(pin: Pin): Unit = {
+
+  /** @param byUid whether Spark named the version by its uid */
+  private[store] def takeOver(pin: Pin, byUid: Boolean): Unit = {
+    if (byUid && client.format == CheckpointFormat.V1) {
+      throw new ConfigException(
+        s"acquire ${client.id} at version ${pin.version}: the checkpoint's commit log is of format 2, " +
+          "and Spark does not go back to format 1. Set spark.sql.streaming.stateStore.checkpointFormatVersion to 2.")
+    }
     client.acquire(run(), pin)
     confirmed = pin
   }
@@ -296,10 +304,10 @@ final class PartitionStore(
       try return build(opened, if (tries == 0) held else Nil)
       catch {
         case e: SegmentGone =>
-          val again = client.open("", Some(first.pin.version), Nil)
+          val again = client.reopen(first.pin)
           val unchanged = again.segments.exists(s => s == e.segment)
           tries += 1
-          if (unchanged || tries > LoadsMax || again.pin != first.pin) {
+          if (unchanged || tries > LoadsMax) {
             throw new StateLostException(
               s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
                 "manifest, but blocks of it are missing. Likely: eviction, or a restart from an older copy of the " +
@@ -357,14 +365,7 @@ final class PartitionStore(
       }
     }
 
-  private def reload(pin: Pin): Content = {
-    val opened = client.open("", Some(pin.version), Nil)
-    if (opened.pin != pin) {
-      throw new StateLostException(
-        s"read version ${pin.version} of ${client.id}: it was replaced while this task read it.")
-    }
-    load(opened, Nil).content
-  }
+  private def reload(pin: Pin): Content = load(client.reopen(pin), Nil).content
 }
 
 object PartitionStore {

@@ -54,6 +54,9 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var hashOf: KeyHash = KeyHash.of(families)
 
   def pin: Pin = base.pin
+
+  /** Whether it began with nothing, whatever its version holds. */
+  def isAlone: Boolean = base.isAlone
   def numKeys: Long = live
   def allFamilies: Seq[Family] = families
 
@@ -302,7 +305,7 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   private def takeOver(): Unit =
     if (!held) {
-      store.takeOver(base.pin)
+      store.takeOver(base.pin, base.byUid)
       held = true
     }
 

@@ -5,6 +5,7 @@ import scala.util.{Random, Using}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.backend._
+import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
 
 /** The schedules of `ProtocolModelSuite` in a cluster whose slots move under them; seeds are replayed in the same way. */
 final class ClusterModelSuite extends AnyFunSuite {
@@ -28,7 +29,8 @@ final class ClusterModelSuite extends AnyFunSuite {
       val seeds = seed.fold(1L to schedules.toLong)(s => s to s)
       val moving = use(new MovingCluster(cluster, Transports.to(settings), new Random(seeds.head)))
       seeds.foreach { n =>
-        val schedule = new Schedule(new Random(n), moving, f"$n%032x", counters)
+        val formats = if (n % 2 == 0) Seq(V1) else Seq(V2)
+        val schedule = new Schedule(new Random(n), moving, f"$n%032x", counters, formats)
         val problems =
           try schedule.run()
           catch { case e: Exception => Seq(s"$e at ${e.getStackTrace.take(4).mkString(" < ")}") }

@@ -9,6 +9,8 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._
 import org.redisstate.core.ids.Keys
+import org.redisstate.core.protocol.CheckpointFormat
+import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
 
 /**
  * Random schedules of the protocol against a plain model, on a real server. `REDIS_STATE_SEED` replays one schedule,
@@ -35,11 +37,11 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     server.close()
   }
 
-  test(s"each load gives the model's content or a named error, in $schedules schedules") {
+  private def check(formats: Seq[CheckpointFormat], schedules: Int, required: Seq[String]): Unit = {
     val counters = new Scheduler.Counters
     val seeds = seed.fold(1L to schedules.toLong)(s => s to s)
     seeds.foreach { n =>
-      val schedule = new Schedule(new Random(n), transport, f"$n%032x", counters)
+      val schedule = new Schedule(new Random(n), transport, f"$n%032x", counters, formats)
       val problems =
         try schedule.run()
         catch { case e: Exception => Seq(s"$e at ${e.getStackTrace.take(4).mkString(" < ")}") }
@@ -54,7 +56,19 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  private val required = Seq(
+  test(s"each load gives the model's content or a named error, in $schedules schedules") {
+    check(Seq(V1), schedules, required)
+  }
+
+  test(s"each attempt loads by its uid, in $schedules schedules of format 2") {
+    check(Seq(V2), schedules, required ++ Seq("choices", "attempts read", "logged versions read"))
+  }
+
+  test(s"a query goes over to format 2 while it lives, in ${schedules / 2} schedules") {
+    check(Seq(V1, V2), schedules / 2, required ++ Seq("switches", "choices", "attempts read"))
+  }
+
+  private lazy val required = Seq(
     "commits",
     "loads compared",
     "killed",

@@ -11,26 +11,43 @@ import org.redisstate.core.errors._
 import org.redisstate.core.format._
 import org.redisstate.core.ids._
 import org.redisstate.core.protocol._
+import org.redisstate.core.protocol.CheckpointFormat.V2
 
 /**
  * One schedule: a driver that runs batches with one or two attempts each, rewinds and restarts; zombies of earlier runs; readers that
  * nobody knows; maintenance; fail-over to an older copy; keys that expire. The model is a map from attempt to content.
+ *
+ * @param formats the first run has the first of them; a restart may go over to the next, for good
  */
-final class Schedule(random: Random, server: Transport, gen: String, counters: Scheduler.Counters) {
+final class Schedule(
+    random: Random,
+    server: Transport,
+    gen: String,
+    counters: Scheduler.Counters,
+    formats: Seq[CheckpointFormat]) {
   import Schedule._
 
   private val id = PartitionId("", gen, 0, 0, "default")
-  private val settings = ProtocolSettings(versionsToRetain = 1, keepMs = 0)
+
+  /** Whether every version that the driver asks for has its uid from the driver. */
+  private val byUid = formats.head == V2
   private val scheduler = new Scheduler(random, server, faults = true, counters.add)
   private val plain = new RedisBackend(server, 10000, Clock.System, () => false)
 
   /** What each attempt wrote, noted before it is sent; every load has to give exactly this. */
   private val contents = new ConcurrentHashMap[String, Content]
   @volatile private var runId = newRun(byDriver = true)
-  private var batch = 0L
+  @volatile private var format = formats.head
+  @volatile private var batch = 0L
 
-  /** Versions whose batch the driver may log: an attempt of its run has told it of the commit. */
-  @volatile private var confirmedCommits = Set.empty[Long]
+  /** What attempts of the driver's run have told it of: it may log the batch of such a version, with one of these uids. */
+  @volatile private var confirmed = Map.empty[Long, Set[String]]
+
+  /** The driver's commit log: the uid of each version, where its run had format 2. */
+  private var log = Map.empty[Long, Option[String]]
+
+  /** Every attempt that was ever confirmed. */
+  private val pins = new java.util.concurrent.CopyOnWriteArrayList[Pin]
   private var failedOver = false
   private var copy: Option[Seq[(Array[Byte], Array[Byte])]] = None
   private val problems = new java.util.concurrent.ConcurrentLinkedQueue[String]
@@ -59,11 +76,19 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     case 2 => maintainer()
     case 3 =>
       startAttempt(newRun(byDriver = false), math.max(0, batch - random.nextInt(3)), zombie = true)
+    case 4 if !pins.isEmpty => readerOf(pins.get(random.nextInt(pins.size)))
+    case 5 => confirmed.get(batch + 1).foreach(uids => readerOf(Pin(batch + 1, oneOf(uids))))
     case _ => nextBatch()
   }
 
+  private def oneOf(uids: Set[String]): String = uids.toSeq.sorted.apply(random.nextInt(uids.size))
+
   private def nextBatch(): Unit = {
-    if (confirmedCommits(batch + 1)) batch += 1
+    confirmed.get(batch + 1).foreach { uids =>
+      batch += 1
+      log = log.updated(batch, if (format == V2) Some(oneOf(uids)) else None)
+      if (format == V2 && uids.size > 1) counters.add("choices")
+    }
     startAttempt(runId, batch, zombie = false)
     if (random.nextInt(4) == 0) startAttempt(runId, batch, zombie = false)
   }
@@ -72,7 +97,12 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
   private def rewind(): Unit = {
     counters.add("rewinds")
     batch = math.max(0, batch - random.nextInt(4))
-    confirmedCommits = confirmedCommits.filter(_ <= batch)
+    confirmed = Map.empty
+    log = log.filter(_._1 <= batch)
+    if (format != formats.last && random.nextInt(3) == 0) {
+      counters.add("switches")
+      format = formats.last
+    }
     runId = newRun(byDriver = true)
   }
 
@@ -83,11 +113,16 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
       if (random.nextInt(4) == 0) None else Some(s"${random.nextInt(1000)}")))
     val stageFirst = random.nextBoolean()
     val giveUp = random.nextInt(10) == 0
-    scheduler.start(s"writer $version") { transport =>
-      val (client, registry) = connect(transport)
-      val opened = client.open(run, Some(version), Nil)
+    val wanted = log.get(version).flatten
+    // A zombie may be of the time before a switch.
+    val format = if (zombie && wanted.isEmpty) formats.head else this.format
+    def isNow = !zombie && run == runId && version == batch
+    start(s"writer $version", isNow) { transport =>
+      val (client, registry) = connect(transport, format)
+      val opened = client.open(run, Some(version), wanted, Nil)
       val before = load(client, opened)
       compare(opened, before)
+      if (wanted.exists(_ != opened.pin.uid)) problems.add(s"$wanted was opened as ${opened.pin}")
       val holder = registry.lookup(run).getOrElse(registry.register(
         run,
         byDriver = false,
@@ -105,7 +140,9 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
       else {
         client.commit(holder, opened.pin, uid, entry, if (stageFirst) Nil else fields, fields)
         counters.add("commits")
-        if (run == runId) confirmedCommits += version + 1
+        pins.add(Pin(version + 1, uid))
+        if (run == runId)
+          confirmed = confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
       }
     }
   }
@@ -113,15 +150,38 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
   private def reader(): Unit = {
     val version = if (random.nextBoolean()) None else Some(random.nextInt(batch.toInt + 2).toLong)
     scheduler.start("reader") { transport =>
-      val (client, _) = connect(transport)
-      val opened = client.open("", version, Nil)
+      val (client, _) = connect(transport, formats.head)
+      val opened = client.open("", version, None, Nil)
       compare(opened, load(client, opened))
     }
   }
 
+  /** Any attempt that was ever committed reads as what it wrote, or not at all. */
+  private def readerOf(pin: Pin): Unit = {
+    def isNext = pin.version == batch + 1 && confirmed.get(pin.version).exists(_(pin.uid))
+    start(s"reader of $pin", isNext) { transport =>
+      val (client, _) = connect(transport, formats.head)
+      val opened = client.open("", Some(pin.version), Some(pin.uid), Nil)
+      if (opened.pin != pin) problems.add(s"$pin was opened as ${opened.pin}")
+      compare(opened, load(client, opened))
+      counters.add("attempts read")
+    }
+  }
+
+  /** @param needed whether the driver may go on from the version: by its uid it is there, unless the server lost it */
+  private def start(name: String, needed: => Boolean)(body: Transport => Unit): Unit =
+    scheduler.start(name) { transport =>
+      try body(transport)
+      catch {
+        case e: StateLostException =>
+          if (byUid && needed && !failedOver) problems.add(s"$name: ${e.getMessage}")
+          throw e
+      }
+    }
+
   private def maintainer(): Unit = scheduler.start("maintainer") { transport =>
-    val (client, _) = connect(transport)
-    val opened = client.open("", None, Nil)
+    val (client, _) = connect(transport, formats.head)
+    val opened = client.open("", None, None, Nil)
     if (opened.pin.version > 0 && !opened.segments.headOption.exists(_.isSnapshot)) {
       val rows = load(client, opened)
       compare(opened, rows)
@@ -153,11 +213,12 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
   /** With nothing else running, a fresh run goes on from what the server confirms, and nothing was left behind. */
   private def settle(): Unit = {
     val registry = new RunRegistry(plain, "", gen)
-    val client = new PartitionClient(plain, id, settings, registry)
-    val latest = client.open("", None, Nil)
+    val client = new PartitionClient(plain, id, settings(format), registry)
+    val latest = client.open("", None, None, Nil)
     compare(latest, load(client, latest))
+    if (byUid && !failedOver) checkLogged(client)
     val run = registry.register(newId(), byDriver = true, above = 0, Map.empty)
-    val opened = client.open(run.id, Some(latest.pin.version), Nil)
+    val opened = client.open(run.id, Some(latest.pin.version), None, Nil)
     if (opened.pin != latest.pin)
       problems.add(s"version ${latest.pin} reads as ${opened.pin} without anybody writing")
     client.acquire(run, opened.pin)
@@ -171,12 +232,24 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
         Map("last" -> Some("1")),
         content.size)
     client.commit(run, opened.pin, uid, entry, fields, fields)
-    val reopened = client.open(run.id, Some(opened.pin.version + 1), Nil)
+    val reopened = client.open(run.id, Some(opened.pin.version + 1), None, Nil)
     compare(reopened, load(client, reopened))
     client.retain()
     val report = client.verify()
     report.damaged.foreach(d => problems.add(s"after maintenance $d"))
     orphans().foreach(key => problems.add(s"orphan without expiry: $key"))
+  }
+
+  /** What the driver may go on from is all there: the versions of its log above the floor, each attempt of the next one. */
+  private def checkLogged(client: PartitionClient): Unit = {
+    val floor = client.open("", None, None, Nil).floor
+    val logged = log.collect { case (version, Some(uid)) if version >= floor => Pin(version, uid) }
+    val next = confirmed.getOrElse(batch + 1, Set.empty).map(Pin(batch + 1, _))
+    (logged ++ next).foreach { pin =>
+      val opened = client.reopen(pin)
+      compare(opened, load(client, opened))
+      counters.add("logged versions read")
+    }
   }
 
   private def compare(opened: Opened, found: Content): Unit = {
@@ -195,9 +268,8 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
           apply(client, c, s))
       catch {
         case gone: SegmentGone =>
-          val again = client.open("", Some(first.pin.version), Nil)
+          val again = client.reopen(first.pin)
           tries += 1
-          if (again.pin != first.pin) throw new StateLostException("replaced while it was read")
           if (again.segments.contains(gone.segment) || tries > 5) {
             if (!failedOver) problems.add(s"${gone.segment.ident} is in the manifest but not there")
             throw new StateLostException("blocks are missing")
@@ -245,11 +317,16 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     (writer.allFields, entry)
   }
 
-  private def connect(transport: Transport): (PartitionClient, RunRegistry) = {
+  private def connect(
+      transport: Transport,
+      format: CheckpointFormat): (PartitionClient, RunRegistry) = {
     val backend = new RedisBackend(transport, 20, new StepClock, () => false)
     val registry = new RunRegistry(backend, "", gen)
-    (new PartitionClient(backend, id, settings, registry), registry)
+    (new PartitionClient(backend, id, settings(format), registry), registry)
   }
+
+  private def settings(format: CheckpointFormat): ProtocolSettings =
+    ProtocolSettings(versionsToRetain = 1, keepMs = 0, format)
 
   private def newRun(byDriver: Boolean): String = {
     val run = newId()
@@ -287,9 +364,14 @@ final class Schedule(random: Random, server: Transport, gen: String, counters: S
     old.foreach { case (k, v) =>
       server.exchange(Seq(Command("RESTORE", Array(k, Command.bytes("0"), v))))
     }
-    rewind()
-    batch = 0
-    confirmedCommits = Set.empty
+    // With uids the driver goes on from its log: what is not there is said so, what is there is right.
+    if (byUid) { if (random.nextBoolean()) rewind() }
+    else {
+      rewind()
+      batch = 0
+      confirmed = Map.empty
+      log = Map.empty
+    }
   }
 
   /** A key that has an expiry reaches it. */

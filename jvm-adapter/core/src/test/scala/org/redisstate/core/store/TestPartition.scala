@@ -12,7 +12,7 @@ import org.redisstate.core.backend._
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
-import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, ProtocolSettings, RunRegistry}
 
 /** One partition on a real server, and stores of several runs and executors on it. */
 private[store] final class TestPartition(
@@ -40,8 +40,12 @@ private[store] final class TestPartition(
   def registry: RunRegistry = new RunRegistry(backend, "", gen)
 
   /** A store of a run, with nothing cached, as on a new executor. */
-  def store(run: String, validator: RowValidator = RowValidator.None): PartitionStore = {
-    val client = new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0), registry)
+  def store(
+      run: String,
+      validator: RowValidator = RowValidator.None,
+      format: CheckpointFormat = CheckpointFormat.V1): PartitionStore = {
+    val client =
+      new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0, format), registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)

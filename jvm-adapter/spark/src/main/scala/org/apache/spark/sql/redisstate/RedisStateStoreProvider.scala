@@ -18,7 +18,7 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.format.Family
 import org.redisstate.core.ids.{PartitionId, Pin, Run}
-import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.protocol._
 import org.redisstate.core.store.{OpenVersion, PartitionStore, WriteSession}
 
 /**
@@ -48,11 +48,6 @@ class RedisStateStoreProvider
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    if (storeConfs.enableStateStoreCheckpointIds) {
-      throw StoreErrors.checkpointIdsNotSupported(
-        "this release of redis-state serves checkpoint format version 1 only: set " +
-          "spark.sql.streaming.stateStore.checkpointFormatVersion to 1")
-    }
     if (storeConfs.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString) {
       throw StateStoreErrors.unsupportedOperationException(
         "spark.sql.streaming.stateStore.encodingFormat=avro",
@@ -86,22 +81,18 @@ class RedisStateStoreProvider
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
-    refuseIds(stateStoreCkptId)
-    val opened = if (loadEmpty) openEmpty(version) else open(version)
+    val opened = if (loadEmpty) openEmpty(version) else open(version, stateStoreCkptId)
     writeStore(opened, forceSnapshotOnCommit)
   }
 
-  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore = {
-    refuseIds(stateStoreCkptId)
-    new RedisReadStateStore(id, open(version), codecs)
-  }
+  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
+    new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs)
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,
       version: Long,
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean): StateStore = {
-    refuseIds(stateStoreCkptId)
     require(
       readStore.version == version && readStore.id == id,
       s"$readStore cannot be upgraded to write version $version of $id")
@@ -109,7 +100,7 @@ class RedisStateStoreProvider
       case ours: RedisReadStateStore if link.exists(_.store.owns(ours.opened)) =>
         writeStore(ours.opened, forceSnapshotOnCommit)
       case ours: RedisReadStateStore =>
-        val opened = open(version)
+        val opened = open(version, stateStoreCkptId)
         if (opened.pin != ours.opened.pin) {
           throw StoreErrors.cannotLoad(
             id.toString,
@@ -186,6 +177,8 @@ class RedisStateStoreProvider
           logWarning(s"The next maintenance of $id adds the snapshot of version ${pin.version}", e)
       }
 
+    override def withIds: Boolean = plan.storeConf.enableStateStoreCheckpointIds
+
     override def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics = {
       val custom =
         linked.metrics.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
@@ -193,7 +186,9 @@ class RedisStateStoreProvider
     }
   }
 
-  private def open(version: Long): OpenVersion = opening(version, version)(_.open(version))
+  /** @param uid Spark's unique id of the version; None in checkpoint format 1 and right after it */
+  private def open(version: Long, uid: Option[String]): OpenVersion =
+    opening(version, version)(_.open(version, uid))
 
   /** Nothing that was there before is needed, the marker of the checkpoint included. */
   private def openEmpty(version: Long): OpenVersion =
@@ -205,12 +200,6 @@ class RedisStateStoreProvider
     try how(connected(needed).store)
     catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id.toString, e) }
   }
-
-  private def refuseIds(stateStoreCkptId: Option[String]): Unit =
-    if (stateStoreCkptId.isDefined) {
-      throw StoreErrors.checkpointIdsNotSupported(
-        "this release of redis-state serves checkpoint format version 1 only, but a checkpoint id was given")
-    }
 
   private def connected(version: Long): Link = link.getOrElse(synchronized {
     link.getOrElse {
@@ -230,10 +219,13 @@ class RedisStateStoreProvider
     val ephemeral = conf.ephemeral || MarkerFile.isTemporary(id.checkpointRootLocation)
     val keepMs = if (ephemeral) EphemeralKeepMs else 0L
     val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
+    val format =
+      if (plan.storeConf.enableStateStoreCheckpointIds) CheckpointFormat.V2
+      else CheckpointFormat.V1
     val client = new PartitionClient(
       backend,
       partition,
-      ProtocolSettings(conf.versionsToRetain, keepMs),
+      ProtocolSettings(conf.versionsToRetain, keepMs, format),
       registry)
     val origin = taskOrigin()
     lazy val run = enter(registry, client, keepMs, markerFile, marker, origin)

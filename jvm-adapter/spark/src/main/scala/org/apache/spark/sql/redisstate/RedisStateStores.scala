@@ -62,6 +62,9 @@ private[redisstate] trait StoreHost {
 
   /** Told of the new version before `commit` returns. */
   def committed(pin: Pin): Unit
+
+  /** Whether Spark tells versions apart by unique ids. */
+  def withIds: Boolean
   def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics
 }
 
@@ -76,6 +79,7 @@ private[redisstate] class RedisStateStore(
   import RedisStateStore._
 
   @volatile private var phase: Phase = Updating
+  private var committed: Option[Pin] = None
   private var lastMetrics: Option[StateStoreMetrics] = None
   codecs.learn(session.allFamilies)
 
@@ -193,6 +197,7 @@ private[redisstate] class RedisStateStore(
     try {
       if (phase != Updating) throw outOfOrder(s"Cannot commit after $phase")
       val pin = session.commit()
+      committed = Some(pin)
       phase = Committed
       host.committed(pin)
       lastMetrics = Some(currentMetrics())
@@ -215,7 +220,12 @@ private[redisstate] class RedisStateStore(
   override def metrics: StateStoreMetrics = lastMetrics.getOrElse(currentMetrics())
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo =
-    StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
+    if (host.withIds) {
+      val pin = committed.getOrElse(
+        throw outOfOrder("Cannot get checkpointInfo without committing the store"))
+      val base = if (session.isAlone || version == 0) None else Some(session.pin.uid)
+      StateStoreCheckpointInfo(id.partitionId, pin.version, Some(pin.uid), base)
+    } else StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
 
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     session.get(key, length, out)

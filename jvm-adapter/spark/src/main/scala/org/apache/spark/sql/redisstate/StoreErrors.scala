@@ -2,7 +2,6 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.SparkException
 import org.apache.spark.sql.errors.QueryExecutionErrors
-import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 
 import org.redisstate.core.errors.{FormatException, RedisStateException}
 
@@ -30,10 +29,6 @@ private[redisstate] object StoreErrors {
     new FormatException(
       s"the column family '$name' was written with $have, and the query wants $wanted. Nothing was " +
         "changed. Start a new checkpoint, or go back to the query that wrote this one.")
-
-  /** What Spark has an error condition for since 4.1 only. */
-  def checkpointIdsNotSupported(message: String): Throwable =
-    StateStoreErrors.unsupportedOperationException("A state store checkpoint id", message)
 
   def negativeVersion(version: Long): Throwable =
     QueryExecutionErrors.unexpectedStateStoreVersion(version)
