@@ -8,6 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{MultiValue, Tombstone, Vectors}
+import org.redisstate.core.protocol.CheckpointFormat
 
 /**
  * Sessions of every kind of family against a plain map, seen by the writing store and by one that
@@ -86,40 +87,60 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     })
   }
 
-  test("every committed version equals the model") {
-    for (round <- 1 to 6) withClue(s"seed $seed round $round: ") {
-      val random = new Random(seed + round)
-      val p = new TestPartition(server)
-      try {
-        var store = p.store("a")
-        var model = TreeMap.empty[String, String]
-        for (version <- 0 to 14) {
-          val session = store.open(version.toLong).write()
-          if (version == 0) Seq(Prefixed, Lists, Ordered).foreach(session.defineFamily)
-          val rows = change(random, session, model, large = version % 5 == 3)
-          assert(session.numKeys == rows.size)
-          model = if (random.nextInt(4) > 0) {
-            session.commit()
-            rows
-          } else {
-            session.abort()
-            val again = store.open(version.toLong).write()
-            if (version == 0) Seq(Prefixed, Lists, Ordered).foreach(again.defineFamily)
-            val second = change(random, again, model, large = false)
-            again.commit()
-            second
-          }
-          compare(store.open(version + 1L), model)
-          if (random.nextInt(3) == 0) compare(p.store("a").open(version + 1L), model)
-          if (random.nextInt(3) == 0) store.requestSnapshot()
-          store.snapshotIfDue()
-          if (random.nextInt(4) == 0) store = p.store("a")
-          if (random.nextInt(3) == 0) store.shrink(everything = random.nextBoolean())
-          if (random.nextInt(3) == 0) store.drop(random.nextInt(100000).toLong)
-          assert(store.client.verify().damaged.isEmpty)
-        }
-        compare(p.store("a reader").open(15), model)
-      } finally p.close()
+  /** An attempt at the next version: its uid and what it wrote. */
+  private def attempt(
+      random: Random,
+      store: PartitionStore,
+      base: (Long, Option[String], Rows),
+      large: Boolean): (WriteSession, Rows) = {
+    val (version, uid, model) = base
+    val session = store.open(version, uid).write()
+    if (version == 0) Seq(Prefixed, Lists, Ordered).foreach(session.defineFamily)
+    val rows = change(random, session, model, large)
+    assert(session.numKeys == rows.size)
+    (session, rows)
+  }
+
+  for (format <- Seq(CheckpointFormat.V1, CheckpointFormat.V2))
+    test(s"every committed version equals the model: checkpoint format ${format.number}") {
+      for (round <- 1 to 6) withClue(s"seed $seed round $round: ") {
+        val p = new TestPartition(server)
+        try history(p, new Random(seed + round), format)
+        finally p.close()
+      }
     }
+
+  private def history(p: TestPartition, random: Random, format: CheckpointFormat): Unit = {
+    def newStore(run: String) = p.store(run, format = format)
+    var store = newStore("a")
+    var model = TreeMap.empty[String, String]
+    var uid = Option.empty[String]
+    for (version <- 0 to 14) {
+      val base = (version.toLong, uid, model)
+      val (session, rows) = attempt(random, store, base, large = version % 5 == 3)
+      var committed = List.empty[(String, Rows)]
+      if (random.nextInt(4) > 0) committed ::= (session.commit().uid, rows)
+      else session.abort()
+      val more = if (format == CheckpointFormat.V2) random.nextInt(3) else 0
+      for (_ <- 1 to (if (committed.isEmpty) 1 + more else more)) {
+        val (again, other) = attempt(random, store, base, large = false)
+        committed ::= (again.commit().uid, other)
+      }
+      if (format == CheckpointFormat.V2) committed.foreach { case (any, rows) =>
+        compare(newStore("a reader").open(version + 1L, Some(any)), rows)
+      }
+      val (chosen, now) = committed(random.nextInt(committed.size))
+      model = now
+      uid = if (format == CheckpointFormat.V2) Some(chosen) else None
+      compare(store.open(version + 1L, uid), model)
+      if (random.nextInt(3) == 0) compare(newStore("a").open(version + 1L, uid), model)
+      if (random.nextInt(3) == 0) store.requestSnapshot()
+      store.snapshotIfDue()
+      if (random.nextInt(4) == 0) store = newStore("a")
+      if (random.nextInt(3) == 0) store.shrink(everything = random.nextBoolean())
+      if (random.nextInt(3) == 0) store.drop(random.nextInt(100000).toLong)
+      assert(store.client.verify().damaged.isEmpty)
+    }
+    compare(newStore("a reader").open(15), model)
   }
 }

@@ -1,18 +1,13 @@
 package org.apache.spark.sql.redisstate
 
-import java.nio.file.Files
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types._
-import org.apache.spark.unsafe.types.UTF8String
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._
@@ -20,51 +15,23 @@ import org.redisstate.core.protocol.RunRegistry
 
 /** Checkpoint format 2 as a provider serves it: versions by unique id, and what stores report of them. */
 class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
-  private val keySchema = StructType(Seq(StructField("k", StringType)))
-  private val valueSchema = StructType(Seq(StructField("v", IntegerType)))
-  private val toKey = UnsafeProjection.create(keySchema)
-  private val toValue = UnsafeProjection.create(valueSchema)
   private lazy val server = new RedisServerProcess
+  private lazy val harness = new ProviderHarness(server.url)
+  import harness.{key, newId, put, rows, value}
 
   override def afterAll(): Unit = server.close()
-
-  private def key(k: String): UnsafeRow =
-    toKey(new GenericInternalRow(Array[Any](UTF8String.fromString(k)))).copy()
-
-  private def value(v: Int): UnsafeRow = toValue(new GenericInternalRow(Array[Any](v))).copy()
-
-  private def newId(): StateStoreId =
-    StateStoreId(Files.createTempDirectory("ids").toString, 0L, 3)
 
   private def provider(
       id: StateStoreId,
       run: UUID = UUID.randomUUID(),
-      format: Int = 2): RedisStateStoreProvider = {
-    val conf = new SQLConf
-    conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
-    conf.setConfString(RedisStateConf.Prefix + "url", server.url)
-    val hadoopConf = new Configuration
-    hadoopConf.set(StreamExecution.RUN_ID_KEY, run.toString)
-    val made = new RedisStateStoreProvider
-    made.init(
+      format: Int = 2): RedisStateStoreProvider =
+    harness.provider(
       id,
-      keySchema,
-      valueSchema,
-      NoPrefixKeyStateEncoderSpec(keySchema),
-      useColumnFamilies = false,
-      new StateStoreConf(conf),
-      hadoopConf,
-      useMultipleValuesPerKey = false,
-      stateSchemaProvider = None
-    )
-    made
-  }
-
-  private def rows(store: ReadStateStore): Map[String, Int] =
-    store.iterator().map(p => p.key.getUTF8String(0).toString -> p.value.getInt(0)).toMap
+      run,
+      options = Map(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key -> format.toString))
 
   private def commit(store: StateStore, puts: (String, Int)*): StateStoreCheckpointInfo = {
-    puts.foreach { case (k, v) => store.put(key(k), value(v)) }
+    put(store, puts: _*)
     store.commit()
     store.getStateStoreCheckpointInfo()
   }
@@ -93,7 +60,7 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
     val made = provider(id, run)
     val one = commit(made.getStore(0), "a" -> 1, "x" -> 1)
     val two = commit(made.getStore(0), "a" -> 2)
-    assert(Seq(one, two).forall(i => i.partitionId == 3 && i.batchVersion == 1))
+    assert(Seq(one, two).forall(i => i.partitionId == 0 && i.batchVersion == 1))
     assert(Seq(one, two).forall(_.baseStateStoreCkptId.isEmpty))
     assert(one.stateStoreCkptId != two.stateStoreCkptId)
     for (any <- Seq(made, provider(id))) {
@@ -140,7 +107,7 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.abort()
     val plain = provider(newId(), format = 1)
     val info = commit(plain.getStore(0), "a" -> 1)
-    assert(info == StateStoreCheckpointInfo(3, 1, None, None))
+    assert(info == StateStoreCheckpointInfo(0, 1, None, None))
   }
 
   test("two stores that commit one after the other report their own ids") {
@@ -153,6 +120,16 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(two.getStateStoreCheckpointInfo().batchVersion == 2)
     assert(two.getStateStoreCheckpointInfo().baseStateStoreCkptId ==
       one.getStateStoreCheckpointInfo().stateStoreCkptId)
+  }
+
+  test("a store that is loaded empty stands on no id") {
+    val made = provider(newId())
+    val first = commit(made.getStore(0), "a" -> 1)
+    val alone = made.getStore(1, None, forceSnapshotOnCommit = false, loadEmpty = true)
+    val info = commit(alone, "b" -> 2)
+    assert(info.batchVersion == 2 && info.baseStateStoreCkptId.isEmpty)
+    assert(rows(made.getReadStore(2, info.stateStoreCkptId)) == Map("b" -> 2))
+    assert(rows(made.getReadStore(1, first.stateStoreCkptId)) == Map("a" -> 1))
   }
 
   test("a query goes over to format 2, and not back") {
