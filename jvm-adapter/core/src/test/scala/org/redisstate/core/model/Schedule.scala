@@ -46,6 +46,9 @@ final class Schedule(
   /** The driver's commit log: the uid of each version, where its run had format 2. */
   private var log = Map.empty[Long, Option[String]]
 
+  /** What was in the log at any time: a zombie may still go on from it. */
+  private val everLogged = scala.collection.mutable.ArrayBuffer.empty[Pin]
+
   /** Every attempt that was ever confirmed. */
   private val pins = new java.util.concurrent.CopyOnWriteArrayList[Pin]
   private var failedOver = false
@@ -74,8 +77,13 @@ final class Schedule(
     case 0 if batch > 0 => rewind()
     case 1 => reader()
     case 2 => maintainer()
+    case 3 if everLogged.nonEmpty && random.nextBoolean() =>
+      // Of any timeline, so it may be an abandoned one.
+      val pin = everLogged(random.nextInt(everLogged.size))
+      startAttempt(newRun(byDriver = false), pin.version, Some(pin.uid), zombie = true)
     case 3 =>
-      startAttempt(newRun(byDriver = false), math.max(0, batch - random.nextInt(3)), zombie = true)
+      val version = math.max(0, batch - random.nextInt(3))
+      startAttempt(newRun(byDriver = false), version, log.get(version).flatten, zombie = true)
     case 4 if !pins.isEmpty => readerOf(pins.get(random.nextInt(pins.size)))
     case 5 => confirmed.get(batch + 1).foreach(uids => readerOf(Pin(batch + 1, oneOf(uids))))
     case _ => nextBatch()
@@ -88,9 +96,11 @@ final class Schedule(
       batch += 1
       log = log.updated(batch, if (format == V2) Some(oneOf(uids)) else None)
       if (format == V2 && uids.size > 1) counters.add("choices")
+      log(batch).foreach(uid => everLogged += Pin(batch, uid))
     }
-    startAttempt(runId, batch, zombie = false)
-    if (random.nextInt(4) == 0) startAttempt(runId, batch, zombie = false)
+    val uid = log.get(batch).flatten
+    startAttempt(runId, batch, uid, zombie = false)
+    if (random.nextInt(4) == 0) startAttempt(runId, batch, uid, zombie = false)
   }
 
   /** A restart, from the newest batch or an older one; attempts of the earlier run go on as zombies. */
@@ -106,14 +116,17 @@ final class Schedule(
     runId = newRun(byDriver = true)
   }
 
-  private def startAttempt(run: String, version: Long, zombie: Boolean): Unit = {
+  private def startAttempt(
+      run: String,
+      version: Long,
+      wanted: Option[String],
+      zombie: Boolean): Unit = {
     if (zombie) counters.add("zombie attempts")
     val changes = Seq.fill(random.nextInt(4))((
       s"k${random.nextInt(6)}",
       if (random.nextInt(4) == 0) None else Some(s"${random.nextInt(1000)}")))
     val stageFirst = random.nextBoolean()
     val giveUp = random.nextInt(10) == 0
-    val wanted = log.get(version).flatten
     // A zombie may be of the time before a switch.
     val format = if (zombie && wanted.isEmpty) formats.head else this.format
     def isNow = !zombie && run == runId && version == batch

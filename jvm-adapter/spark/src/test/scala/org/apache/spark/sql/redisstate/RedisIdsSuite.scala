@@ -123,13 +123,14 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("a store that is loaded empty stands on no id") {
-    val made = provider(newId())
+    val id = newId()
+    val made = provider(id)
     val first = commit(made.getStore(0), "a" -> 1)
     val alone = made.getStore(1, None, forceSnapshotOnCommit = false, loadEmpty = true)
     val info = commit(alone, "b" -> 2)
     assert(info.batchVersion == 2 && info.baseStateStoreCkptId.isEmpty)
     assert(rows(made.getReadStore(2, info.stateStoreCkptId)) == Map("b" -> 2))
-    assert(rows(made.getReadStore(1, first.stateStoreCkptId)) == Map("a" -> 1))
+    assert(rows(provider(id).getReadStore(1, first.stateStoreCkptId)) == Map("a" -> 1))
   }
 
   test("a query goes over to format 2, and not back") {
