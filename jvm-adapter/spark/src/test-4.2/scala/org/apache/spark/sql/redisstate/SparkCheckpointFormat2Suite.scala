@@ -39,6 +39,8 @@ class IdCollectingProvider extends StateStoreProvider {
   override def stateStoreId: StateStoreId = inner.stateStoreId
   override def close(): Unit = inner.close()
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = inner.supportedCustomMetrics
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] =
+    inner.supportedInstanceMetrics
   override def doMaintenance(): Unit = inner.doMaintenance()
 
   override def getStore(
