@@ -11,7 +11,13 @@ import org.redisstate.core.errors._
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, Run}
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.{CheckpointFormat, Opened, PartitionClient, RetainReport, SegmentGone}
+import org.redisstate.core.protocol.{
+  CheckpointFormat,
+  Opened,
+  PartitionClient,
+  RetainReport,
+  SegmentGone
+}
 
 /**
  * One partition of a store on this executor: opens versions, keeps the current and the previous

@@ -155,7 +155,8 @@ final class Schedule(
         counters.add("commits")
         pins.add(Pin(version + 1, uid))
         if (run == runId)
-          confirmed = confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
+          confirmed =
+            confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
       }
     }
   }

@@ -8,7 +8,12 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.{Family, FamilyKind}
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
-import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.protocol.{
+  CheckpointFormat,
+  PartitionClient,
+  ProtocolSettings,
+  RunRegistry
+}
 
 /**
  * One of the two actors of `tests/interop/test_two_actors.py`: does to a partition of a Python store
@@ -108,7 +113,8 @@ final private class PartitionActor(backend: RedisBackend, id: PartitionId, famil
   }
 
   private def store(run: String): PartitionStore = {
-    val client = new PartitionClient(backend, id, ProtocolSettings(100, 0, CheckpointFormat.V1), registry)
+    val client =
+      new PartitionClient(backend, id, ProtocolSettings(100, 0, CheckpointFormat.V1), registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, family, RowValidator.None, budget)

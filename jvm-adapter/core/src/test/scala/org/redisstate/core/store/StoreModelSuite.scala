@@ -119,12 +119,12 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       val base = (version.toLong, uid, model)
       val (session, rows) = attempt(random, store, base, large = version % 5 == 3)
       var committed = List.empty[(String, Rows)]
-      if (random.nextInt(4) > 0) committed ::= (session.commit().uid, rows)
+      if (random.nextInt(4) > 0) committed ::= session.commit().uid -> rows
       else session.abort()
       val more = if (format == CheckpointFormat.V2) random.nextInt(3) else 0
       for (_ <- 1 to (if (committed.isEmpty) 1 + more else more)) {
         val (again, other) = attempt(random, store, base, large = false)
-        committed ::= (again.commit().uid, other)
+        committed ::= again.commit().uid -> other
       }
       if (format == CheckpointFormat.V2) committed.foreach { case (any, rows) =>
         compare(newStore("a reader").open(version + 1L, Some(any)), rows)

@@ -12,7 +12,12 @@ import org.redisstate.core.backend._
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
-import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.protocol.{
+  CheckpointFormat,
+  PartitionClient,
+  ProtocolSettings,
+  RunRegistry
+}
 
 /** One partition on a real server, and stores of several runs and executors on it. */
 private[store] final class TestPartition(
