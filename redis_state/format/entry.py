@@ -12,6 +12,8 @@ BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
 _WORDS = 8
+# One more where the version has rows in internal families.
+_WORDS_MAX = 9
 # Readers meet the same entries again and again, and entries never change.
 _KNOWN_MAX = 4096
 
@@ -30,6 +32,7 @@ class Entry:
         checksum: Over all blocks.
         complete: The delta holds every row of its version.
         header: The segment has a header.
+        internal: Of the live keys, those of internal families.
     """
 
     ref: str
@@ -41,12 +44,15 @@ class Entry:
     checksum: int
     complete: bool = False
     header: bool = False
+    internal: int = 0
 
     @property
     def text(self) -> str:
         """The entry as it stands in the manifest."""
         flags = ("c" if self.complete else "") + ("h" if self.header else "")
-        numbers = (self.rows, self.live, self.blocks, self.bytes, self.buckets, self.checksum)
+        numbers = [self.rows, self.live, self.blocks, self.bytes, self.buckets, self.checksum]
+        if self.internal:
+            numbers.append(self.internal)
         return f"{self.ref} {' '.join(map(str, numbers))} {flags or '-'}"
 
 
@@ -57,23 +63,26 @@ def parse_entry(text: str) -> Entry:
         FormatError: It is malformed or has a flag that this release does not know.
     """
     words = text.split(" ")
-    if len(words) != _WORDS:
-        raise _bad(f"it has {len(words)} words, not {_WORDS}")
+    if not _WORDS <= len(words) <= _WORDS_MAX:
+        raise _bad(f"it has {len(words)} words, not {_WORDS} or {_WORDS_MAX}")
     ref, flags = words[0], words[-1]
     numbers = [number for word in words[1:-1] if (number := text_number(word)) is not None]
-    if len(numbers) != _WORDS - 2:
+    if len(numbers) != len(words) - 2:
         raise _bad("a number is malformed")
     if ref != EMPTY_UID and not is_uid(ref):
         raise _bad("its first word is no uid")
     if flags not in _FLAGS:
         raise _bad("it has a flag that this release does not know")
-    rows, live, blocks, size, buckets, checksum = numbers
+    rows, live, blocks, size, buckets, checksum, *more = numbers
     if not 1 <= buckets <= BUCKETS_MAX or buckets & (buckets - 1):
         raise _bad("its bucket count is not a power of two up to 1,048,576")
     if checksum > CHECKSUM_MAX:
         raise _bad("its checksum has more than 32 bits")
+    internal = more[0] if more else 0
+    if more and not 0 < internal <= live:
+        raise _bad("its count of internal keys is none, or above that of all keys")
     complete, header = _FLAGS[flags]
-    return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header)
+    return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header, internal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -16,7 +16,7 @@ FAMILY_ID_MAX = (1 << 16) - 1
 _ORDINAL_MAX = (1 << 31) - 1
 _PARTS_MAX = 1 << 20
 _FAMILY_PARTS = 8
-_MEMBERS = "fopt"
+_MEMBERS = "fiopt"
 
 KINDS = ("none", "prefix", "range", "ts-prefix", "ts-postfix")
 ORDERED_KINDS = ("range", "ts-prefix")
@@ -74,12 +74,15 @@ class Header:
         families: The family table of the version, or ``None`` if the segment does not change it.
         ordered: First stored keys of the blocks of each ordered family.
         parts: Number of parts of the buckets that have more than one.
+        highest_id: Of all families that the lineage ever had, where one above those of the table
+            is gone.
     """
 
     families: tuple[Family, ...] | None = None
     ordered: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
     tombstones: tuple[Tombstone, ...] = ()
+    highest_id: int | None = None
 
     @property
     def empty(self) -> bool:
@@ -90,13 +93,16 @@ class Header:
 def encode(header: Header) -> bytes:
     """The payload of field `h`."""
     out = Writer()
-    members = (header.families is not None, header.ordered, header.parts, header.tombstones)
-    out.map(sum(map(bool, members)))
+    present = (header.families is not None, header.highest_id is not None)
+    out.map(sum(map(bool, (*present, header.ordered, header.parts, header.tombstones))))
     if header.families is not None:
         out.piece("f")
         out.array(len(header.families))
         for family in header.families:
             _write_family(out, family)
+    if header.highest_id is not None:
+        out.piece("i")
+        out.piece(header.highest_id)
     if header.ordered:
         out.piece("o")
         out.array(len(header.ordered))
@@ -148,6 +154,7 @@ def decode(payload: bytes) -> Header:
     ordered: dict[int, tuple[bytes, ...]] = {}
     parts: dict[int, int] = {}
     tombstones: tuple[Tombstone, ...] = ()
+    highest_id: int | None = None
     last = -1
     for _ in range(reader.map_size()):
         name = reader.text()
@@ -157,6 +164,8 @@ def decode(payload: bytes) -> Header:
         last = place
         if name == "f":
             families = _many(reader, _read_family)
+        elif name == "i":
+            highest_id = reader.number(maximum=FAMILY_ID_MAX)
         elif name == "o":
             ordered = _unique(reader, _many(reader, _read_index), "an index")
         elif name == "p":
@@ -167,7 +176,17 @@ def decode(payload: bytes) -> Header:
     if families is not None:
         _unique(reader, [(family.id, family) for family in families], "a family")
         _unique(reader, [(family.name, family) for family in families], "a family")
-    return Header(families, ordered, parts, tombstones)
+    _check_highest(reader, families, highest_id)
+    return Header(families, ordered, parts, tombstones, highest_id)
+
+
+def _check_highest(
+    reader: Reader, families: tuple[Family, ...] | None, highest_id: int | None
+) -> None:
+    if highest_id is not None and (
+        families is None or any(family.id >= highest_id for family in families)
+    ):
+        raise reader.bad("the highest family id is not above those of a family table")
 
 
 def _many(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
@@ -231,6 +250,15 @@ def _read_tombstone(reader: Reader) -> Tombstone:
     _expect(reader, 3)
     id_ = reader.number(maximum=FAMILY_ID_MAX)
     return Tombstone(id_, reader.binary_or_nil(), reader.binary_or_nil())
+
+
+def highest_after(before: int, families: Sequence[Family] | None, highest_id: int | None) -> int:
+    """The highest id that a lineage ever gave a family, after a segment with these."""
+    if families is None:
+        return before
+    if highest_id is not None:
+        return highest_id
+    return max((family.id for family in families), default=0)
 
 
 def family_table(families: tuple[Family, ...]) -> dict[int, Family]:

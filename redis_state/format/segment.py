@@ -44,11 +44,13 @@ class Content:
 
     Attributes:
         rows: Put, appended or removed values by stored key.
+        highest_id: As the header has it.
     """
 
     rows: Mapping[bytes, Value]
     families: tuple[Family, ...] | None = None
     tombstones: tuple[Tombstone, ...] = ()
+    highest_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -138,13 +140,22 @@ class SegmentWriter:
         complete: bool = False,
         with_families: bool = False,
         tombstones: Sequence[Tombstone] = (),
+        internal: int = 0,
+        highest_id: int = 0,
     ) -> Entry:
-        """Ends the segment: adds its header, where one is needed, and gives its entry."""
+        """Ends the segment: adds its header, where one is needed, and gives its entry.
+
+        Args:
+            internal: Of the live keys, those of internal families.
+            highest_id: Of all families that the lineage ever had.
+        """
+        gone = with_families and all(family.id < highest_id for family in self.families)
         head = Header(
             families=tuple(self.families) if with_families else None,
             ordered=self._ordered,
             parts={bucket: count for bucket, count in self._parts.items() if count > 1},
             tombstones=tuple(tombstones),
+            highest_id=highest_id if gone else None,
         )
         if not head.empty:
             self._emit(header.FIELD, header.encode(head))
@@ -158,6 +169,7 @@ class SegmentWriter:
             checksum=checksum(self._heads),
             complete=complete,
             header=not head.empty,
+            internal=internal,
         )
 
     def _emit(self, name: str, payload: bytes) -> None:
@@ -274,7 +286,7 @@ def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> Content:
         found.update(part)
     if count != entry.rows:
         raise FormatError(what, found=f"it has {count} rows, not {entry.rows}")
-    return Content(found, head.families, head.tombstones)
+    return Content(found, head.families, head.tombstones, head.highest_id)
 
 
 def _check_names(what: str, fields: Mapping[str, bytes]) -> None:

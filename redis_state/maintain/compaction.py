@@ -51,7 +51,7 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     pin, writer = opened.pin, uuid.uuid4().hex
     ident = f"s:{pin.version}:{writer}"
     try:
-        segment = _write(partition, opened, ident)
+        segment, highest_id = _write(partition, opened, ident)
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
         partition.abort(ident)
@@ -59,7 +59,14 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     except RedisStateError:
         partition.abort(ident)
         raise
-    entry = segment.finish(ref=writer, live=opened.segments[0].entry.live, with_families=True)
+    newest = opened.segments[0].entry
+    entry = segment.finish(
+        ref=writer,
+        live=newest.live,
+        with_families=True,
+        internal=newest.internal,
+        highest_id=highest_id,
+    )
     if not partition.add_snapshot(pin, writer, entry, segment.fields):
         return None
     _LOG.info(
@@ -72,8 +79,12 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     return entry
 
 
-def _write(partition: PartitionClient, opened: Opened, ident: str) -> SegmentWriter:
-    """Stores all rows of a version but the last few blocks, which the writer still has."""
+def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[SegmentWriter, int]:
+    """Stores all rows of a version but the last few blocks, which the writer still has.
+
+    Returns:
+        The writer, and the highest id that a family of the lineage ever had.
+    """
     fold = Fold(partition, opened.segments)
     segment = SegmentWriter(ident, fold.families, fold.buckets)
     name = f"s:{opened.pin.version}:{opened.pin.uid}"
@@ -88,7 +99,7 @@ def _write(partition: PartitionClient, opened: Opened, ident: str) -> SegmentWri
             _stage(partition, segment, name)
         count += rows.count
     fold.check(count)
-    return segment
+    return segment, fold.highest_id
 
 
 def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> None:

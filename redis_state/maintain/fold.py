@@ -13,7 +13,7 @@ from redis_state.errors import FormatError
 from redis_state.format.block import HEADER_BYTES
 from redis_state.format.bucketing import ROWS_A_BUCKET, bucket_of, buckets_for
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, Family, family_table
+from redis_state.format.header import FIELD, Family, family_table, highest_after
 from redis_state.format.merge import Changes
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes, stored_key
 from redis_state.format.segment import (
@@ -39,6 +39,7 @@ class Fold:
 
     Attributes:
         families: The family table of the version.
+        highest_id: Of all families that the lineage ever had.
         buckets: A count that fits its hashed rows.
 
     Raises:
@@ -56,13 +57,16 @@ class Fold:
         self._heads = {} if raw is None else {FIELD: raw[:HEADER_BYTES]}
         self._changes = Changes()
         families = self._head.families
+        highest = highest_after(0, families, self._head.highest_id)
         for segment in reversed(segments[:-1]):
             content = read_whole(partition, segment)
             self._changes.add(content)
             families = content.families if content.families is not None else families
+            highest = highest_after(highest, content.families, content.highest_id)
         if families is None:
             raise FormatError("folding a version", found="no segment has a family table")
         self.families: tuple[Family, ...] = families
+        self.highest_id = highest
         self._prefixes = {stored_key(id_, b"") for id_ in family_table(families)}
         self.buckets = self._fitting_buckets()
 

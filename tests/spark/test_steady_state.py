@@ -33,6 +33,7 @@ METRICS = {
         "BucketsLoaded",
         "Snapshots",
         "LocalBytes",
+        "InternalKeys",
     ]
 }
 

@@ -174,17 +174,25 @@ def rows() -> Any:
 
 def entries() -> Any:
     names = ("ref", "rows", "live", "blocks", "bytes", "buckets", "checksum", "complete", "header")
+    # The last is 0 where the text does not say it.
+    names = (*names, "internal")
     good: list[tuple[str, tuple[Any, ...]]] = [
-        (f"{UID} 3 10 2 512 4 4294967295 -", (UID, 3, 10, 2, 512, 4, 4294967295, False, False)),
-        ("- 0 0 0 0 1 0 -", ("-", 0, 0, 0, 0, 1, 0, False, False)),
-        ("w.r_i-ter 1 1 2 90 1048576 7 h", ("w.r_i-ter", 1, 1, 2, 90, 1048576, 7, False, True)),
-        ("- 1 1 2 90 1 7 ch", ("-", 1, 1, 2, 90, 1, 7, True, True)),
-        ("u 1 1 1 9000000000 1 7 c", ("u", 1, 1, 1, 9000000000, 1, 7, True, False)),
+        (f"{UID} 3 10 2 512 4 4294967295 -", (UID, 3, 10, 2, 512, 4, 4294967295, False, False, 0)),
+        ("- 0 0 0 0 1 0 -", ("-", 0, 0, 0, 0, 1, 0, False, False, 0)),
+        ("w.r_i-ter 1 1 2 90 1048576 7 h", ("w.r_i-ter", 1, 1, 2, 90, 1048576, 7, False, True, 0)),
+        ("- 1 1 2 90 1 7 ch", ("-", 1, 1, 2, 90, 1, 7, True, True, 0)),
+        ("u 9 7 2 90 1 7 3 h", ("u", 9, 7, 2, 90, 1, 7, False, True, 3)),
+        ("u 9 7 2 90 1 7 7 -", ("u", 9, 7, 2, 90, 1, 7, False, False, 7)),
+        ("u 1 1 1 9000000000 1 7 c", ("u", 1, 1, 1, 9000000000, 1, 7, True, False, 0)),
     ]
     bad = [
         "",
         "u 1 1 1 1 1 1",
         "u 1 1 1 1 1 1 - -",
+        "u 1 1 1 1 1 1 0 -",
+        "u 1 1 1 1 1 1 2 -",
+        "u 1 1 1 1 1 1 01 -",
+        "u 1 1 1 1 1 1 1 1 -",
         "u  1 1 1 1 1 1 -",
         " u 1 1 1 1 1 1 -",
         "u 1 1 1 1 1 1 - ",
@@ -239,6 +247,7 @@ def header_json(one: Header) -> dict[str, Any]:
             ]
             for t in one.tombstones
         ],
+        "highest": one.highest_id,
     }
 
 
@@ -256,6 +265,7 @@ def headers() -> Any:
             ),
             ["multi-value"],
         ),
+        ("a family is gone", Header((family(), family(4, "x")), highest_id=300), []),
         ("parts", Header(parts={0: 2, 7: 300}), []),
         ("a family is emptied", Header(tombstones=(Tombstone(3),)), []),
         (
@@ -292,6 +302,9 @@ def headers() -> Any:
             "a family id above 65535",
             b"\x81\xa1f\x91\x98\xce\x00\x01\x00\x00\xa1a\xa4none\x90\xa0\xa0\xc2\xc2",
         ),
+        ("a highest id without a table", b"\x81\xa1i\x07"),
+        ("a highest id of the table", b"\x82" + one_family[1:] + b"\xa1i\x00"),
+        ("a highest id above 65535", b"\x82" + one_family[1:] + b"\xa1i\xce\x00\x01\x00\x00"),
         ("bytes behind the end", one_family + b"\xc0"),
         ("cut off", one_family[:-1]),
         ("a tombstone of two parts", b"\x81\xa1t\x91\x92\x00\xc0"),

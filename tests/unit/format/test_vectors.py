@@ -72,6 +72,7 @@ def test_a_header_is_read_and_written(case: dict[str, Any]) -> None:
     }
     assert found.parts == {int(bucket): count for bucket, count in expected["parts"].items()}
     assert found.tombstones == tuple(map(tombstone_of, expected["tombstones"]))
+    assert found.highest_id == expected["highest"]
     assert header.encode(found).hex() == case["payload"]
 
 

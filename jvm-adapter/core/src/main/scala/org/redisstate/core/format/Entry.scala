@@ -2,7 +2,12 @@ package org.redisstate.core.format
 
 import org.redisstate.core.errors.FormatException
 
-/** Manifest entry of a segment (docs/format.md, section 3). */
+/**
+ * Manifest entry of a segment (docs/format.md, section 3).
+ *
+ * @param live rows of the version, all families
+ * @param internal of them, those of internal families
+ */
 final case class Entry(
     ref: String,
     rows: Long,
@@ -12,10 +17,12 @@ final case class Entry(
     buckets: Int,
     checksum: Long,
     complete: Boolean,
-    header: Boolean) {
+    header: Boolean,
+    internal: Long = 0) {
   def text: String = {
     val flags = (if (complete) "c" else "") + (if (header) "h" else "")
-    s"$ref $rows $live $blocks $bytes $buckets $checksum ${if (flags.isEmpty) "-" else flags}"
+    val ninth = if (internal > 0) s" $internal" else ""
+    s"$ref $rows $live $blocks $bytes $buckets $checksum$ninth ${if (flags.isEmpty) "-" else flags}"
   }
 }
 
@@ -27,7 +34,9 @@ object Entry {
     def bad(): Nothing =
       throw new FormatException(s"a manifest entry cannot be read: ${text.take(200)}")
     text.split(" ", -1) match {
-      case Array(ref, rows, live, blocks, bytes, buckets, checksum, flags) =>
+      case Array(ref, rows, live, blocks, bytes, buckets, checksum, more @ _*)
+          if more.length == 1 || more.length == 2 =>
+        val flags = more.last
         if (ref != "-" && !Text.isUid(ref)) bad()
         def number(word: String, max: Long): Long = {
           val value = Text.number(word)
@@ -43,10 +52,13 @@ object Entry {
           number(buckets, BucketsMax).toInt,
           number(checksum, ChecksumMax),
           complete = flags == "c" || flags == "ch",
-          header = flags == "h" || flags == "ch"
+          header = flags == "h" || flags == "ch",
+          if (more.length == 2) number(more.head, Long.MaxValue) else 0
         )
         val known = flags == "-" || entry.complete || entry.header
-        if (known && Integer.bitCount(entry.buckets) == 1) entry else bad()
+        val counted =
+          if (more.length == 2) entry.internal > 0 && entry.internal <= entry.live else true
+        if (known && counted && Integer.bitCount(entry.buckets) == 1) entry else bad()
       case _ => bad()
     }
   }

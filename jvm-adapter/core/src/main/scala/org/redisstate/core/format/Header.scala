@@ -47,22 +47,36 @@ final case class Tombstone(family: Int, from: Option[Array[Byte]], to: Option[Ar
     java.util.Arrays.compareUnsigned(bytes, offset + 2, offset + length, bound, 0, bound.length)
 }
 
-/** Field `h` of a segment (docs/format.md, section 4.5). */
+/**
+ * Field `h` of a segment (docs/format.md, section 4.5).
+ *
+ * @param highestId of all families that the lineage ever had, where one above those of the table is gone
+ */
 final case class Header(
     families: Option[Seq[Family]],
     ordered: Seq[(Int, Seq[Array[Byte]])],
     parts: Map[Int, Int],
-    tombstones: Seq[Tombstone]) {
+    tombstones: Seq[Tombstone],
+    highestId: Option[Int] = None) {
   def isEmpty: Boolean = families.isEmpty && ordered.isEmpty && parts.isEmpty && tombstones.isEmpty
 
   def encode: Array[Byte] = {
     val out = new MsgpackWriter(256)
     out.putMap(
-      Seq(families.nonEmpty, ordered.nonEmpty, parts.nonEmpty, tombstones.nonEmpty).count(identity))
+      Seq(
+        families.nonEmpty,
+        highestId.nonEmpty,
+        ordered.nonEmpty,
+        parts.nonEmpty,
+        tombstones.nonEmpty).count(identity))
     families.foreach { all =>
       out.putString("f")
       out.putArray(all.size)
       all.foreach(writeFamily(out, _))
+    }
+    highestId.foreach { id =>
+      out.putString("i")
+      out.putUint(id)
     }
     if (ordered.nonEmpty) {
       out.putString("o")
@@ -118,7 +132,7 @@ object Header {
   val Field = "h"
   val Empty: Header = Header(None, Nil, Map.empty, Nil)
 
-  private val Members = "fopt"
+  private val Members = "fiopt"
   private val FamilyIdMax = 0xffff
   private val PartsMax = 1 << 24
 
@@ -134,12 +148,17 @@ object Header {
       last = place
       header = name match {
         case "f" => header.copy(families = Some(distinct(read(in)(family(in)))))
+        case "i" => header.copy(highestId = Some(familyId(in)))
         case "o" => header.copy(ordered = read(in)(orderedIndex(in)))
         case "p" => header.copy(parts = readParts(in))
         case _ => header.copy(tombstones = read(in)(tombstone(in)))
       }
     }
     if (!in.atEnd) bad("bytes behind its end")
+    header.highestId.foreach { id =>
+      if (!header.families.exists(_.forall(_.id < id)))
+        bad("a highest family id that is not above those of a family table")
+    }
     if (header.ordered.map(_._1).distinct.size != header.ordered.size) bad("an index twice")
     header
   }

@@ -31,6 +31,15 @@ object MultiValue {
     out.toBytes
   }
 
+  /** @throws FormatException when a list would be longer than a block may be */
+  private[core] def checkedLength(first: Int, second: Int): Int = {
+    if (first.toLong + second > Block.RawLengthMax) {
+      throw new FormatException(
+        s"the values appended to a list exceed ${Block.RawLengthMax} bytes together")
+    }
+    first + second
+  }
+
   private[core] def join(
       first: Array[Byte],
       firstOffset: Int,
@@ -38,11 +47,7 @@ object MultiValue {
       second: Array[Byte],
       secondOffset: Int,
       secondLength: Int): Array[Byte] = {
-    if (firstLength.toLong + secondLength > Block.RawLengthMax) {
-      throw new FormatException(
-        s"the values appended to a list exceed ${Block.RawLengthMax} bytes together")
-    }
-    val joined = new Array[Byte](firstLength + secondLength)
+    val joined = new Array[Byte](checkedLength(firstLength, secondLength))
     System.arraycopy(first, firstOffset, joined, 0, firstLength)
     System.arraycopy(second, secondOffset, joined, firstLength, secondLength)
     joined

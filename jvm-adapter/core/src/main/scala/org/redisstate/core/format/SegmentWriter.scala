@@ -88,14 +88,21 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
   /**
    * Ends the segment and gives its entry; the header, where one is needed, is a further fresh
    * field.
+   *
+   * @param internal rows of the version in internal families, of `live`
+   * @param highestId of all families that the lineage ever had
    */
   def finish(
       ref: String,
       live: Long,
       families: Option[Seq[Family]],
       tombstones: Seq[Tombstone],
-      complete: Boolean = false): Entry = {
-    val header = Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones)
+      complete: Boolean = false,
+      internal: Long = 0,
+      highestId: Int = 0): Entry = {
+    val gone = families.filter(_.forall(_.id < highestId)).map(_ => highestId)
+    val header =
+      Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones, gone)
     if (!header.isEmpty) {
       val payload = header.encode
       fields += EncodedField(
@@ -111,7 +118,9 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
       buckets,
       SegmentWriter.checksum(fields),
       complete,
-      header = !header.isEmpty)
+      header = !header.isEmpty,
+      internal
+    )
   }
 }
 

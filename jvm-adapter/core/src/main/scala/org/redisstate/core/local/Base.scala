@@ -32,7 +32,7 @@ final class Base private (
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  private val orderedBytes = orderedRows.valuesIterator.map(_.memoryBytes).sum
+  private def orderedBytes: Long = orderedRows.valuesIterator.map(_.memoryBytes).sum
 
   def memoryBytes: Long = memory.get + orderedBytes
 
@@ -41,6 +41,9 @@ final class Base private (
 
   /** As `decodedBytes`, of the buckets only. */
   private[local] def bucketBytes: Long = decoded.get
+
+  /** Whether all blocks of an ordered family are here. */
+  private[core] def isWhole(family: Int): Boolean = ordered(family).isWhole
 
   def orderedFamilies: Iterable[Int] = orderedRows.keys
   private[local] def ordered(family: Int): OrderedRows =
@@ -51,7 +54,7 @@ final class Base private (
     val sorted =
       if (orderedRows.isEmpty) OrderedRows.Empty else ordered(Layer.familyOf(key, offset))
     if (sorted.isEmpty) bucket(Bucketing.bucket(hash, buckets))
-    else sorted.blocks(sorted.blockOf(key, offset, length))
+    else sorted.block(sorted.blockOf(key, offset, length))
   }
 
   def bucket(index: Int): RowBlock = {
@@ -76,7 +79,7 @@ final class Base private (
 
   /** Number of rows in buckets; reads what is still in Redis. */
   def rows: Long = {
-    loadAll(() => false)
+    loadBuckets(() => false)
     var sum = 0L
     var i = 0
     while (i < buckets) {
@@ -90,8 +93,14 @@ final class Base private (
     sum
   }
 
+  /** Brings everything in; stops when `cancelled`. */
+  def loadAll(cancelled: () => Boolean): Unit = {
+    loadBuckets(cancelled)
+    orderedRows.valuesIterator.foreach(_.loadAll(cancelled))
+  }
+
   /** Brings every bucket in; stops when `cancelled`. Several threads share the work. */
-  def loadAll(cancelled: () => Boolean): Unit =
+  private[core] def loadBuckets(cancelled: () => Boolean): Unit =
     if (!loaded) {
       var busy = List.empty[Int]
       var chunk = 0

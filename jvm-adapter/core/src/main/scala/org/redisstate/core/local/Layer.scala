@@ -12,7 +12,8 @@ import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
  *
  * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int),
  * key, value. The value length is -1 for a removal, and -2 - length where elements are appended to
- * the older value. The hash covers the bucketing bytes only and the rows of a prefix share it, so
+ * the older value; bit 30 of a length says that the value has room to grow behind it, up to the next
+ * power of two. The hash covers the bucketing bytes only and the rows of a prefix share it, so
  * the chain of a key depends on its last bytes too.
  */
 final class Layer(initialRows: Int, initialBytes: Int) {
@@ -32,6 +33,9 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   /** Made by the first prefix scan. */
   @volatile private var prefixes: PrefixIndex = _
+
+  /** Entries that were brought into order, every time counted. */
+  private[core] var sortedCount = 0L
 
   @volatile private var orders = Map.empty[Int, SortedEntries]
 
@@ -81,6 +85,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
       copy.size = size
       copy.removals = removals
       copy.cleared = cleared
+      copy.orders = orders
       copy.link(entries())
       copy
     }
@@ -131,18 +136,29 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     if (old < 0) putAppended(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
     else if (isRemoved(old))
       insert(hash, key, keyOffset, keyLength, value, valueOffset, valueLength)
-    else {
-      val joined =
-        MultiValue.join(
-          arena,
-          this.valueOffset(old),
-          this.valueLength(old),
-          value,
-          valueOffset,
-          valueLength)
-      val length = if (isAppended(old)) Appended - joined.length else joined.length
-      insert(hash, key, keyOffset, keyLength, joined, 0, length)
-    }
+    else extend(old, value, valueOffset, valueLength)
+  }
+
+  /** Puts elements behind those of an entry; one that has no room for them moves to a place with twice the room. */
+  private def extend(old: Int, value: Array[Byte], valueOffset: Int, valueLength: Int): Unit = {
+    val size = this.valueLength(old)
+    val total = MultiValue.checkedLength(size, valueLength)
+    val marked = if (isAppended(old)) Appended - (total | Roomy) else total | Roomy
+    val at =
+      if (isRoomy(old) && total <= roomFor(size)) old
+      else {
+        val length = keyLength(old)
+        val moved = place(hashOf(old), arena, keyOffset(old), length, marked, roomFor(total))
+        System.arraycopy(arena, this.valueOffset(old), arena, moved + HeadBytes + length, size)
+        moved
+      }
+    System.arraycopy(value, valueOffset, arena, this.valueOffset(at) + size, valueLength)
+    setInt(at + ValueLengthAt, marked)
+  }
+
+  private def isRoomy(entry: Int): Boolean = {
+    val stored = int(entry + ValueLengthAt)
+    stored != Removed && (unmarked(stored) & Roomy) != 0
   }
 
   /**
@@ -170,10 +186,22 @@ final class Layer(initialRows: Int, initialBytes: Int) {
       value: Array[Byte],
       valueOffset: Int,
       valueLength: Int): Unit = {
+    val stored = lengthOf(valueLength)
+    val at = place(hash, key, keyOffset, keyLength, valueLength, stored)
+    if (stored > 0) System.arraycopy(value, valueOffset, arena, at + HeadBytes + keyLength, stored)
+  }
+
+  /** Makes the entry of a key, whose value is to follow within `room` bytes. */
+  private def place(
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      valueLength: Int,
+      room: Int): Int = {
     unlink(hash, key, keyOffset, keyLength)
     if (size >= heads.length) grow()
-    val stored = lengthOf(valueLength)
-    ensure(HeadBytes + keyLength.toLong + stored)
+    ensure(HeadBytes + keyLength.toLong + room)
     val at = end
     val head = use(mix(hash, key, keyOffset, keyLength))
     setInt(at, heads(head))
@@ -181,12 +209,12 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     setInt(at + KeyLengthAt, keyLength)
     setInt(at + ValueLengthAt, valueLength)
     System.arraycopy(key, keyOffset, arena, at + HeadBytes, keyLength)
-    if (stored > 0) System.arraycopy(value, valueOffset, arena, at + HeadBytes + keyLength, stored)
     heads(head) = at + 1
-    end = at + HeadBytes + keyLength + stored
+    end = at + HeadBytes + keyLength + room
     size += 1
     if (valueLength == Removed) removals += 1
     if (prefixes != null) prefixes.add(at)
+    at
   }
 
   /** The links are the only bytes of the arena that change. */
@@ -256,59 +284,16 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   /**
    * The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in
    * ascending order of buckets.
+   *
+   * @param without families that are left out
    */
-  def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit =
-    foreachBucket(buckets, Set.empty)(use)
-
-  /** @param without families that are left out */
-  def foreachBucket(buckets: Int, without: Set[Int])(use: (Int, RowBlock) => Unit): Unit = {
-    val all = if (without.isEmpty) entries()
-    else entries().filterNot(e => without(familyOf(arena, keyOffset(e))))
-    val ends = new Array[Int](buckets + 1)
-    val grouped = groupedByBucket(all, buckets, ends)
-    val order = new EntrySort(this)
-    val rows = new RowBlock.Builder(16 << 10)
-    var bucket = 0
-    while (bucket < buckets) {
-      val from = ends(bucket)
-      val until = ends(bucket + 1)
-      if (from < until) {
-        order.sort(grouped, from, until)
-        use(bucket, blockOf(grouped, from, until, rows))
-      }
-      bucket += 1
-    }
-  }
-
-  /** Counting sort; the entries of bucket b stand from `ends(b)` until `ends(b + 1)` then. */
-  private def groupedByBucket(all: Array[Int], buckets: Int, ends: Array[Int]): Array[Int] = {
-    val bucketOf = new Array[Int](all.length)
-    var i = 0
-    while (i < all.length) {
-      bucketOf(i) = hashOf(all(i)) & (buckets - 1)
-      ends(bucketOf(i)) += 1
-      i += 1
-    }
-    i = 1
-    while (i <= buckets) {
-      ends(i) += ends(i - 1)
-      i += 1
-    }
-    val grouped = new Array[Int](all.length)
-    i = all.length - 1
-    while (i >= 0) {
-      ends(bucketOf(i)) -= 1
-      grouped(ends(bucketOf(i))) = all(i)
-      i -= 1
-    }
-    grouped
-  }
+  def foreachBucket(
+      buckets: Int,
+      without: Set[Int] = Set.empty)(use: (Int, RowBlock) => Unit): Unit =
+    new LayerBlocks(this).foreachBucket(buckets, without)(use)
 
   /** The rows of a family in key order. */
-  def rowsOf(family: Int): RowBlock = {
-    val own = sorted(family)
-    blockOf(own, 0, own.length, new RowBlock.Builder(16 << 10))
-  }
+  def rowsOf(family: Int): RowBlock = new LayerBlocks(this).block(sorted(family))
 
   /** The entries of a family in key order, as they are now; found once while nothing changes. */
   private[local] def sorted(family: Int): Array[Int] = orders.get(family) match {
@@ -316,43 +301,10 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     case _ =>
       val own = entries().filter(e => familyOf(arena, keyOffset(e)) == family)
       new EntrySort(this).sort(own, 0, own.length)
+      sortedCount += own.length
       orders = orders.updated(family, new SortedEntries(own, end, size))
       own
   }
-
-  private def blockOf(
-      entries: Array[Int],
-      from: Int,
-      until: Int,
-      rows: RowBlock.Builder): RowBlock = {
-    rows.reset()
-    var i = from
-    while (i < until) {
-      addTo(rows, entries(i))
-      i += 1
-    }
-    rows.result()
-  }
-
-  private def addTo(rows: RowBlock.Builder, entry: Int): Unit =
-    if (isRemoved(entry)) rows.addRemoved(arena, keyOffset(entry), keyLength(entry))
-    else if (isAppended(entry)) {
-      rows.addAppended(
-        arena,
-        keyOffset(entry),
-        keyLength(entry),
-        arena,
-        valueOffset(entry),
-        valueLength(entry))
-    } else {
-      rows.add(
-        arena,
-        keyOffset(entry),
-        keyLength(entry),
-        arena,
-        valueOffset(entry),
-        valueLength(entry))
-    }
 
   /** Notes a key in the filter; @return its chain */
   private def use(mixed: Int): Int = {
@@ -431,6 +383,8 @@ object Layer {
   private final val Mixer = 0x9e3779b97f4a7c15L
   private final val Removed = -1
   private final val Appended = -2
+  private final val Roomy = 1 << 30
+  private final val RoomMin = 64
   private val ArenaBytesMax = (1L << 31) - 64
 
   /** What was sorted when a layer had that many bytes and rows. */
@@ -439,8 +393,13 @@ object Layer {
   /** A power of two above the number of rows, so that a chain has one row or less on average. */
   private def chainsFor(rows: Int): Int = Integer.highestOneBit(math.max(8, rows)) * 2
 
-  private def lengthOf(stored: Int): Int =
-    if (stored <= Appended) Appended - stored else math.max(0, stored)
+  private def unmarked(stored: Int): Int = if (stored <= Appended) Appended - stored else stored
+
+  private def lengthOf(stored: Int): Int = math.max(0, unmarked(stored)) & ~Roomy
+
+  /** The smallest power of two from a length on. */
+  private def roomFor(length: Int): Int =
+    if (length <= RoomMin) RoomMin else Integer.highestOneBit(length - 1) << 1
 
   /** One layer that says what these say together; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {

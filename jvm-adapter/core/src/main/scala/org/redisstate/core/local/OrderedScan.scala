@@ -113,7 +113,7 @@ private object OrderedScan {
 
   private final class BasePlace(rows: OrderedRows, from: Array[Byte]) extends Place {
     private var at = rows.blockOf(from, 0, from.length)
-    private var block = if (rows.isEmpty) RowBlock.Empty else rows.blocks(at)
+    private var block = if (rows.isEmpty) RowBlock.Empty else rows.block(at)
     private var row = {
       val found = block.find(from, 0, from.length)
       if (found >= 0) found else -1 - found
@@ -134,9 +134,9 @@ private object OrderedScan {
     }
 
     private def nextBlock(): Unit =
-      if (row == block.count && at + 1 < rows.blocks.length) {
+      if (row == block.count && at + 1 < rows.size) {
         at += 1
-        block = rows.blocks(at)
+        block = rows.block(at)
         row = 0
       }
   }

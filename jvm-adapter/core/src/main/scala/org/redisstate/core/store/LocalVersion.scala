@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import org.redisstate.core.errors.UnavailableException
-import org.redisstate.core.format.{Family, Tombstone}
+import org.redisstate.core.format.{Entry, Family, Header, Tombstone}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Content, KeyHash, Layer, RowIterator, Slice}
 import org.redisstate.core.protocol.SegmentGone
@@ -27,18 +27,49 @@ private[store] object History {
 }
 
 /**
+ * The column families of a version.
+ *
+ * @param highestId of all that its lineage ever had
+ */
+private[store] final case class FamilyTable(families: Seq[Family], highestId: Int) {
+
+  /** As a header changes it. */
+  def after(header: Header): FamilyTable = header.families.fold(this) { now =>
+    FamilyTable(now, header.highestId.getOrElse(now.map(_.id).max))
+  }
+}
+
+private[store] object FamilyTable {
+  val Empty: FamilyTable = FamilyTable(Nil, 0)
+}
+
+/**
+ * Rows of a version.
+ *
+ * @param all in all families
+ * @param internal of them, those of internal families
+ */
+private[store] final case class LiveRows(all: Long, internal: Long)
+
+private[store] object LiveRows {
+  val None: LiveRows = LiveRows(0, 0)
+  def of(entry: Entry): LiveRows = LiveRows(entry.live, entry.internal)
+}
+
+/**
  * One version in executor memory. Its rows never change; how they are kept does: compaction and
  * reloading put an equal content in the place of the old one.
  */
 private[store] final class LocalVersion(
     val pin: Pin,
-    val live: Long,
-    val families: Seq[Family],
+    val live: LiveRows,
+    val table: FamilyTable,
     initial: Content,
     initialHistory: History,
     reload: Pin => Content) {
   @volatile private var current: Content = initial
   @volatile private[store] var history: History = initialHistory
+  def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 
   def content: Content = current
@@ -47,6 +78,9 @@ private[store] final class LocalVersion(
   def replace(old: Content, now: Content): Unit = synchronized {
     if (current eq old) current = now
   }
+
+  /** Resolves the version again, unless that was done since `old` was current. */
+  def renew(old: Content): Unit = if (current eq old) replace(old, reload(pin))
 
   def get(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean =
     try current.get(hash, key, 0, length, out)
@@ -60,13 +94,13 @@ private[store] final class LocalVersion(
    * the first row is given out.
    */
   def scan(body: Content => RowIterator): RowIterator = read { content =>
-    content.base.loadAll(() => false)
+    content.base.loadBuckets(() => false)
     new LocalVersion.Scan(pin, body(content))
   }
 
   /** Rows of a range, with layers of a write set over them; of an ordered family, as they are asked for. */
   def rangeScan(range: Tombstone, newest: List[Layer], families: KeyHash): RowIterator =
-    if (families.ordered(range.family)) read(_.over(newest).rangeScan(range, families))
+    if (families.ordered(range.family)) new OrderedRange(this, range, newest, families)
     else scan(_.over(newest).rangeScan(range, families))
 
   /** Runs a read; when a segment under it was replaced meanwhile, resolves the version again. */
@@ -86,8 +120,55 @@ private[store] final class LocalVersion(
   }
 }
 
+/** Rows of an ordered family; when a segment under them was replaced meanwhile, it goes on behind the last row. */
+private[store] final class OrderedRange(
+    version: LocalVersion,
+    range: Tombstone,
+    newest: List[Layer],
+    families: KeyHash)
+    extends RowIterator {
+  private var used: Content = _
+  private var rows: RowIterator = from(range)
+  private var last: Array[Byte] = _
+
+  override def next(key: Slice, value: Slice): Boolean = {
+    var tries = 0
+    while (true) {
+      try {
+        val found = rows.next(key, value)
+        if (found) remember(key)
+        return found
+      } catch {
+        case e: SegmentGone =>
+          tries += 1
+          if (tries > LocalVersion.ReloadsMax) throw e
+          version.renew(used)
+          rows = from(if (last == null) range else range.copy(from = Some(last)))
+      }
+    }
+    throw new IllegalStateException
+  }
+
+  /** The smallest encoded key behind that of a row, while the blocks are not all here. */
+  private def remember(key: Slice): Unit =
+    if (!used.base.isWhole(range.family)) {
+      val length = key.length - OrderedRange.FamilyBytes
+      last = new Array[Byte](length + 1)
+      System.arraycopy(key.array, key.offset + OrderedRange.FamilyBytes, last, 0, length)
+    }
+
+  private def from(rest: Tombstone): RowIterator = version.read { content =>
+    used = content
+    content.over(newest).rangeScan(rest, families)
+  }
+}
+
+private object OrderedRange {
+  private val FamilyBytes = 2
+}
+
 private[store] object LocalVersion {
-  private val ReloadsMax = 3
+  val ReloadsMax = 3
 
   /** Buckets that were forgotten under way are read again; that they are gone ends the task. */
   private final class Scan(pin: Pin, rows: RowIterator) extends RowIterator {

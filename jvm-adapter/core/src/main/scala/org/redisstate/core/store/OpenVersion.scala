@@ -19,7 +19,9 @@ final class OpenVersion private[store] (
     private[store] val isAlone: Boolean = false,
     private[store] val byUid: Boolean = false) {
   def pin: Pin = local.pin
-  def numKeys: Long = local.live
+
+  /** Of the families that are not internal. */
+  def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean =

@@ -94,7 +94,13 @@ final class PartitionStore(
         case _: StateLostException | _: VersionExpiredException => (Pin.absent(version), false)
       }
     val nothing =
-      new LocalVersion(pin, 0, Nil, Content.empty(), History.Empty, _ => Content.empty())
+      new LocalVersion(
+        pin,
+        LiveRows.None,
+        FamilyTable.Empty,
+        Content.empty(),
+        History.Empty,
+        _ => Content.empty())
     new OpenVersion(this, nothing, held, isAlone = true)
   }
 
@@ -164,7 +170,7 @@ final class PartitionStore(
       base: LocalVersion,
       pin: Pin,
       entry: Entry,
-      families: Seq[Family],
+      table: FamilyTable,
       layers: List[Layer]): Unit = {
     synchronized {
       val history =
@@ -172,8 +178,8 @@ final class PartitionStore(
         else base.history.plus(DeltaSize(pin.version, entry.bytes))
       remember(new LocalVersion(
         pin,
-        entry.live,
-        families,
+        LiveRows.of(entry),
+        table,
         base.content.over(layers),
         history,
         reload))
@@ -271,7 +277,13 @@ final class PartitionStore(
     val ordered = table.filter(_.kind.ordered).map(_.id)
     (0 until folded.buckets).foreach(b => segment.add(b, folded.peek(b)))
     ordered.foreach(family => segment.addOrdered(family, Content.sortedRows(folded, family)))
-    val entry = segment.finish(writer, version.live, Some(table), Nil)
+    val entry = segment.finish(
+      writer,
+      version.live.all,
+      Some(table),
+      Nil,
+      internal = version.live.internal,
+      highestId = version.table.highestId)
     val added = client.addSnapshot(version.pin, writer, segment.allFields, entry)
     if (added) {
       counters.snapshots.incrementAndGet()
@@ -333,20 +345,20 @@ final class PartitionStore(
         s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
           s"${opened.start.version}, which this executor does not have.")
     }
-    var families = start.fold(Seq.empty[Family])(_.families)
+    var table = start.fold(FamilyTable.Empty)(_.table)
     var history = start.fold(History.Empty)(_.history)
     var below = start.fold(Content.empty())(_.content)
     val above = mutable.ArrayBuffer.empty[WholeSegment]
     loader.heads(opened.segments.reverse).foreach { head =>
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
-      families = head.header.families.getOrElse(families)
+      table = table.after(head.header)
       if (alone) above.clear()
       if (head.segment.isSnapshot)
         below = new Content(loader.base(head, () => budget.checkSoon()), Nil)
       else {
         if (alone) below = Content.empty()
-        above += WholeSegment(head, families)
+        above += WholeSegment(head, table.families)
       }
       history = if (alone) History(entry.bytes, Nil)
       else history.plus(DeltaSize(head.segment.version, entry.bytes))
@@ -358,8 +370,11 @@ final class PartitionStore(
         new Content(loaded.base, List(Layer.merge(loaded.layers)))
       else loaded
     if (!start.exists(_.content.base eq content.base)) readAhead(content.base)
-    val live = opened.segments.headOption.map(_.entry.live).orElse(start.map(_.live)).getOrElse(0L)
-    new LocalVersion(opened.pin, live, families, content, history, reload)
+    val live = opened.segments.headOption
+      .map(newest => LiveRows.of(newest.entry))
+      .orElse(start.map(_.live))
+      .getOrElse(LiveRows.None)
+    new LocalVersion(opened.pin, live, table, content, history, reload)
   }
 
   private def readAhead(base: Base): Unit =

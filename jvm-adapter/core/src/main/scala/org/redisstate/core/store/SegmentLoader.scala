@@ -44,7 +44,7 @@ private[store] final class SegmentLoader(
   /** The buckets of a snapshot without ordered families. */
   def source(head: SegmentHead, grown: () => Unit): BucketSource = new SnapshotSource(head, grown)
 
-  /** A snapshot: its ordered families are read now, its buckets when they are touched. */
+  /** A snapshot: its buckets and the blocks of its ordered families are read when they are touched. */
   def base(head: SegmentHead, grown: () => Unit): Base = {
     val source = new SnapshotSource(head, grown)
     Base.remote(head.segment.entry.buckets, source, source.ordered())
@@ -67,7 +67,9 @@ private[store] final class SegmentLoader(
     private val reader = new SegmentReader(segment)
     private val families = header.families.getOrElse(Nil)
     private val heads = new ConcurrentHashMap[String, EncodedField]
-    private val chunks = ConcurrentHashMap.newKeySet[Int]
+    private val chunks = ConcurrentHashMap.newKeySet[String]
+    private val chunksWanted = chunksOf(segment.entry.buckets, Base.ChunkBuckets) +
+      header.ordered.map(f => chunksOf(f._2.length, OrderedRun.ChunkBlocks)).sum
     @volatile private var isChecked = false
 
     override def read(from: Int, until: Int): Array[RowBlock] = {
@@ -79,10 +81,16 @@ private[store] final class SegmentLoader(
           .map(name => part(name, blocks.next()))
           .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
       }.toArray
-      chunks.add(from)
-      if (!isChecked && chunks.size * Base.ChunkBuckets >= segment.entry.buckets) checkWhole()
-      grown()
+      came(from.toString)
       rows
+    }
+
+    private def chunksOf(all: Int, each: Int): Int = (all + each - 1) / each
+
+    private def came(chunk: String): Unit = {
+      chunks.add(chunk)
+      if (!isChecked && chunks.size == chunksWanted) checkWhole()
+      grown()
     }
 
     private def part(name: String, block: Array[Byte]): RowBlock =
@@ -94,17 +102,28 @@ private[store] final class SegmentLoader(
         rows
       }
 
-    def ordered(): Map[Int, OrderedRows] = {
-      val groups = Piece.grouped(client.pieces(segment, reader.orderedNames(header)))
-      val blocks = Background.sharing(s"loading ${client.id}", groups.length) { i =>
-        groups(i).zip(client.fetch(groups(i))).flatMap { case (piece, found) =>
-          piece.fields.zip(found).map { case (name, block) => part(name, block) }
-        }
-      }.flatten
-      header.ordered.map { case (family, firstKeys) =>
-        family -> OrderedRows(firstKeys, blocks.take(firstKeys.length).toArray)
-          .getOrElse(damaged(segment, s"the blocks of family $family are not in key order"))
-      }.toMap
+    def ordered(): Map[Int, OrderedRows] = header.ordered.map { case (family, firstKeys) =>
+      family -> OrderedRows.remote(
+        firstKeys,
+        (from, until) => blocks(family, firstKeys, from, until))
+    }.toMap
+
+    private def blocks(
+        family: Int,
+        firstKeys: Seq[Array[Byte]],
+        from: Int,
+        until: Int): Array[RowBlock] = {
+      counters.bucketsLoaded.addAndGet((until - from).toLong)
+      val names = (from until until).map(i => s"$family/$i")
+      val rows = names.zip(client.fetch(segment, names)).map { case (name, block) =>
+        part(name, block)
+      }.toArray
+      rows.indices.foreach { i =>
+        if (!OrderedRows.fits(rows(i), firstKeys(from + i), firstKeys.lift(from + i + 1)))
+          damaged(segment, s"the blocks of family $family are not in key order")
+      }
+      came(s"$family/$from")
+      rows
     }
 
     private def checkWhole(): Unit = {

@@ -37,12 +37,16 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var own: List[Layer] = layer :: Nil
   private var shared = false
   private var families = base.families
-  private var highestId = families.map(_.id).max
+  private var highestId = math.max(local.table.highestId, families.map(_.id).max)
   private var familiesChanged = local.families.isEmpty
   private val tombstones = mutable.ArrayBuffer.empty[Tombstone]
-  private var live = local.live
+  private var live = local.live.all
+  private var liveInternal = local.live.internal
   private var written, removed = 0L
   private var held = base.held
+
+  /** Bytes of the layer that lists take which were staged before: they do not bring the next stage nearer. */
+  private var rejoined = 0L
   private val lastKey = new LastKey
   private val probe = new Slice
 
@@ -52,20 +56,24 @@ final class WriteSession private[store] (base: OpenVersion) {
   /** Blocks of a refused commit may be in Redis; of an unreachable one they expire by themselves. */
   @volatile private var refused = false
   private var hashOf: KeyHash = KeyHash.of(families)
+  private var internalIds = idsOfInternal
 
   def pin: Pin = base.pin
 
   /** Whether it began with nothing, whatever its version holds. */
   def isAlone: Boolean = base.isAlone
-  def numKeys: Long = live
+
+  /** Rows of the families that are not internal. */
+  def numKeys: Long = live - liveInternal
+  def numInternalKeys: Long = liveInternal
   def allFamilies: Seq[Family] = families
 
   /** Of the store, with what this session adds to it until it is committed. */
   def localBytes: Long =
     store.localBytes + (if (hasCommitted) 0L else own.iterator.map(_.memoryBytes).sum)
 
-  /** Of all families that this lineage is known to have had. */
-  def highestFamilyId: Int = math.max(highestId, families.map(_.id).max)
+  /** Of all families that this lineage ever had. */
+  def highestFamilyId: Int = highestId
   def hasCommitted: Boolean = cycle.is(LifeCycle.Committed)
   def isUpdating: Boolean = cycle.is(LifeCycle.Updating)
 
@@ -87,7 +95,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     startWrite("put")
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
     val hash = hashOf(key, 0, keyLength)
-    if (!exists(hash, key, keyLength)) live += 1
+    if (!exists(hash, key, keyLength)) count(key, 1)
     layer.put(hash, key, 0, keyLength, value, 0, valueLength)
     written += 1
     lastKey.set(key, keyLength, found = true)
@@ -98,7 +106,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     startWrite("remove")
     val hash = hashOf(key, 0, keyLength)
     if (exists(hash, key, keyLength)) {
-      live -= 1
+      count(key, -1)
       layer.remove(hash, key, 0, keyLength)
       removed += 1
       lastKey.set(key, keyLength, found = false)
@@ -115,21 +123,32 @@ final class WriteSession private[store] (base: OpenVersion) {
     startWrite("append")
     SegmentWriter.checkLimits(keyLength, length, s"append in ${client.id}")
     val hash = hashOf(key, 0, keyLength)
-    if (!exists(hash, key, keyLength)) live += 1
+    if (!exists(hash, key, keyLength)) count(key, 1)
     // A part replaces the row of an earlier part: what is staged already has to be written as a
-    // whole.
-    if (staged.exists(_.find(hash, key, 0, keyLength) >= 0)) {
+    // whole, once for all that is appended until the next stage.
+    if (holdsRow(staged, hash, key, keyLength) && !holdsRow(
+        layer :: frozen,
+        hash,
+        key,
+        keyLength)) {
       val known = lookup(hash, key, keyLength, probe)
       val joined =
         if (known) MultiValue.join(probe.array, probe.offset, probe.length, elements, 0, length)
         else java.util.Arrays.copyOf(elements, length)
       SegmentWriter.checkLimits(keyLength, joined.length, s"append in ${client.id}")
       layer.put(hash, key, 0, keyLength, joined, 0, joined.length)
+      rejoined += RejoinedShare * joined.length
     } else layer.append(hash, key, 0, keyLength, elements, 0, length)
     written += 1
     lastKey.set(key, keyLength, found = true)
     stageIfLarge()
   }
+
+  private def holdsRow(
+      layers: List[Layer],
+      hash: Int,
+      key: Array[Byte],
+      length: Int): Boolean = layers.exists(_.find(hash, key, 0, length) >= 0)
 
   /**
    * Rows as they are now, in key order where the family is an ordered one; later changes do not
@@ -160,16 +179,30 @@ final class WriteSession private[store] (base: OpenVersion) {
     if (!families.contains(family)) {
       families = families.filter(_.id != family.id) :+ family
       highestId = math.max(highestId, family.id)
-      familiesChanged = true
-      hashOf = KeyHash.of(families)
+      changedFamilies()
     }
 
   /** Removes a family and its rows; its id is never used again. */
   def removeFamily(id: Int): Unit = {
     deleteRange(id, None, None)
     families = families.filter(_.id != id)
+    changedFamilies()
+  }
+
+  private def changedFamilies(): Unit = {
     familiesChanged = true
     hashOf = KeyHash.of(families)
+    internalIds = idsOfInternal
+  }
+
+  private def idsOfInternal: Set[Int] = families.filter(_.internal).map(_.id).toSet
+
+  private def count(key: Array[Byte], change: Int): Unit =
+    count(change, internalIds.nonEmpty && internalIds(Layer.familyOf(key, 0)))
+
+  private def count(change: Int, internal: Boolean): Unit = {
+    live += change
+    if (internal) liveInternal += change
   }
 
   /** Removes the rows with `from` ≤ encoded key < `to`; None leaves that side open. */
@@ -179,7 +212,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     val key, value = new Slice
     val rows = local.rangeScan(range, own, hashOf)
     while (rows.next(key, value)) {
-      live -= 1
+      count(-1, internalIds(family))
       removed += 1
     }
     layer = Layer.merge(layer :: frozen)
@@ -209,7 +242,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     publish(entry, rest)
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     own = own.filterNot(_.isEmpty).map(_.trimmed)
-    store.install(local, pin, entry, families, own)
+    store.install(local, pin, entry, FamilyTable(families, highestId), own)
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
     log.info(
@@ -314,7 +347,8 @@ final class WriteSession private[store] (base: OpenVersion) {
    * their blocks being ranges.
    */
   private def stageIfLarge(): Unit =
-    if (layer.usedBytes > StageBytes) {
+    if (layer.usedBytes > StageBytes + rejoined) {
+      rejoined = 0
       if (writer == null) writer =
         new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
       val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
@@ -351,7 +385,14 @@ final class WriteSession private[store] (base: OpenVersion) {
       ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, all.rowsOf(family)))
     }
     val table = if (familiesChanged) Some(families.sortBy(_.id)) else None
-    val entry = writer.finish(base.pin.uid, live, table, tombstones.toSeq, base.isAlone)
+    val entry = writer.finish(
+      base.pin.uid,
+      live,
+      table,
+      tombstones.toSeq,
+      base.isAlone,
+      liveInternal,
+      highestId)
     (entry, writer.takeFresh())
   }
 
@@ -365,6 +406,9 @@ object WriteSession {
   private val log = LoggerFactory.getLogger(classOf[WriteSession])
   private val InitialRows = 256
   private val StageBytes = 4 << 20
+
+  /** A list may take so many times its bytes in a layer in which it grows to twice its length. */
+  private val RejoinedShare = 3L
   private val FrozenMax = 8
   private val AbortWaitMs = 5000L
 

@@ -85,7 +85,8 @@ class FormatVectorsSuite extends AnyFunSuite {
         one.get("buckets").getAsInt,
         one.get("checksum").getAsLong,
         one.get("complete").getAsBoolean,
-        one.get("header").getAsBoolean
+        one.get("header").getAsBoolean,
+        one.get("internal").getAsLong
       ))
     }
     objects(file.get("bad")).foreach(one =>
@@ -112,6 +113,9 @@ class FormatVectorsSuite extends AnyFunSuite {
         assert(header.parts.map { case (b, n) => b.toString -> n } ==
           names(wanted.get("parts").getAsJsonObject)(_.getAsInt))
         assert(shown(header.tombstones) == shown(tombstones(wanted.get("tombstones"))))
+        val highest = wanted.get("highest")
+        assert(
+          header.highestId == (if (highest.isJsonNull) None else Some(highest.getAsInt)))
         assert(hex(header.encode) == text(one, "payload"))
       }
     }

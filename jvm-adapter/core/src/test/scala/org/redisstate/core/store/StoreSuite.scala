@@ -336,8 +336,8 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     var reloads = 0
     val version = new LocalVersion(
       Pin(1, "u"),
-      0,
-      Seq(Default),
+      LiveRows.None,
+      FamilyTable(Seq(Default), 0),
       lost,
       History.Empty,
       _ => {

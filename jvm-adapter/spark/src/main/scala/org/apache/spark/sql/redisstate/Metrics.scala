@@ -60,6 +60,9 @@ private[redisstate] object Metrics {
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
+  /** Of timers and indexes that Spark keeps; they do not count as state rows. */
+  val internalKeys: StateStoreCustomMetric = sum("InternalKeys", "rows of internal column families")
+
   /** Spark's own name for it. */
   val forceSnapshot: StateStoreCustomMetric =
     StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot")
@@ -79,6 +82,7 @@ private[redisstate] object Metrics {
     bucketsLoaded,
     snapshots,
     localBytes,
+    internalKeys,
     forceSnapshot
   )
 }

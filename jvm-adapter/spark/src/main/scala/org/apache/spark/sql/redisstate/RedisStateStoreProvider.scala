@@ -179,10 +179,11 @@ class RedisStateStoreProvider
 
     override def withIds: Boolean = plan.storeConf.enableStateStoreCheckpointIds
 
-    override def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics = {
-      val custom =
-        linked.metrics.sinceLast() + (Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
-      metricsOf(numKeys, memoryBytes, custom, linked.store.snapshotVersion)
+    override def metrics(session: WriteSession): StateStoreMetrics = {
+      val custom = linked.metrics.sinceLast() ++ Map(
+        Metrics.internalKeys -> session.numInternalKeys,
+        Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
+      metricsOf(session.numKeys, session.localBytes, custom, linked.store.snapshotVersion)
     }
   }
 

@@ -65,7 +65,7 @@ private[redisstate] trait StoreHost {
 
   /** Whether Spark tells versions apart by unique ids. */
   def withIds: Boolean
-  def metrics(numKeys: Long, memoryBytes: Long): StateStoreMetrics
+  def metrics(session: WriteSession): StateStoreMetrics
 }
 
 /** The store that an operator writes. */
@@ -244,8 +244,7 @@ private[redisstate] class RedisStateStore(
 
   override def toString: String = s"RedisStateStore[$id, version=$version]"
 
-  private def currentMetrics(): StateStoreMetrics =
-    host.metrics(session.numKeys, session.localBytes)
+  private def currentMetrics(): StateStoreMetrics = host.metrics(session)
 
   private def checkUpdating(): Unit =
     if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
