@@ -1,0 +1,89 @@
+"""What Spark's configuration asks of a provider's life cycle: answers as with Spark's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.streams import ROCKSDB, Output, Row, Streams
+
+pytestmark = pytest.mark.spark
+
+STORE = "spark.sql.streaming.stateStore."
+SCHEMA = "k string, v long"
+BATCHES: Sequence[Sequence[Sequence[Row]]] = [
+    [[{"k": f"k{(number + i) % 5}", "v": number * 10 + i} for i in range(8)]] for number in range(6)
+]
+
+
+@pytest.fixture
+def spark_conf(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
+    """Sets any conf of Spark's for one test."""
+    before: dict[str, str | None] = {}
+
+    def use(name: str, value: str) -> None:
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+
+    yield use
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def counted(inputs: Sequence[DataFrame]) -> DataFrame:
+    return inputs[0].groupBy("k").agg(sf.sum("v").alias("sum"), sf.count("*").alias("n"))
+
+
+@pytest.mark.parametrize(
+    "conf",
+    ["unloadOnCommit", "commitValidation.enabled", "rowChecksum.enabled"],
+)
+def test_a_conf_of_the_life_cycle_changes_no_answer(
+    conf: str, streams: Streams, spark_conf: Callable[[str, str], None]
+) -> None:
+    spark_conf(STORE + conf, "true")
+    streams.same_on_both(counted, [SCHEMA], BATCHES, oracle=ROCKSDB)
+
+
+def test_a_store_that_is_unloaded_loads_each_version(
+    streams: Streams, spark_conf: Callable[[str, str], None]
+) -> None:
+    spark_conf(STORE + "unloadOnCommit", "true")
+    query, _ = run(streams)
+    metrics = [custom(progress.json) for progress in query.recentProgress]
+    assert [batch["redisStateCacheHits"] for batch in metrics] == [0] * len(BATCHES)
+    assert all(batch["redisStateCacheMisses"] == 2 for batch in metrics)
+
+
+def test_the_newest_snapshots_are_in_the_progress(
+    streams: Streams, spark_conf: Callable[[str, str], None]
+) -> None:
+    spark_conf(STORE + "numStateStoreInstanceMetricsToReport", "4")
+    query, output = run(streams)
+    last = custom(query.recentProgress[-1].json)
+    snapshots = {name: value for name, value in last.items() if "SnapshotLastUploaded" in name}
+    assert set(snapshots) == {f"SnapshotLastUploaded.partition_{i}_default" for i in range(2)}
+    assert all(-1 <= value <= len(BATCHES) for value in snapshots.values())
+    assert len(output) == len(BATCHES)
+
+
+def run(streams: Streams) -> tuple[StreamingQuery, Output]:
+    source = streams.input("events", SCHEMA)
+    for batch in BATCHES:
+        source.add(batch[0])
+    output: Output = {}
+    query = streams.run(counted([source.stream(streams.spark)]), "counts", output=output)
+    return query, output
+
+
+def custom(progress: str) -> dict[str, int]:
+    found: dict[str, int] = json.loads(progress)["stateOperators"][0]["customMetrics"]
+    return found
