@@ -289,6 +289,13 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "if false then",
     ),
     (
+        "snapshot-off-the-lineage",
+        "only what the opened version descends from, or an attempt right above it, gets a snapshot",
+        "snapshot",
+        "if version == 0 or not on_lineage or not is_there(version, uid) then",
+        "if false then",
+    ),
+    (
         "second-snapshot-of-a-version",
         "of two snapshots of a version the first stays",
         "snapshot",
@@ -385,7 +392,8 @@ _PINNED_AT_PUBLISH = (
 
 _THERE_AT_PUBLISH = (
     "publish",
-    "if version > 0 and not is_there(version, parent) then return refuse(missing(version)) end",
+    "if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then "
+    "return refuse(missing(version)) end",
     "",
 )
 
