@@ -162,13 +162,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "if false then",
     ),
     (
-        "publish-behind-opened",
-        "nothing is published below the opened version",
-        "publish",
-        "if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end",
-        "",
-    ),
-    (
         "block-count-unchecked",
         "a delta is published only with all its blocks",
         "publish",
@@ -221,8 +214,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "open-does-not-pin",
         "opening a version pins it for all attempts of the run",
         "open",
-        "  redis.call('HSET', META, 'o', text(version), 'ou', uid)",
-        "",
+        "  redis.call('HSET', META, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)",
+        "  redis.call('HSET', META, 'l', text(version), 'lu', uid)",
     ),
     (
         "reader-opens",
@@ -257,15 +250,15 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "old-timeline-stays-newest",
         "acquiring makes the version that is written on the newest one",
         "acquire",
-        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6])\nreturn",
-        "\n  'n', ARGV[6])\nreturn",
+        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])\nreturn",
+        "\n  'n', ARGV[6], 'c', ARGV[8])\nreturn",
     ),
     (
         "acquire-does-not-pin",
         "acquiring pins the version that is written on",
         "acquire",
-        "'o', text(version), 'ou', uid,\n  'l', text(version), 'lu', uid, 'n', ARGV[6])\nreturn",
-        "'l', text(version), 'lu', uid, 'n', ARGV[6])\nreturn",
+        "'o', text(version), 'ou', uid,\n  'l', text(version), 'lu', uid, 'n', ARGV[6]",
+        "'l', text(version), 'lu', uid, 'n', ARGV[6]",
     ),
     (
         "unregistered-run-goes-back",
@@ -286,13 +279,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "a snapshot is entered only with all its blocks",
         "snapshot",
         "if blocks ~= tonumber(ARGV[4]) then",
-        "if false then",
-    ),
-    (
-        "snapshot-off-the-lineage",
-        "only what the opened version descends from, or an attempt right above it, gets a snapshot",
-        "snapshot",
-        "if version == 0 or not on_lineage or not is_there(version, uid) then",
         "if false then",
     ),
     (
@@ -398,6 +384,18 @@ _THERE_AT_PUBLISH = (
 )
 
 COMBINED_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "publish-behind-opened",
+        "nothing is published below the opened version",
+        _edit(
+            (
+                "publish",
+                "if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end",
+                "",
+            ),
+            _PINNED_AT_PUBLISH,
+        ),
+    ),
     Mutant(
         "written-on-any-attempt",
         "all attempts of a run go on from the attempt that it pinned",

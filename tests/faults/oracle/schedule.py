@@ -9,18 +9,17 @@ from random import Random
 from typing import Any
 
 from redis_state import config as options
-from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
-from redis_state.format.entry import parse_segment
-from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
+from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from tests.faults.oracle.keyspace import Copy, Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
 from tests.faults.oracle.wire import scripts_in
@@ -71,7 +70,8 @@ class Schedule:
         self._tasks: dict[Actor, Task] = {}
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
-        self._copy: list[tuple[bytes, bytes]] | None = None
+        self._copy: Copy | None = None
+        self._keyspace = Keyspace(server, self._random)
         self._server.exchange([("FLUSHDB",), ("SCRIPT", "FLUSH")])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self._partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
@@ -102,7 +102,7 @@ class Schedule:
         if chance < 4:
             self._expire_one()
         elif self._destructive and chance == 4:
-            self._copy = self._dump()
+            self._copy = self._keyspace.copy()
         elif self._destructive and chance == 5 and self._copy is not None:
             self._fail_over(self._copy)
         elif self._destructive and chance == 6:
@@ -154,6 +154,20 @@ class Schedule:
         by_driver = back > 0 or self._random.randrange(4) > 0
         self._timeline.restart(self._new_run(by_driver=by_driver), back)
 
+    def _perhaps_restart_beside_siblings(self, done: Task) -> None:
+        """The driver restarts while another attempt of the batch just logged is under way."""
+        timeline = self._timeline
+        siblings = [
+            one
+            for one in self._tasks.values()
+            if (one.run, one.version) == (done.run, done.version)
+        ]
+        logged = done.run == timeline.run and timeline.logged == done.version + 1
+        if siblings and logged and self._random.randrange(3) == 0:
+            self._restart(back=0)
+            self._start_attempt()
+            self._start_attempt()
+
     def _give_up_rewind(self) -> None:
         """The version has expired for good reason: the driver's log is put back."""
         before = self._timeline.rewound_from
@@ -167,7 +181,10 @@ class Schedule:
         if actor is None:
             return
         task = self._tasks.pop(actor, None)
-        if actor.failure is None or task is None:
+        if task is None:
+            return
+        if actor.failure is None:
+            self._perhaps_restart_beside_siblings(task)
             return
         task.alone = actor.alone
         was_current = self._timeline.current(task)
@@ -189,11 +206,11 @@ class Schedule:
 
     def _start_unregistered_zombie(self) -> None:
         """A task of a run that nobody knows, below the opened version: it must not get anywhere."""
-        (opened,) = self._server.exchange([("HGET", keys.meta(self._partition), "o")])
-        if int(opened or 0) > 0 and self._timeline.run.run_id in self._timeline.acquired:
+        opened = self._keyspace.opened(self._partition)
+        if opened > 0 and self._timeline.run.run_id in self._timeline.acquired:
             self._counters["unregistered zombies"] += 1
             run = Run(0, uuid.UUID(int=self._random.getrandbits(128)).hex, by_driver=False)
-            self._start_attempt_of(run, self._random.randrange(int(opened)))
+            self._start_attempt_of(run, self._random.randrange(opened))
 
     def _start_attempt(self) -> None:
         self._start_attempt_of(self._timeline.run, self._timeline.logged)
@@ -326,50 +343,32 @@ class Schedule:
                 if ran.args[3] == str(self._timeline.logged):
                     self._timeline.rewound_from = None
             if ran.name in ("publish", "snapshot") and ran.reply[0] not in _LEAVE_BLOCKS:
-                if self._is_there(ran.keys[1]):
+                if self._keyspace.holds(ran.keys[1]):
                     self._timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
-            elif ran.name == "abort" and not self._is_there(ran.keys[1]):
-                (raw,) = self._server.exchange([("HGET", ran.keys[0], ran.args[0])])
-                blocks = raw and parse_segment(ran.args[0], raw.decode()).entry.blocks
-                if blocks and not self._timeline.destroyed:
+            elif ran.name == "abort" and not self._keyspace.holds(ran.keys[1]):
+                named = self._keyspace.names_blocks(ran.keys[0], ran.args[0])
+                if named and not self._timeline.destroyed:
                     self._timeline.problem("abort dropped what is published")
 
-    def _is_there(self, key: str) -> bool:
-        return bool(self._server.exchange([("EXISTS", key)])[0])
-
-    def _keys(self) -> list[bytes]:
-        (found,) = self._server.exchange([("KEYS", "*")])
-        return sorted(found)
-
-    def _mortal(self) -> list[bytes]:
-        names = self._keys()
-        expiries = self._server.exchange([("PTTL", name) for name in names]) if names else []
-        return [name for name, ms in zip(names, expiries, strict=True) if ms > 0]
-
     def _expire_one(self) -> None:
-        mortal = [name for name in self._mortal() if not name.endswith(b"}:q")]
-        if mortal:
+        if self._keyspace.remove_one(self._keyspace.mortal()):
             self._counters["expired"] += 1
             self._network.disturb()
-            self._server.exchange([("UNLINK", self._random.choice(mortal))])
 
     def _destroy(self) -> None:
-        names = [name for name in self._keys() if b"}:" in name and name[-2:] not in (b":q", b":n")]
-        if names:
+        names = [
+            name
+            for name in self._keyspace.names()
+            if b"}:" in name and name[-2:] not in (b":q", b":n")
+        ]
+        if self._keyspace.remove_one(names):
             self._counters["destroyed"] += 1
             self._timeline.destroyed = True
-            self._server.exchange([("UNLINK", self._random.choice(names))])
 
-    def _dump(self) -> list[tuple[bytes, bytes]]:
-        names = self._keys()
-        return list(zip(names, self._server.exchange([("DUMP", n) for n in names]), strict=True))
-
-    def _fail_over(self, copy: Sequence[tuple[bytes, bytes]]) -> None:
-        """A replica that was behind takes over; the expiries of what was staged are not kept."""
+    def _fail_over(self, copy: Copy) -> None:
         self._counters["fail-overs"] += 1
         self._timeline.destroyed = self._timeline.forked = True
-        self._server.exchange([("FLUSHDB",)])
-        self._server.exchange([("RESTORE", name, "0", raw) for name, raw in copy])
+        self._keyspace.restore(copy)
 
     # ---- the end ---------------------------------------------------------------------------
 
@@ -383,9 +382,7 @@ class Schedule:
             return
         if self._timeline.destroyed:
             sweep_orphans(self._client())
-        mortal = [name for name in self._mortal() if not name.endswith(b"}:q")]
-        if mortal:
-            self._server.exchange([("UNLINK", *mortal)])
+        self._keyspace.remove(self._keyspace.mortal())
         self._look_for_orphans()
         self._read_back()
 
@@ -438,19 +435,11 @@ class Schedule:
         )
 
     def _look_for_orphans(self) -> None:
-        raw = self._server.exchange([("HGETALL", keys.meta(self._partition))])[0]
-        fields = _pairs(raw)
-        named = {
-            keys.segment(self._partition, parse_segment(name, entry).ident): entry
-            for name, entry in fields.items()
-            if name[:2] in ("d:", "s:") and parse_segment(name, entry).entry.blocks
-        }
-        there = {name.decode() for name in self._keys()}
-        segments = {name for name in there if _is_segment(name, self._partition)}
-        for name in sorted(segments - set(named)):
+        there, named = self._keyspace.segments(self._partition)
+        for name in sorted(there - named):
             self._counters["orphans"] += 1
             self._timeline.problem(f"{name} is of no manifest and never expires")
-        for name in sorted(set(named) - there):
+        for name in sorted(named - there):
             if not self._timeline.destroyed:
                 self._timeline.problem(f"the manifest names {name}, which is gone")
 
@@ -467,14 +456,3 @@ def _change(
     else:
         store.remove(key)
         rows.pop(key, None)
-
-
-def _is_segment(name: str, partition: PartitionId) -> bool:
-    return any(name.startswith(keys.segment(partition, kind)) for kind in ("d:", "s:"))
-
-
-def _pairs(raw: Any) -> dict[str, str]:
-    if isinstance(raw, dict):
-        return {name.decode(): entry.decode() for name, entry in raw.items()}
-    words = [word.decode() for word in raw]
-    return dict(zip(words[::2], words[1::2], strict=True))

@@ -1,0 +1,86 @@
+"""What the server of a schedule holds, and what accidents do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from redis_state import keys
+from redis_state.backend.transport import Transport
+from redis_state.format.entry import parse_segment
+from redis_state.ids import PartitionId
+
+Copy = Sequence[tuple[bytes, bytes]]
+
+
+class Keyspace:
+    """The keys of one schedule, seen from outside of the protocol."""
+
+    def __init__(self, server: Transport, random: Random) -> None:
+        self._server = server
+        self._random = random
+
+    def names(self) -> list[bytes]:
+        """All keys."""
+        (found,) = self._server.exchange([("KEYS", "*")])
+        return sorted(found)
+
+    def mortal(self) -> list[bytes]:
+        """Keys of partitions that have an expiry."""
+        names = [name for name in self.names() if not name.endswith(b"}:q")]
+        expiries = self._server.exchange([("PTTL", name) for name in names]) if names else []
+        return [name for name, ms in zip(names, expiries, strict=True) if ms > 0]
+
+    def holds(self, name: str) -> bool:
+        """Whether there is such a key."""
+        return bool(self._server.exchange([("EXISTS", name)])[0])
+
+    def opened(self, partition: PartitionId) -> int:
+        """The opened version of a partition."""
+        return int(self._server.exchange([("HGET", keys.meta(partition), "o")])[0] or 0)
+
+    def names_blocks(self, meta: str, field: str) -> bool:
+        """Whether a manifest names a segment that has blocks."""
+        (raw,) = self._server.exchange([("HGET", meta, field)])
+        return raw is not None and parse_segment(field, raw.decode()).entry.blocks > 0
+
+    def remove(self, names: Sequence[bytes]) -> None:
+        """Keys reach their expiry, or are destroyed."""
+        if names:
+            self._server.exchange([("UNLINK", *names)])
+
+    def remove_one(self, names: Sequence[bytes]) -> bool:
+        """One of these keys is no more; false if there are none."""
+        self.remove([self._random.choice(names)] if names else [])
+        return bool(names)
+
+    def copy(self) -> Copy:
+        """What a replica has received by now."""
+        names = self.names()
+        return list(zip(names, self._server.exchange([("DUMP", n) for n in names]), strict=True))
+
+    def restore(self, copy: Copy) -> None:
+        """A replica that was behind takes over; what had an expiry has none any more."""
+        self._server.exchange([("FLUSHDB",)])
+        self._server.exchange([("RESTORE", name, "0", raw) for name, raw in copy])
+
+    def segments(self, partition: PartitionId) -> tuple[set[str], set[str]]:
+        """Keys of segments that are there, and those that the manifest says are there."""
+        found = self._server.exchange([("HGETALL", keys.meta(partition))])[0]
+        parsed = [
+            parse_segment(field, entry)
+            for field, entry in _pairs(found)
+            if field[:2] in ("d:", "s:")
+        ]
+        named = {keys.segment(partition, one.ident) for one in parsed if one.entry.blocks}
+        heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:"))
+        there = {name.decode() for name in self.names()}
+        return {name for name in there if name.startswith(heads)}, named
+
+
+def _pairs(found: Any) -> list[tuple[str, str]]:
+    if isinstance(found, dict):
+        return [(field.decode(), entry.decode()) for field, entry in found.items()]
+    words = [word.decode() for word in found]
+    return list(zip(words[::2], words[1::2], strict=True))
