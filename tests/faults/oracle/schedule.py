@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -71,6 +72,7 @@ class Schedule:
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
         self._copy: Copy | None = None
+        self._reader_is_slow = False
         self._keyspace = Keyspace(server, self._random)
         self._server.exchange([("FLUSHDB",), ("SCRIPT", "FLUSH")])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
@@ -98,6 +100,9 @@ class Schedule:
     def _disturb(self) -> None:
         if len(self._network.actors) < _ACTORS_MAX and self._random.randrange(4) == 0:
             self._start_something()
+        if self._reader_is_slow:
+            self._reader_is_slow = False
+            self._let_minutes_pass()
         chance = self._random.randrange(160)
         if chance < 4:
             self._expire_one()
@@ -287,19 +292,28 @@ class Schedule:
             if kind == 0:
                 self._provider(executor, run).do_maintenance()
                 return
-            # Somebody else's conf: it must not count.
-            partition = self._partition_client(versions_to_retain=1)
-            opened = partition.open("", None)
-            segments = opened.segments
-            if opened.pin.version > 0 and not segments[0].snapshot:
-                added = add_snapshot(partition, opened)
-                self._counters["snapshots"] += added is not None
-            partition.retain()
+            self._maintain()
             if kind == 1:
                 sweep_orphans(self._client())
 
         task = Task("maintenance", -1, None, run, counted_on=False)
         self._tasks[self._network.start(task.name, body, writes=False)] = task
+
+    def _maintain(self) -> None:
+        """What a maintainer of its own does, whose conf must not count."""
+        partition = self._partition_client(versions_to_retain=1)
+        opened = partition.open("", None)
+        if opened.pin.version > 0 and not opened.segments[0].snapshot:
+            added = add_snapshot(partition, opened)
+            self._counters["snapshots"] += added is not None
+        partition.retain()
+
+    def _let_minutes_pass(self) -> None:
+        """Maintenance goes by, and what it dropped expires, while somebody reads."""
+        self._network.disturb()
+        with suppress(RedisStateError):
+            self._maintain()
+        self._keyspace.remove(self._keyspace.mortal())
 
     def _compare(self, task: Task, store: PartitionReadStore) -> None:
         timeline = self._timeline
@@ -342,6 +356,8 @@ class Schedule:
                 self._timeline.acquired.add(ran.args[0])
                 if ran.args[3] == str(self._timeline.logged):
                     self._timeline.rewound_from = None
+            if ran.name == "open" and ran.args[0] == "" and self._random.randrange(6) == 0:
+                self._reader_is_slow = True
             if ran.name in ("publish", "snapshot") and ran.reply[0] not in _LEAVE_BLOCKS:
                 if self._keyspace.holds(ran.keys[1]):
                     self._timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
