@@ -194,7 +194,11 @@ def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
     assert "input: None (" in text, "the short state should be gone, the long one not"
 
 
-@pytest.mark.compatibility("transformWithState in Python, rows", "initial state")
+@pytest.mark.compatibility(
+    "transformWithState in Python, rows",
+    "initial state",
+    refused={"4.0": ("no attribute 'transformWithState'", "its Python has no row-based one")},
+)
 def test_rows_and_an_initial_state(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         start = streams.spark.createDataFrame(
