@@ -46,5 +46,8 @@ final class OpenVersion private[store] (
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
     local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf)
 
+  /** The rows of a family that this version, which is above 0, has otherwise than the one before. */
+  def changes(family: Int): ChangeIterator = store.changes(this, family)
+
   def write(): WriteSession = new WriteSession(this)
 }

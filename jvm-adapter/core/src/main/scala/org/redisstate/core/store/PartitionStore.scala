@@ -104,6 +104,13 @@ final class PartitionStore(
     new OpenVersion(this, nothing, held, isAlone = true)
   }
 
+  /** Changed rows of a family of an opened version above 0. */
+  private[store] def changes(opened: OpenVersion, family: Int): ChangeIterator = {
+    val loader = new SegmentLoader(client, validator, counters)
+    val layers = new LayerLoader(client, loader, counters)
+    new VersionChanges(this, client, loader, layers).of(opened, family)
+  }
+
   /** Whether a version was opened by this store. */
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 

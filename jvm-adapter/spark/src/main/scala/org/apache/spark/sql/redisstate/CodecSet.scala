@@ -3,7 +3,7 @@ package org.apache.spark.sql.redisstate
 import scala.collection.mutable
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{DataType, StructType}
+import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.Family
 
@@ -13,18 +13,20 @@ private[redisstate] final class CodecSet(
     valueSchema: StructType,
     spec: KeyStateEncoderSpec,
     useColumnFamilies: Boolean,
-    defaultFamily: Family) {
-  private val default = new RowCodec(defaultFamily, keySchema, valueSchema, spec, useColumnFamilies)
+    defaultFamily: Family,
+    encoding: RowEncoding) {
+  private lazy val default =
+    new RowCodec(defaultFamily, keySchema, valueSchema, spec, useColumnFamilies, encoding)
   private val others = mutable.HashMap.empty[String, RowCodec]
 
   /** Makes a version's families known. */
   def learn(families: Seq[Family]): Unit =
     families.filter(_.id != defaultFamily.id).foreach { family =>
       if (!others.get(family.name).exists(_.family == family)) {
-        val key = DataType.fromJson(family.keySchema).asInstanceOf[StructType]
-        val value = DataType.fromJson(family.valueSchema).asInstanceOf[StructType]
+        val (key, value) = RowEncoding.schemas(family)
+        val spec = RowCodec.specOf(family, key)
         others(family.name) =
-          new RowCodec(family, key, value, RowCodec.specOf(family, key), useColumnFamilies)
+          new RowCodec(family, key, value, spec, useColumnFamilies, RowEncoding.of(family))
       }
     }
 
@@ -70,23 +72,27 @@ private[redisstate] final class CodecSet(
       multiValue: Boolean,
       internal: Boolean,
       nextId: => Int): Option[Family] = {
-    val known = if (name == StateStore.DEFAULT_COL_FAMILY_NAME) Some(default) else others.get(name)
-    val id = known.fold(nextId)(_.family.id)
-    val wanted = RowCodec.family(id, name, keySchema, valueSchema, spec, multiValue, internal)
-    known.map(_.family).foreach { have =>
-      if (have.kind != wanted.kind || have.params != wanted.params || have.multiValue != multiValue) {
+    val known = if (name == StateStore.DEFAULT_COL_FAMILY_NAME) Some(defaultFamily)
+    else others.get(name).map(_.family)
+    val id = known.fold(nextId)(_.id)
+    val wanted =
+      RowCodec.family(id, name, keySchema, valueSchema, spec, multiValue, internal, encoding)
+    known.foreach { have =>
+      if (describe(have) != describe(wanted)) {
         throw StoreErrors.otherFamily(name, describe(have), describe(wanted))
       }
     }
-    if (name == StateStore.DEFAULT_COL_FAMILY_NAME || known.exists(_.family == wanted)) None
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME || known.contains(wanted)) None
     else {
-      others(name) = new RowCodec(wanted, keySchema, valueSchema, spec, useColumnFamilies)
+      others(name) = new RowCodec(wanted, keySchema, valueSchema, spec, useColumnFamilies, encoding)
       Some(wanted)
     }
   }
 
+  /** What decides how bytes are read. */
   private def describe(family: Family): String =
     s"encoder ${family.kind.name}${family.params.mkString("(", ",", ")")}" +
+      (if (RowEncoding.isAvro(family)) ", Avro" else "") +
       (if (family.multiValue) ", several values a key" else ", one value a key")
 
   /** Ids are never used again: the next is above every one that is known. */

@@ -2,7 +2,7 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
-import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType}
+import org.apache.spark.sql.types.{BinaryType, StructField, StructType}
 
 import org.redisstate.core.format.{Family, FamilyKind}
 
@@ -10,8 +10,8 @@ import org.redisstate.core.format.{Family, FamilyKind}
 private[redisstate] final class FamilyCheck(val family: Family) {
   import FamilyCheck._
 
-  private val keySchema = schema(family.keySchema)
-  private val valueSchema = schema(family.valueSchema)
+  private val (keySchema, valueSchema) = RowEncoding.schemas(family)
+  private val avro = RowEncoding.isAvro(family)
 
   /** The columns of the two rows that a split key is made of. */
   private val (first, second): (StructType, StructType) = family.kind match {
@@ -44,8 +44,12 @@ private[redisstate] final class FamilyCheck(val family: Family) {
     if (firstBytes < 0 || firstBytes > length - 4)
       "the key has no prefix of the length that it names"
     else {
-      val wrong = Option(row(bytes, offset + 4, firstBytes, first))
-        .orElse(Option(ordinals(bytes, offset + 4, firstBytes)))
+      val wrong =
+        if (avro) Option(avroRow(bytes, offset + 4, firstBytes, RowCodec.VersionBytes))
+        else {
+          Option(row(bytes, offset + 4, firstBytes, first))
+            .orElse(Option(ordinals(bytes, offset + 4, firstBytes)))
+        }
       wrong.getOrElse(
         if (second.isEmpty) null
         else row(bytes, offset + 4 + firstBytes, length - 4 - firstBytes, second))
@@ -64,7 +68,14 @@ private[redisstate] final class FamilyCheck(val family: Family) {
       if (wrong) "a column of the key's order has another length" else null
     }
 
+  /** Spark's Avro decoder does not read past its bytes, whatever they are: only the frame is checked here. */
+  private def avroRow(bytes: Array[Byte], offset: Int, length: Int, least: Int): String =
+    if (length < least || bytes(offset) != RowCodec.RowVersion)
+      s"$length bytes are no Avro row of encoding version 0"
+    else null
+
   private def row(bytes: Array[Byte], offset: Int, length: Int, columns: StructType): String = {
+    if (avro) return avroRow(bytes, offset, length, AvroHeadBytes)
     val rowBytes = length - RowCodec.VersionBytes
     if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(offset) != RowCodec.RowVersion) {
       s"$length bytes are no UnsafeRow of encoding version 0"
@@ -78,7 +89,8 @@ private[redisstate] final class FamilyCheck(val family: Family) {
 private[redisstate] object FamilyCheck {
   private val TimestampBytes = 8
 
-  private def schema(json: String): StructType = DataType.fromJson(json).asInstanceOf[StructType]
+  /** Version byte and schema id. */
+  private val AvroHeadBytes = 3
 
   private def littleEndian(bytes: Array[Byte], at: Int): Int =
     (bytes(at) & 0xff) | ((bytes(at + 1) & 0xff) << 8) | ((bytes(at + 2) & 0xff) << 16) |

@@ -21,6 +21,9 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       to: Option[Array[Byte]]): RowIterator
   protected def checkReadable(): Unit
 
+  /** Whether a scan gives the rows of one prefix one after the other. */
+  protected def groupsPrefixes: Boolean
+
   private val slice = new Slice
 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
@@ -51,13 +54,13 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("iterator", colFamilyName)
-    new StateStoreIterator(new Pairs(codec, scan(codec.family.id)))
+    new StateStoreIterator(new Pairs(codec, scan(codec)))
   }
 
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("iteratorWithMultiValues", colFamilyName)
     needLists(codec, "iteratorWithMultiValues")
-    new StateStoreIterator(new ElementPairs(codec, scan(codec.family.id)))
+    new StateStoreIterator(new ElementPairs(codec, scan(codec)))
   }
 
   override def prefixScan(
@@ -109,6 +112,12 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       throw new IllegalStateException(
         s"$operation requires a column family that supports multiple values for a single key")
     }
+
+  private def scan(codec: RowCodec): RowIterator = {
+    val family = codec.family
+    if (groupsPrefixes && family.kind == FamilyKind.Prefix) scanRange(family.id, None, None)
+    else scan(family.id)
+  }
 
   /** In the order of the encoded keys. */
   private def prefixRows(codec: RowCodec, prefixKey: UnsafeRow): RowIterator = {

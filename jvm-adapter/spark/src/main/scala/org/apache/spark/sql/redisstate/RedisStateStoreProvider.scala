@@ -30,6 +30,7 @@ class RedisStateStoreProvider
     with MaintenanceShim
     with SnapshotReportShim
     with ProviderShim
+    with FineGrainedReplay
     with Logging {
   import RedisStateStoreProvider._
 
@@ -48,11 +49,7 @@ class RedisStateStoreProvider
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    if (storeConfs.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString) {
-      throw StateStoreErrors.unsupportedOperationException(
-        "spark.sql.streaming.stateStore.encodingFormat=avro",
-        s"$Name: set it to unsaferow")
-    }
+    val encoding = RowEncoding.of(storeConfs, stateSchemaProvider)
     id = stateStoreId
     plan = Plan(
       keySchema,
@@ -70,7 +67,9 @@ class RedisStateStoreProvider
         valueSchema,
         keyStateEncoderSpec,
         useMultipleValuesPerKey,
-        internal = false)
+        internal = false,
+        encoding),
+      encoding
     )
   }
 
@@ -148,7 +147,17 @@ class RedisStateStoreProvider
       plan.valueSchema,
       plan.spec,
       plan.useColumnFamilies,
-      plan.defaultFamily)
+      plan.defaultFamily,
+      plan.encoding)
+
+  override protected def openVersion(version: Long, checkpointId: Option[String]): OpenVersion =
+    open(version, checkpointId)
+
+  override protected def codecsOf(opened: OpenVersion): CodecSet = {
+    val known = codecs
+    known.learn(opened.families)
+    known
+  }
 
   private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
     newStore(opened.write(), codecs, new Host(connected(opened.pin.version), forceSnapshot))
@@ -342,7 +351,8 @@ private[redisstate] object RedisStateStoreProvider {
       hadoopConf: Configuration,
       runId: String,
       conf: RedisStateConf,
-      defaultFamily: Family)
+      defaultFamily: Family,
+      encoding: RowEncoding)
 
   private final case class Origin(queryId: String, partitions: Int)
 

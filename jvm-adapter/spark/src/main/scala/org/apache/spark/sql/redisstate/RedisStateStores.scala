@@ -21,6 +21,9 @@ private[redisstate] final class RedisReadStateStore(
   override def abort(): Unit = ()
   override def release(): Unit = ()
   override protected def checkReadable(): Unit = ()
+
+  /** Spark's state reader makes one map of the rows of a prefix that follow each other. */
+  override protected def groupsPrefixes: Boolean = true
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     opened.get(key, length, out)
   override protected def contains(key: Array[Byte], length: Int): Boolean =
@@ -239,6 +242,7 @@ private[redisstate] class RedisStateStore(
       from: Option[Array[Byte]],
       to: Option[Array[Byte]]): RowIterator =
     session.rangeScan(family, from, to)
+  override protected def groupsPrefixes: Boolean = false
   override protected def checkReadable(): Unit =
     if (phase == Aborted) throw outOfOrder(s"Cannot read after $phase")
 

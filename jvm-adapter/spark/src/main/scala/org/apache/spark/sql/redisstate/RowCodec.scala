@@ -10,20 +10,23 @@ import org.redisstate.core.local.Slice
 
 /**
  * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the bytes are those of Spark's RocksDB
- * encoders, so that their order is Spark's too. For one thread; the rows given back are reused.
+ * encoders, so that their order is Spark's too. For one thread; the rows given back are reused. With Avro the bytes are Spark's as well.
  */
 private[redisstate] final class RowCodec(
     val family: Family,
     val keySchema: StructType,
     val valueSchema: StructType,
     spec: KeyStateEncoderSpec,
-    useColumnFamilies: Boolean) {
+    useColumnFamilies: Boolean,
+    encoding: RowEncoding) {
   import RowCodec._
 
-  private val encoder: Option[RocksDBKeyStateEncoder] = spec match {
-    case _: NoPrefixKeyStateEncoderSpec => None
-    case other =>
-      Some(other.toEncoder(new UnsafeRowDataEncoder(other, valueSchema), useColumnFamilies))
+  private val avro: Option[AvroStateEncoder] = encoding.encoder(spec, valueSchema, family.name)
+  private val encoder: Option[RocksDBKeyStateEncoder] = (spec, avro) match {
+    case (_: NoPrefixKeyStateEncoderSpec, None) => None
+    case _ =>
+      val columns = avro.getOrElse(new UnsafeRowDataEncoder(spec, valueSchema))
+      Some(spec.toEncoder(columns, useColumnFamilies))
   }
   private val keyRow = new UnsafeRow(keySchema.length)
   private val valueRow = new UnsafeRow(valueSchema.length)
@@ -61,6 +64,7 @@ private[redisstate] final class RowCodec(
   /** Length of the bytes that `value` now holds: those of a value, or those of a list with this one element. */
   def encodeValue(row: UnsafeRow): Int =
     if (family.multiValue) hold(encodeElements(Array(row)))
+    else if (avro.isDefined) hold(avro.get.encodeValue(row))
     else {
       val length = VersionBytes + row.getSizeInBytes
       if (valueBuffer.length < length) valueBuffer = new Array[Byte](length * 2)
@@ -85,7 +89,7 @@ private[redisstate] final class RowCodec(
 
   /** The value; of a list its first element, as Spark's RocksDB provider does; null where that is empty. */
   def decodeValue(stored: Slice): UnsafeRow =
-    if (!family.multiValue) pointTo(valueRow, stored.array, stored.offset, stored.length)
+    if (!family.multiValue) toValue(stored.array, stored.offset, stored.length)
     else {
       val rows = decodeList(stored)
       if (rows.hasNext) rows.next() else null
@@ -94,15 +98,22 @@ private[redisstate] final class RowCodec(
   /** The elements of a list; each row is valid until the next. */
   def decodeList(stored: Slice): Iterator[UnsafeRow] =
     MultiValue.elements(stored.array, stored.offset, stored.length).map { bytes =>
-      pointTo(valueRow, bytes, 0, bytes.length)
+      toValue(bytes, 0, bytes.length)
     }
+
+  private def toValue(bytes: Array[Byte], offset: Int, length: Int): UnsafeRow =
+    if (avro.isEmpty) pointTo(valueRow, bytes, offset, length)
+    else avro.get.decodeValue(java.util.Arrays.copyOfRange(bytes, offset, offset + length))
 
   private def encodeElements(rows: Array[UnsafeRow]): Array[Byte] =
     MultiValue.encode(rows.map { row =>
-      val element = new Array[Byte](VersionBytes + row.getSizeInBytes)
-      element(0) = RowVersion
-      row.writeToMemory(element, Platform.BYTE_ARRAY_OFFSET + VersionBytes)
-      element
+      if (avro.isDefined) avro.get.encodeValue(row)
+      else {
+        val element = new Array[Byte](VersionBytes + row.getSizeInBytes)
+        element(0) = RowVersion
+        row.writeToMemory(element, Platform.BYTE_ARRAY_OFFSET + VersionBytes)
+        element
+      }
     })
 
   private def hold(bytes: Array[Byte]): Int = {
@@ -169,8 +180,11 @@ private[redisstate] object RowCodec {
       valueSchema: StructType,
       spec: KeyStateEncoderSpec,
       multiValue: Boolean,
-      internal: Boolean): Family = {
+      internal: Boolean,
+      encoding: RowEncoding): Family = {
     val (kind, params) = kindOf(spec)
-    Family(id, name, kind, params, keySchema.json, valueSchema.json, multiValue, internal)
+    val key = encoding.describe(keySchema, name, isKey = true)
+    val value = encoding.describe(valueSchema, name, isKey = false)
+    Family(id, name, kind, params, key, value, multiValue, internal)
   }
 }

@@ -36,7 +36,10 @@ private[redisstate] final class StateRowValidator(
 
   /** For versions with these families. */
   private final class OfFamilies(val families: Seq[Family]) extends RowValidator {
-    private val others = families.filter(_.id != 0).map(f => f.id -> new FamilyCheck(f)).toMap
+    private val others = families
+      .filter(f => f.id != 0 || RowEncoding.isAvro(f))
+      .map(f => f.id -> new FamilyCheck(f)).toMap
+    private val plainDefault = !others.contains(0)
 
     override def check(
         bytes: Array[Byte],
@@ -45,7 +48,7 @@ private[redisstate] final class StateRowValidator(
         valueOffset: Int,
         valueLength: Int): String = {
       val family = Layer.familyOf(bytes, keyOffset)
-      if (family == 0) {
+      if (family == 0 && plainDefault) {
         StateRowValidator.this.check(bytes, keyOffset, keyLength, valueOffset, valueLength)
       } else others.get(family) match {
         case None => s"the version describes no column family $family"

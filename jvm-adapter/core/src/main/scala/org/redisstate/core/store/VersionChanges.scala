@@ -1,0 +1,143 @@
+package org.redisstate.core.store
+
+import org.redisstate.core.errors.{UnavailableException, VersionExpiredException}
+import org.redisstate.core.format.RowBlock
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
+
+/** What became of a key in one version. */
+sealed trait Change
+
+object Change {
+  case object Put extends Change
+
+  /** Elements joined the list of a multi-value family. */
+  case object Appended extends Change
+  case object Removed extends Change
+}
+
+/** Changed rows of one family, one after the other; each key once. */
+trait ChangeIterator {
+
+  /** What the row is that `key` and `value` now hold; None at the end. A removed one has no value. */
+  def next(key: Slice, value: Slice): Option[Change]
+}
+
+/**
+ * What a version changed: the rows of its delta, or, where there is none, its difference to the
+ * version before it. Reading changes nothing.
+ */
+private[store] final class VersionChanges(
+    store: PartitionStore,
+    client: PartitionClient,
+    loader: SegmentLoader,
+    layers: LayerLoader) {
+  import VersionChanges._
+
+  /** @param opened the version, which is above 0 */
+  def of(opened: OpenVersion, family: Int): ChangeIterator = {
+    var tries = 0
+    while (true) {
+      try return delta(opened, family).getOrElse(difference(opened, family))
+      catch {
+        case e: SegmentGone =>
+          tries += 1
+          if (tries > TriesMax) {
+            throw new UnavailableException(
+              s"read the changes of version ${opened.pin.version} of ${client.id}: " +
+                s"${e.segment.ident} was replaced meanwhile. Ask again.")
+          }
+      }
+    }
+    throw new IllegalStateException
+  }
+
+  private def delta(opened: OpenVersion, family: Int): Option[ChangeIterator] = {
+    val version = opened.pin.version
+    val parent = if (version == 1) Some(Pin.Empty) else parentOf(version)
+    listing(opened, parent).segments.headOption
+      .filter(s => !s.isSnapshot && !s.entry.complete && s.version == version)
+      .flatMap { segment =>
+        val head = loader.heads(Seq(segment)).head
+        if (head.header.tombstones.exists(_.family == family)) None
+        else {
+          val changed = layers.layers(Seq(WholeSegment(head, opened.families)))
+          Some(new OfRows(changed.headOption.fold(RowBlock.Empty)(_.rowsOf(family))))
+        }
+      }
+  }
+
+  /** The version before this one, so that Redis names the delta between the two. */
+  private def parentOf(version: Long): Option[Pin] =
+    try Some(client.open("", Some(version - 1), None, Nil).pin)
+    catch { case _: VersionExpiredException => None }
+
+  private def listing(opened: OpenVersion, parent: Option[Pin]): Opened = {
+    val found = client.open("", Some(opened.pin.version), Some(opened.pin.uid), parent.toSeq)
+    if (found.pin != opened.pin) {
+      throw new UnavailableException(
+        s"read the changes of version ${opened.pin.version} of ${client.id}: the version was " +
+          "replaced meanwhile. Ask again.")
+    }
+    found
+  }
+
+  private def difference(opened: OpenVersion, family: Int): ChangeIterator = {
+    val before = store.open(opened.pin.version - 1)
+    new Difference(before, opened, family)
+  }
+}
+
+private object VersionChanges {
+  private val TriesMax = 3
+
+  private final class OfRows(rows: RowBlock) extends ChangeIterator {
+    private var i = -1
+
+    override def next(key: Slice, value: Slice): Option[Change] = {
+      i += 1
+      if (i >= rows.count) None
+      else {
+        key.set(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
+        if (rows.isRemoved(i)) Some(Change.Removed)
+        else {
+          value.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+          Some(if (rows.isAppended(i)) Change.Appended else Change.Put)
+        }
+      }
+    }
+  }
+
+  /** First what is new or other than before, then what is no more. */
+  private final class Difference(before: OpenVersion, now: OpenVersion, family: Int)
+      extends ChangeIterator {
+    private val rows: RowIterator = now.iterator(family)
+    private lazy val older: RowIterator = before.iterator(family)
+    private val known = new Slice
+    private var inRows = true
+
+    override def next(key: Slice, value: Slice): Option[Change] = {
+      while (inRows) {
+        inRows = rows.next(key, value)
+        if (inRows && !unchanged(key, value)) return Some(Change.Put)
+      }
+      while (older.next(key, value)) {
+        if (!now.contains(bytes(key), key.length)) return Some(Change.Removed)
+      }
+      None
+    }
+
+    private def unchanged(key: Slice, value: Slice): Boolean =
+      before.get(bytes(key), key.length, known) && java.util.Arrays.equals(
+        known.array,
+        known.offset,
+        known.offset + known.length,
+        value.array,
+        value.offset,
+        value.offset + value.length)
+
+    private def bytes(key: Slice): Array[Byte] =
+      java.util.Arrays.copyOfRange(key.array, key.offset, key.offset + key.length)
+  }
+}

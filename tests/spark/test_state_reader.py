@@ -1,0 +1,285 @@
+"""Spark's state reader, `format("statestore")`: the rows that it gives for RocksDB's provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Streams
+from tests.spark.test_operators import EVENTS, events, two_inputs
+from tests.spark.test_transform_with_state import OUT, Everything, Started
+
+pytestmark = pytest.mark.spark
+
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+JOIN_STORES = [
+    f"{side}-{store}"
+    for side in ("left", "right")
+    for store in ("keyToNumValues", "keyWithIndexToValue")
+]
+BATCHES = 4
+Build = Callable[[Sequence[DataFrame]], DataFrame]
+Options = dict[str, Any]
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Sets an option of the session for some time."""
+    before = spark.conf.getAll.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
+
+
+class Both:
+    """Checkpoints of queries that ran over the same input on both providers."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.spark = streams.spark
+        self._streams = streams
+        self._made: set[str] = set()
+
+    def run(self, name: str, build: Build, batches: list[Any], mode: str = "update") -> None:
+        """Runs a query, restarted half way, unless it ran before."""
+        if name in self._made:
+            return
+        self._made.add(name)
+        for provider in (ROCKSDB, REDIS):
+            label = name + provider.rsplit(".", 1)[-1]
+            inputs = [self._streams.input(f"{label}{i}", EVENTS) for i in range(len(batches[0]))]
+            for part in (batches[:2], batches[2:]):
+                for batch in part:
+                    for source, rows in zip(inputs, batch, strict=True):
+                        source.add(rows)
+                frame = build([source.stream(self.spark) for source in inputs])
+                self._streams.run(frame, label, mode=mode, provider=provider)
+
+    def read(self, name: str, provider: str, **options: Any) -> list[Row]:
+        """The rows of a state, in the order in which the reader gives them."""
+        # The provider has to come from the checkpoint.
+        self.spark.conf.set(PROVIDER, REDIS)
+        label = name + provider.rsplit(".", 1)[-1]
+        reader = self.spark.read.format("statestore").options(**options)
+        return reader.load(str(self._streams.checkpoint(label))).collect()
+
+    def same(self, name: str, **options: Any) -> list[str]:
+        """The sorted rows, which both providers have to give."""
+        rocksdb, redis = (
+            sorted(str(row) for row in self.read(name, provider, **options))
+            for provider in (ROCKSDB, REDIS)
+        )
+        assert redis == rocksdb
+        return redis
+
+    def metadata(self, name: str, provider: str) -> list[str]:
+        label = name + provider.rsplit(".", 1)[-1]
+        reader = self.spark.read.format("state-metadata")
+        rows = reader.load(str(self._streams.checkpoint(label))).collect()
+        return sorted(str(row) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def both(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    with setting(spark, CHANGELOG, "true"):
+        yield Both(Streams(spark, tmp_path_factory.mktemp("state-reader")))
+
+
+@pytest.fixture
+def aggregation(both: Both) -> str:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
+        late = inputs[0].withWatermark("ts", "5 minutes")
+        return late.groupBy(sf.window("ts", "10 minutes"), "k").agg(sf.sum("v"))
+
+    both.run("aggregation", build, events(41), mode="append")
+    return "aggregation"
+
+
+@pytest.fixture
+def processor(both: Both) -> str:
+    """All kinds of state variables and event-time timers, with a deduplication behind."""
+
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
+        grouped = inputs[0].withWatermark("ts", "1 minute").groupBy("k")
+        states = grouped.transformWithStateInPandas(
+            Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
+        )
+        return states.dropDuplicates(["k", "n"])
+
+    both.run("processor", build, events(42, rows=16, keys=5))
+    return "processor"
+
+
+@pytest.fixture
+def started(both: Both) -> str:
+    """Rows in Python, from an initial state."""
+
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
+        start = both.spark.createDataFrame(
+            [(f"k{i}", 1000 * i) for i in range(12)], "k string, start long"
+        )
+        return (
+            inputs[0]
+            .groupBy("k")
+            .transformWithState(
+                Started(),
+                outputStructType=OUT,
+                outputMode="Update",
+                timeMode="None",
+                initialState=start.groupBy("k"),
+            )
+        )
+
+    both.run("started", build, events(43, rows=16, keys=5))
+    return "started"
+
+
+def join(both: Both, version: int) -> str:
+    name = f"join{version}"
+
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
+        left = inputs[0].withWatermark("ts", "5 minutes")
+        right = inputs[1].withWatermark("ts", "5 minutes")
+        near = sf.expr("a.k = b.k AND a.ts BETWEEN b.ts - INTERVAL 8 MINUTES AND b.ts")
+        return left.alias("a").join(right.alias("b"), near, "leftOuter").select("a.*", "b.v")
+
+    with setting(both.spark, JOIN_FORMAT, str(version)):
+        both.run(name, build, two_inputs(44), mode="append")
+    return name
+
+
+def net(rows: Sequence[Row], *, lists: bool = False) -> dict[tuple[Any, ...], Any]:
+    """What became of each key in each batch; a list stands for its elements since an update."""
+    changes: dict[tuple[Any, ...], Any] = {}
+    for row in rows:
+        value = next(
+            (row[c] for c in ("value", "list_element", "user_map_value") if c in row), None
+        )
+        user_key = str(row["user_map_key"]) if "user_map_key" in row else ""
+        at = (row["batch_id"], row["partition_id"], str(row["key"]), user_key)
+        if row["change_type"] == "append":
+            assert lists
+            kind, known = changes.get(at, ("append", []))
+            changes[at] = (kind if kind == "update" else "append", [*known, value])
+        elif row["change_type"] == "update":
+            changes[at] = ("update", [value] if lists else value)
+        else:
+            changes[at] = ("delete", None)
+    return changes
+
+
+def same_changes(both: Both, name: str, *, lists: bool = False, **options: Any) -> list[Row]:
+    """Both providers' changes are the same in effect; ours have each key once a version."""
+    options = {"readChangeFeed": True, "changeStartBatchId": 0, **options}
+    redis = both.read(name, REDIS, **options)
+    rocksdb = net(both.read(name, ROCKSDB, **options), lists=lists)
+    assert net(redis, lists=lists) == rocksdb
+    if not lists:
+        assert len(redis) == len(rocksdb)
+    assert redis
+    return redis
+
+
+def test_the_latest_state_and_every_batch(both: Both, aggregation: str) -> None:
+    latest = both.same(aggregation)
+    assert latest
+    each = [both.same(aggregation, batchId=batch) for batch in range(BATCHES)]
+    assert len({str(rows) for rows in each}) == BATCHES
+
+
+def test_a_batch_that_was_not_run(both: Both, aggregation: str) -> None:
+    for provider in (ROCKSDB, REDIS):
+        with pytest.raises(PySparkException, match="BATCH_UNAVAILABLE"):
+            both.read(aggregation, provider, batchId=99)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_from_a_snapshot(both: Both, aggregation: str, partition: int) -> None:
+    whole = both.read(aggregation, ROCKSDB, batchId=3)
+    wanted = sorted(str(row) for row in whole if row["partition_id"] == partition)
+    options = {"snapshotStartBatchId": 1, "snapshotPartitionId": partition, "batchId": 3}
+    assert sorted(str(row) for row in both.read(aggregation, REDIS, **options)) == wanted
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (1, 2), (3, 3)])
+def test_the_change_feed(both: Both, aggregation: str, start: int, end: int | None) -> None:
+    options: Options = {} if end is None else {"changeEndBatchId": end}
+    rows = same_changes(both, aggregation, changeStartBatchId=start, **options)
+    kinds = {row["change_type"] for row in rows}
+    assert "update" in kinds
+    assert (start, end) != (0, None) or "delete" in kinds, "nothing was evicted"
+
+
+def test_a_second_operator(both: Both, processor: str) -> None:
+    operators = {row.split(", ")[0] for row in both.metadata(processor, REDIS)}
+    assert len(operators) == 2
+    assert both.same(processor, operatorId=0)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
+    name = join(both, version)
+    for batch in range(BATCHES):
+        both.same(name, joinSide=side, batchId=batch)
+    assert both.same(name, joinSide=side)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("store", JOIN_STORES)
+def test_a_store_of_a_join(both: Both, version: int, store: str) -> None:
+    name = join(both, version)
+    assert both.same(name, storeName=store)
+    same_changes(both, name, storeName=store)
+
+
+def test_state_variables(both: Both, processor: str) -> None:
+    for variable in ("total", "seen", "bySign"):
+        options: Options = {"operatorId": 1, "stateVarName": variable}
+        for batch in range(BATCHES):
+            both.same(processor, batchId=batch, **options)
+        assert both.same(processor, **options)
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_collections(both: Both, processor: str, flatten: bool) -> None:
+    options: Options = {"operatorId": 1, "flattenCollectionTypes": flatten}
+    lists = both.same(processor, stateVarName="seen", **options)
+    assert ("list_element" in lists[0]) == flatten
+    maps = both.same(processor, stateVarName="bySign", **options)
+    assert ("user_map_key" in maps[0]) == flatten
+
+
+def test_timers(both: Both, processor: str) -> None:
+    for batch in range(BATCHES):
+        both.same(processor, operatorId=1, readRegisteredTimers=True, batchId=batch)
+    assert both.same(processor, operatorId=1, readRegisteredTimers=True)
+
+
+@pytest.mark.parametrize("variable", ["total", "seen", "bySign"])
+def test_changes_of_state_variables(both: Both, processor: str, variable: str) -> None:
+    lists = variable == "seen"
+    rows = same_changes(both, processor, lists=lists, operatorId=1, stateVarName=variable)
+    assert ("append" in {row["change_type"] for row in rows}) == lists
+
+
+def test_an_initial_state(both: Both, started: str) -> None:
+    for batch in range(BATCHES):
+        assert both.same(started, stateVarName="total", batchId=batch)
+    same_changes(both, started, stateVarName="total")
+
+
+def test_the_metadata(both: Both, aggregation: str, processor: str) -> None:
+    for name in (aggregation, processor):
+        assert both.metadata(name, REDIS) == both.metadata(name, ROCKSDB)
