@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -24,6 +25,9 @@ JOIN_STORES = [
     for side in ("left", "right")
     for store in ("keyToNumValues", "keyWithIndexToValue")
 ]
+
+# From 4.3 on Spark itself goes back to format 2 where the provider is not RocksDB's.
+JOIN_FORMATS = [2, 3] if pyspark.__version__.startswith("4.2") else [2]
 BATCHES = 4
 Build = Callable[[Sequence[DataFrame]], DataFrame]
 Options = dict[str, Any]
@@ -227,7 +231,7 @@ def test_a_second_operator(both: Both, processor: str) -> None:
     assert both.same(processor, operatorId=0)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", JOIN_FORMATS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
     name = join(both, version)
@@ -236,7 +240,7 @@ def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
     assert both.same(name, joinSide=side)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", JOIN_FORMATS)
 @pytest.mark.parametrize("store", JOIN_STORES)
 def test_a_store_of_a_join(both: Both, version: int, store: str) -> None:
     name = join(both, version)
