@@ -164,8 +164,15 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
         valueSchema,
         spec,
         multiValue = false,
-        internal = false)
-    val ours = new RowCodec(family, keySchema, valueSchema, spec, useColumnFamilies = false)
+        internal = false,
+        RowEncoding.Plain)
+    val ours = new RowCodec(
+      family,
+      keySchema,
+      valueSchema,
+      spec,
+      useColumnFamilies = false,
+      RowEncoding.Plain)
     val spark = new UnsafeRowDataEncoder(spec, valueSchema)
     val keyLength = ours.encodeKey(key("abc", 7))
     assert(ours.key.slice(2, keyLength).toSeq == spark.encodeKey(key("abc", 7)).toSeq)

@@ -10,8 +10,7 @@ import org.redisstate.core.local.Slice
 import org.redisstate.core.store.{Change, ChangeIterator, OpenVersion}
 
 /** What Spark's state reader asks a provider beyond versions: `snapshotStartBatchId` and `readChangeFeed`. */
-private[redisstate] trait FineGrainedReplay extends StateStoreProvider
-    with SupportsFineGrainedReplay {
+private[redisstate] trait VersionReplay extends StateStoreProvider {
 
   /** Opens a version, named by its id where Spark gave one. */
   protected def openVersion(version: Long, checkpointId: Option[String]): OpenVersion
@@ -21,41 +20,21 @@ private[redisstate] trait FineGrainedReplay extends StateStoreProvider
    * Any kept version may be the first: Redis makes a version of immutable segments, and a snapshot that maintenance added is one of
    * them. So the first version is only looked for.
    */
-  override def replayStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      readOnly: Boolean,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): StateStore = {
-    checkStart(snapshotVersion, endVersion, snapshotVersionStateStoreCkptId)
-    getStore(endVersion, endVersionStateStoreCkptId)
-  }
-
-  override def replayReadStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
-    checkStart(snapshotVersion, endVersion, snapshotVersionStateStoreCkptId)
-    getReadStore(endVersion, endVersionStateStoreCkptId)
-  }
-
-  override def getStateStoreChangeDataReader(
-      startVersion: Long,
-      endVersion: Long,
-      colFamilyNameOpt: Option[String],
-      endVersionStateStoreCkptId: Option[String])
-      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
-    val family = colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
-    def idOf(version: Long) = if (version == endVersion) endVersionStateStoreCkptId else None
-    new ChangeFeed(startVersion to endVersion, family, v => changesOf(family, v, idOf(v)))
-  }
-
-  private def checkStart(start: Long, end: Long, checkpointId: Option[String]): Unit = {
+  protected def checkStart(start: Long, end: Long, checkpointId: Option[String]): Unit = {
     if (start < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(start)
     if (end < start) throw QueryExecutionErrors.unexpectedStateStoreVersion(end)
     openVersion(start, checkpointId)
     ()
+  }
+
+  protected def changes(
+      start: Long,
+      end: Long,
+      family: Option[String],
+      endId: Option[String]): ChangeFeed = {
+    val name = family.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
+    def idOf(version: Long) = if (version == end) endId else None
+    new ChangeFeed(start to end, name, v => changesOf(name, v, idOf(v)))
   }
 
   /** None where a version has no such family yet. */
