@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ StatefulFunction = Callable[
     [tuple[str], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]
 ]
 EVENTS = "k string, v long, ts timestamp"
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _BATCHES = 4
 _UNKNOWN_3 = ("Valid versions are", "it has join state formats 1 and 2 only")
 _UNKNOWN_4 = ("Valid versions are", "it has no join state format 4")
@@ -113,19 +115,24 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
 @pytest.mark.parametrize(
     "state_format", [pytest.param("3", marks=FORMAT_3), pytest.param("4", marks=FORMAT_4)]
 )
-@pytest.mark.compatibility("stream-stream join", "{how}, state format {state_format}")
+@pytest.mark.compatibility(
+    "stream-stream join", "{how}, state format {state_format} asked for (4.3 takes 2, see below)"
+)
 def test_stream_stream_join_with_column_families(
     streams: Streams, spark: SparkSession, state_format: str, how: str
 ) -> None:
     def build(inputs: list[DataFrame]) -> DataFrame:
         return joined(inputs, how)
 
-    conf = "spark.sql.streaming.join.stateFormatVersion"
-    spark.conf.set(conf, state_format)
+    spark.conf.set(JOIN_FORMAT, state_format)
     try:
         streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append", oracle=ROCKSDB)
     finally:
-        spark.conf.unset(conf)
+        spark.conf.unset(JOIN_FORMAT)
+    header = (streams.checkpoint("RedisStateStoreProvider") / "offsets" / "0").read_text()
+    taken = json.loads(header.splitlines()[1])["conf"][JOIN_FORMAT]
+    # docs/compatibility.md, "What Spark ties to RocksDB"
+    assert taken == ("2" if spark.version >= "4.3" else state_format)
 
 
 @pytest.mark.compatibility("session windows", "append mode")
