@@ -79,6 +79,7 @@ def message_of(error: redis.RedisError) -> str:
 
 _WORDS: dict[type[redis.RedisError], str] = {
     redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.ExecAbortError: "EXECABORT",
     redis.exceptions.NoScriptError: "NOSCRIPT",
     redis.exceptions.ReadOnlyError: "READONLY",
     redis.exceptions.NoPermissionError: "NOPERM",

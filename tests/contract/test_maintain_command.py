@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from redis_state import config, keys
+from redis_state import acl, config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
@@ -230,7 +230,7 @@ def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None
     assert f"{service.ORPHANS_EVERY_S / 3600:.0f} h" in page
 
 
-def test_the_rights_that_the_page_names_are_enough(
+def test_the_rights_of_a_maintainer_are_enough(
     redis_server: RedisServer,
     raw: redis.Redis,
     tmp_path: Path,
@@ -238,10 +238,8 @@ def test_the_rights_that_the_page_names_are_enough(
 ) -> None:
     planted = grown(raw)
     raw.pexpire(keys.segment(planted.id(0), f"d:9:{uid(9)}"), 60_000)
-    section = PAGE.read_text("utf-8").split("## Rights")[1]
-    rights = section.split("```text")[1].split("```")[0].split()
-    allowed = [f"+{right}" for right in rights]
-    raw.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~{rs*", *allowed)
+    allowed = acl.rules(acl.Role.MAINTAINER, version="7.0")
+    raw.execute_command("ACL", "SETUSER", "worker", *allowed, ">secret")
     password = tmp_path / "password"
     password.write_text("secret")
     user = ["--username", "worker", "--password-file", str(password)]

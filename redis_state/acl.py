@@ -1,0 +1,80 @@
+"""What a server has to allow: the least rights of each way in, as rules of Redis ACLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+from redis_state.errors import ConfigError
+from redis_state.keys import tenant_of
+
+OLDEST = (6, 2)
+"""Before, ACLs have no rules for channels, and redis-state does not run."""
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?")
+
+_READ = ("hget", "hmget", "hgetall", "hexists", "hlen")
+_SCRIPTS = ("eval", "evalsha")
+_CONNECT = ("select", "role", "asking")
+_WRITE = ("hset", "hdel", "pexpire", "persist", "unlink", "time")
+_INSTANCES = ("get", "set", "mget", "exists")
+_JOB = ("info", "hsetnx", "multi", "exec")
+_SPARK = ("ping", "hrandfield", "pttl")
+_MAINTAIN = ("hkeys", "pttl", "scan", "dbsize")
+_SUBCOMMANDS = ("cluster|slots",)
+
+
+class Role(str, Enum):
+    """A way in.
+
+    Attributes:
+        JOB: A Spark job or a Python store, with the maintenance and the coordinator inside it.
+        READER: Live reads; scripts run, but can change nothing.
+        MAINTAINER: `redis-state maintain` and `redis-state purge`.
+    """
+
+    JOB = "job"
+    READER = "reader"
+    MAINTAINER = "maintainer"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_COMMANDS: dict[Role, tuple[str, ...]] = {
+    Role.JOB: _READ + _SCRIPTS + _CONNECT + _WRITE + _INSTANCES + _JOB + _SPARK,
+    Role.READER: _READ + _SCRIPTS + _CONNECT,
+    Role.MAINTAINER: _READ + _SCRIPTS + _CONNECT + _WRITE + _INSTANCES + _MAINTAIN,
+}
+
+
+def commands(role: Role) -> tuple[str, ...]:
+    """The commands that a role needs, in the form of ACL rules without their sign."""
+    return tuple(sorted(_COMMANDS[role] + _SUBCOMMANDS))
+
+
+def rules(role: Role, *, version: str, key_prefix: str | None = None) -> list[str]:
+    """Rules for `ACL SETUSER`, which begin with nothing allowed; no password is among them.
+
+    Args:
+        version: Of the server, such as ``7.2``.
+        key_prefix: The option `keyPrefix`; tenants with different ones cannot touch each other.
+
+    Raises:
+        ConfigError: The version is none, or too old.
+    """
+    _check(version)
+    pattern = f"~{{{tenant_of(key_prefix)}rs*"
+    allowed: Iterable[str] = (f"+{command}" for command in commands(role))
+    return ["reset", "on", pattern, "resetchannels", "-@all", *allowed]
+
+
+def _check(version: str) -> None:
+    found = _VERSION.fullmatch(version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        raise ConfigError(
+            "writing ACL rules",
+            found=f"'{version}' is no version of a server that redis-state runs on",
+            advice="Give the one that INFO server says, such as 7.2; 6.2 is the oldest.",
+        )

@@ -1,0 +1,76 @@
+"""`redis-state acl`: the least rights of a job, a reader or a maintainer."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis_state.acl import Role, rules
+from redis_state.config import option_named, parse
+from redis_state.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "acl",
+        help="print the ACL rules of a user for Redis",
+        description="Print one ACL SETUSER command with the least rights that a job needs, for "
+        "redis-cli. Without --password-file the user has no password yet and cannot log in.",
+    )
+    parser.add_argument("--version", required=True, help="of the server, such as 7.2")
+    role = parser.add_mutually_exclusive_group()
+    role.add_argument("--reader", action="store_true", help="for live reads: changes nothing")
+    role.add_argument(
+        "--maintainer", action="store_true", help="for redis-state maintain and purge"
+    )
+    parser.add_argument("--user", default="redis-state", help="default: redis-state")
+    parser.add_argument("--key-prefix", metavar="PREFIX", help="as the option keyPrefix")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="sets its password, printed as a SHA-256 only"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the command."""
+    role = Role.READER if arguments.reader else Role.JOB
+    role = Role.MAINTAINER if arguments.maintainer else role
+    prefix = _checked_prefix(arguments.key_prefix)
+    words = ["ACL", "SETUSER", _checked_user(arguments.user)]
+    words += rules(role, version=arguments.version, key_prefix=prefix)
+    if arguments.password_file is not None:
+        words.append(f"#{_sha256_of(arguments.password_file)}")
+    print(shlex.join(words))
+    return 0
+
+
+def _checked_prefix(prefix: str | None) -> str | None:
+    if prefix is None:
+        return None
+    option = option_named("keyPrefix")
+    return parse({"url": "redis://localhost", option.name: prefix}).key_prefix
+
+
+def _checked_user(user: str) -> str:
+    if not user or any(character.isspace() or character == "\0" for character in user):
+        raise ConfigError(
+            "writing ACL rules",
+            found="a user's name is empty or has blanks",
+            advice="Give a name without them.",
+        )
+    return user
+
+
+def _sha256_of(path: str) -> str:
+    # The option passwordFile reads a file the same way.
+    password = parse({"url": "redis://localhost", "passwordFile": path}).read_password()
+    if password is None:
+        raise ConfigError("reading --password-file", found=f"{Path(path).name} holds no password")
+    return hashlib.sha256(password.encode()).hexdigest()

@@ -1,0 +1,220 @@
+"""The rights that `redis-state acl` prints: enough for each role, and none of them too many."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from redis_state import acl, config, keys
+from redis_state.acl import Role
+from redis_state.backend.client import Client
+from redis_state.backend.purge import purge
+from redis_state.cli.main import main
+from redis_state.config import Config
+from redis_state.coordinator import StateStoreCoordinator
+from redis_state.errors import ConfigError, ConflictError, Kind, RedisStateError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.maintain.orphans import sweep_orphans
+from redis_state.maintain.partition import maintain_partition
+from redis_state.maintain.report import Policy
+from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.provider import StateStoreProvider
+from redis_state.reader.reader import Reader
+from tests.support.redis_server import RedisServer
+
+USER, PASSWORD = "worker", "rights-secret"
+CHECKPOINT = "orders"
+VERSION = "7.2"
+
+# What one server without Spark has no use for, and where it is needed.
+NEEDED_ELSEWHERE = {
+    "asking": "Cluster",
+    "cluster|slots": "Cluster",
+    "role": "Sentinel",
+    "hrandfield": "Spark",
+    "ping": "Spark",
+    "pttl": "Spark",
+}
+# Without these a job goes on: servers are not checked, and who serves what is not told.
+ONLY_WARNED = ("info", "set", "get")
+
+
+def allow(server: RedisServer, *rules: str) -> None:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", USER, *rules, f">{PASSWORD}")
+
+
+def of_user(server: RedisServer, **options: str) -> Config:
+    # A database other than 0, so that SELECT is needed.
+    url = server.url.removesuffix("/0") + "/1"
+    return config.parse(
+        {"url": url, "username": USER, "password": PASSWORD, "deadline": "2s", **options}
+    )
+
+
+def work_as_job(wanted: Config) -> None:
+    """What a job does: register, write, abort, read, maintain, tell who serves it."""
+    client = Client(wanted)
+    tenant = keys.tenant_of(wanted.key_prefix)
+    try:
+        gen = checkpoint_gen(client, CHECKPOINT, tenant=tenant, create=True)
+        assert gen is not None
+        run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
+        id_ = StateStoreProviderId(StateStoreId(CHECKPOINT, 0, 0), run.run_id)
+        provider = StateStoreProvider(id_, config=wanted, client=client, run=run)
+        first = provider.latest() or 0
+        for version in range(first, first + 6):
+            store = provider.get_store(version)
+            store.put("k", version)
+            store.commit()
+            provider.do_maintenance()
+        # Nothing is cached here: the snapshot and the deltas are read.
+        cold = StateStoreProvider(id_, config=wanted, client=client)
+        assert cold.get_read_store(first + 6).get("k") == first + 5
+        # An attempt that comes too late is refused, and its blocks are dropped.
+        late = provider.get_store(first + 6)
+        late.put("k", 0)
+        provider.get_store(first + 6).commit()
+        provider.get_store(first + 7)
+        with suppress(ConflictError):
+            late.commit()
+        coordinator = StateStoreCoordinator(client, tenant=tenant, threaded=False)
+        reference = coordinator.reference(CHECKPOINT)
+        reference.report_active_instance(id_, "localhost", "1")
+        coordinator.heartbeat.tick()
+        reference.get_location(id_)
+        reference.withdraw_instance(id_)
+        coordinator.heartbeat.tick()
+    finally:
+        client.close()
+
+
+def work_as_reader(wanted: Config) -> None:
+    id_ = StateStoreProviderId(StateStoreId(CHECKPOINT, 0, 0), uuid.uuid4().hex)
+    provider = StateStoreProvider(id_, config=wanted)
+    try:
+        latest = provider.latest()
+        assert latest is not None
+        assert provider.get_read_store(latest).get("k") is not None
+    finally:
+        provider.close()
+    with Reader(wanted) as reader:
+        assert [query.name for query in reader.queries()] == [CHECKPOINT]
+
+
+def work_as_maintainer(wanted: Config) -> None:
+    client = Client(wanted)
+    try:
+        tenant = keys.tenant_of(wanted.key_prefix)
+        gen = checkpoint_gen(client, CHECKPOINT, tenant=tenant)
+        assert gen is not None
+        id_ = StateStoreId(CHECKPOINT, 0, 0).partition(gen, tenant=tenant)
+        report = maintain_partition(client, id_, None, Policy("w", deep=True), name=CHECKPOINT)
+        assert (report.partitions, report.problems) == (1, [])
+        sweep_orphans(client, tenant=tenant)
+        assert purge(client, gen, tenant=tenant, dry_run=False).keys > 0
+    finally:
+        client.close()
+
+
+WORK: dict[Role, Callable[[Config], None]] = {
+    Role.JOB: work_as_job,
+    Role.READER: work_as_reader,
+    Role.MAINTAINER: work_as_maintainer,
+}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_everything_works_with_the_rights_of_its_role(
+    redis_server: RedisServer, role: Role
+) -> None:
+    allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
+    work_as_job(of_user(redis_server))
+    allow(redis_server, *acl.rules(role, version=VERSION))
+    WORK[role](of_user(redis_server))
+    with redis_server.client() as client:
+        assert client.execute_command("ACL", "LOG") == []
+
+
+def failure_of(work: Callable[[Config], None], wanted: Config) -> RedisStateError | None:
+    try:
+        work(wanted)
+    except RedisStateError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("role", [Role.JOB, Role.READER])
+def test_each_right_is_needed_and_named_when_it_is_missing(
+    redis_server: RedisServer, role: Role, caplog: pytest.LogCaptureFixture
+) -> None:
+    unneeded = set()
+    for command in acl.commands(role):
+        allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
+        work_as_job(of_user(redis_server))
+        with redis_server.client() as client:
+            client.script_flush()
+        allow(redis_server, *acl.rules(role, version=VERSION), f"-{command}")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "redis_state"):
+            error = failure_of(WORK[role], of_user(redis_server))
+        if error is None:
+            unneeded.add(command)
+            assert command not in ONLY_WARNED or f"'{command}'" in caplog.text
+            continue
+        assert error.kind is Kind.PERMISSION, command
+        assert command in str(error).lower()
+        assert PASSWORD not in str(error)
+    assert sorted(unneeded - set(ONLY_WARNED) - set(NEEDED_ELSEWHERE)) == []
+
+
+def test_a_reader_cannot_change_anything(redis_server: RedisServer) -> None:
+    allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
+    work_as_job(of_user(redis_server))
+    allow(redis_server, *acl.rules(Role.READER, version=VERSION))
+    with redis_server.client() as client:
+        client.select(1)
+        before = client.execute_command("DBSIZE")
+    with pytest.raises(RedisStateError) as caught:
+        work_as_job(of_user(redis_server))
+    assert caught.value.kind is Kind.PERMISSION
+    with redis_server.client() as client:
+        client.select(1)
+        assert client.execute_command("DBSIZE") == before
+
+
+def test_tenants_cannot_touch_each_other(redis_server: RedisServer) -> None:
+    allow(redis_server, *acl.rules(Role.JOB, version=VERSION, key_prefix="a"))
+    work_as_job(of_user(redis_server, keyPrefix="a"))
+    for other in ({}, {"keyPrefix": "b"}, {"keyPrefix": "ab"}):
+        with pytest.raises(ConfigError) as caught:
+            work_as_job(of_user(redis_server, **other))
+        assert caught.value.kind is Kind.PERMISSION
+
+
+def test_the_command_prints_what_the_server_takes(
+    redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    arguments = ["acl", "--version", VERSION, "--user", USER, "--password-file", str(file)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert PASSWORD not in printed
+    with redis_server.client() as client:
+        client.execute_command(*shlex.split(printed))
+    work_as_job(of_user(redis_server))
+
+
+@pytest.mark.parametrize("version", ["5.0", "6.0.9", "seven", ""])
+def test_a_version_that_is_none_or_too_old_is_refused(
+    version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["acl", "--version", version]) == 1
+    assert "6.2 is the oldest" in capsys.readouterr().err
