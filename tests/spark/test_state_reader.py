@@ -195,6 +195,7 @@ def same_changes(both: Both, name: str, *, lists: bool = False, **options: Any) 
     return redis
 
 
+@pytest.mark.compatibility("state reader", "batchId, path")
 def test_the_latest_state_and_every_batch(both: Both, aggregation: str) -> None:
     latest = both.same(aggregation)
     assert latest
@@ -209,6 +210,7 @@ def test_a_batch_that_was_not_run(both: Both, aggregation: str) -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.compatibility("state reader", "snapshotStartBatchId, snapshotPartitionId")
 def test_from_a_snapshot(both: Both, aggregation: str, partition: int) -> None:
     whole = both.read(aggregation, ROCKSDB, batchId=3)
     wanted = sorted(str(row) for row in whole if row["partition_id"] == partition)
@@ -217,6 +219,7 @@ def test_from_a_snapshot(both: Both, aggregation: str, partition: int) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, None), (1, 2), (3, 3)])
+@pytest.mark.compatibility("state reader", "readChangeFeed, changeStartBatchId, changeEndBatchId")
 def test_the_change_feed(both: Both, aggregation: str, start: int, end: int | None) -> None:
     options: Options = {} if end is None else {"changeEndBatchId": end}
     rows = same_changes(both, aggregation, changeStartBatchId=start, **options)
@@ -225,6 +228,7 @@ def test_the_change_feed(both: Both, aggregation: str, start: int, end: int | No
     assert (start, end) != (0, None) or "delete" in kinds, "nothing was evicted"
 
 
+@pytest.mark.compatibility("state reader", "operatorId")
 def test_a_second_operator(both: Both, processor: str) -> None:
     operators = {row.split(", ")[0] for row in both.metadata(processor, REDIS)}
     assert len(operators) == 2
@@ -233,6 +237,7 @@ def test_a_second_operator(both: Both, processor: str) -> None:
 
 @pytest.mark.parametrize("version", JOIN_FORMATS)
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.compatibility("state reader", "joinSide, state format {version}")
 def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
     name = join(both, version)
     for batch in range(BATCHES):
@@ -242,12 +247,14 @@ def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
 
 @pytest.mark.parametrize("version", JOIN_FORMATS)
 @pytest.mark.parametrize("store", JOIN_STORES)
+@pytest.mark.compatibility("state reader", "storeName, state format {version}")
 def test_a_store_of_a_join(both: Both, version: int, store: str) -> None:
     name = join(both, version)
     assert both.same(name, storeName=store)
     same_changes(both, name, storeName=store)
 
 
+@pytest.mark.compatibility("state reader", "stateVarName")
 def test_state_variables(both: Both, processor: str) -> None:
     for variable in ("total", "seen", "bySign"):
         options: Options = {"operatorId": 1, "stateVarName": variable}
@@ -257,6 +264,7 @@ def test_state_variables(both: Both, processor: str) -> None:
 
 
 @pytest.mark.parametrize("flatten", [True, False])
+@pytest.mark.compatibility("state reader", "flattenCollectionTypes={flatten}")
 def test_collections(both: Both, processor: str, flatten: bool) -> None:
     options: Options = {"operatorId": 1, "flattenCollectionTypes": flatten}
     lists = both.same(processor, stateVarName="seen", **options)
@@ -265,6 +273,7 @@ def test_collections(both: Both, processor: str, flatten: bool) -> None:
     assert ("user_map_key" in maps[0]) == flatten
 
 
+@pytest.mark.compatibility("state reader", "readRegisteredTimers")
 def test_timers(both: Both, processor: str) -> None:
     for batch in range(BATCHES):
         both.same(processor, operatorId=1, readRegisteredTimers=True, batchId=batch)
@@ -272,18 +281,21 @@ def test_timers(both: Both, processor: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["total", "seen", "bySign"])
+@pytest.mark.compatibility("state reader", "readChangeFeed of a state variable")
 def test_changes_of_state_variables(both: Both, processor: str, variable: str) -> None:
     lists = variable == "seen"
     rows = same_changes(both, processor, lists=lists, operatorId=1, stateVarName=variable)
     assert ("append" in {row["change_type"] for row in rows}) == lists
 
 
+@pytest.mark.compatibility("state reader", "initial state of transformWithState")
 def test_an_initial_state(both: Both, started: str) -> None:
     for batch in range(BATCHES):
         assert both.same(started, stateVarName="total", batchId=batch)
     same_changes(both, started, stateVarName="total")
 
 
+@pytest.mark.compatibility("state reader", "state-metadata")
 def test_the_metadata(both: Both, aggregation: str, processor: str) -> None:
     for name in (aggregation, processor):
         assert both.metadata(name, REDIS) == both.metadata(name, ROCKSDB)

@@ -109,6 +109,7 @@ def _read(streams: Streams, label: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.usefixtures("avro")
+@pytest.mark.compatibility("transformWithStateInPandas", "Avro encoding, evolving schemas")
 def test_fields_are_added_removed_reordered_and_widened(streams: Streams) -> None:
     outputs: list[Output] = []
     states: list[dict[str, list[str]]] = []
