@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from redis_state.cli import acl, conf, get, maintain, options_doc, purge, queries
+from redis_state.cli import acl, conf, doctor, get, maintain, options_doc, purge, queries, rewind
 
 if TYPE_CHECKING:
     # argparse has no public name for this class.
@@ -22,4 +22,14 @@ class Command(Protocol):
         """Add a parser whose default `run` is a `Run`, which returns the exit status."""
 
 
-COMMANDS: tuple[Command, ...] = (conf, acl, queries, get, maintain, purge, options_doc)
+COMMANDS: tuple[Command, ...] = (
+    conf,
+    acl,
+    queries,
+    get,
+    maintain,
+    doctor,
+    rewind,
+    purge,
+    options_doc,
+)

@@ -11,6 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from redis_state.cli.doctor import ILL_STATUS
+from redis_state.cli.main import main
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
 
@@ -107,6 +109,27 @@ def test_restart_from_an_older_batch(job: Job) -> None:
     job.run()
     assert min(job.output) == 3
     job.check()
+
+
+def test_doctor_and_rewind_lead_back_to_what_is_whole(
+    job: Job, use_server: Callable[..., RedisServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = use_server()
+    job.feed(6)
+    job.run()
+    place = ["--url", server.url, "--checkpoint", str(job.streams.checkpoint(NAME))]
+    assert main(["doctor", *place]) == 0
+    with server.client() as client:
+        (newest, *_) = [name for name in client.keys("*") if b"}:d:6:" in name]
+        client.unlink(newest)
+    assert main(["doctor", *place]) == ILL_STATUS
+    assert "--to-batch 4 " in capsys.readouterr().out
+    assert main(["rewind", *place, "--to-batch", "4", "--yes"]) == 0
+    job.output.clear()
+    job.run()
+    assert sorted(job.output) == [5]
+    job.check()
+    assert main(["doctor", *place]) == 0
 
 
 def test_deleted_checkpoint_starts_anew(job: Job) -> None:

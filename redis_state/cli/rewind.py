@@ -1,0 +1,65 @@
+"""`redis-state rewind`: go back to an older batch of a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.marker import gen_of, local_path
+from redis_state.doctor import diagnose
+from redis_state.errors import Kind, StateError
+from redis_state.rewind import newest_commit, plan_rewind
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "rewind",
+        help="take the newest batches out of a checkpoint's logs",
+        description="Make an older batch the newest one of a stopped query's checkpoint. Newer "
+        "entries of its logs are moved into a folder beside them; the query runs those batches "
+        "again. Without --yes it is only said what would be moved. Redis is not changed: the next "
+        "run of the query leaves the abandoned versions behind.",
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="PATH", help="in the local file system"
+    )
+    parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, check that Redis can serve it, and move."""
+    config = config_of(arguments)
+    gen, path = gen_of(arguments.checkpoint), local_path(arguments.checkpoint)
+    plan = plan_rewind(path, arguments.to_batch)
+    with closing(Client(config)) as client:
+        found = diagnose(client, gen, tenant=keys.tenant_of(config.key_prefix))
+    if arguments.to_batch + 1 not in found.common:
+        newest = found.newest_batch(at_most=newest_commit(path))
+        raise StateError(
+            f"rewinding to batch {arguments.to_batch}",
+            kind=Kind.STATE_LOST,
+            found="not all partitions have the state behind it",
+            advice="No batch can be served: start with a new checkpoint."
+            if newest is None
+            else f"The newest that all of them serve is batch {newest}.",
+            where=str(path),
+        )
+    for name in plan.files:
+        print(f"{name} -> {plan.folder}/{name}")
+    if arguments.yes:
+        plan.carry_out()
+        print(f"batch {plan.to_batch} is the newest now; {len(plan.files)} files were moved")
+    else:
+        print(f"{len(plan.files)} files would be moved; stop the query, then add --yes")
+    return 0

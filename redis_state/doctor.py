@@ -1,0 +1,147 @@
+"""Which batches of a checkpoint Redis can serve, partition by partition; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import PartitionId
+from redis_state.maintain.checkpoint import find_partitions
+from redis_state.reader.registry import parse_operators
+
+_WHAT = "looking at a partition"
+_SEGMENTS_AT_ONCE = 256
+
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """What Redis holds of one partition.
+
+    Attributes:
+        latest: The newest version on the living timeline; 0 if there is none.
+        opened: The newest version that a task of the last run opened.
+        floor: Retention keeps nothing below it.
+        loadable: Versions on the living timeline that load, 0 among them.
+        broken: Segments that are not whole, as the manifest names them.
+        problem: Why nothing can be said; empty if something can.
+    """
+
+    id: PartitionId
+    latest: int = 0
+    opened: int = 0
+    floor: int = 0
+    loadable: frozenset[int] = frozenset({0})
+    broken: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What Redis holds of a checkpoint."""
+
+    partitions: tuple[PartitionHealth, ...]
+
+    @property
+    def common(self) -> frozenset[int]:
+        """Versions that every partition of every store can serve."""
+        if not self.partitions:
+            return frozenset()
+        return frozenset.intersection(*(one.loadable for one in self.partitions))
+
+    def newest_batch(self, *, at_most: int | None = None) -> int | None:
+        """The newest batch after which the query can go on; ``None`` if it has to start anew.
+
+        Version *v* is the state behind batch *v - 1*.
+
+        Args:
+            at_most: The newest batch of the checkpoint's commit log, if it is known.
+        """
+        fitting = [v - 1 for v in self.common if v > 0 and (at_most is None or v - 1 <= at_most)]
+        return max(fitting, default=None)
+
+
+def diagnose(
+    client: Client, gen: str, *, tenant: str = "", progress: Progress = _silent
+) -> Diagnosis:
+    """Look at every partition of a checkpoint.
+
+    Raises:
+        FormatError: The description of the query is damaged.
+        UnavailableError: The server gives no answer.
+    """
+    (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
+    operators = parse_operators(raw)
+    ids = [id_ for one in operators.values() for id_ in find_partitions(client, gen, one, tenant)]
+    found = []
+    for number, id_ in enumerate(ids, 1):
+        found.append(_partition(client, id_))
+        progress("looking at partitions", number, len(ids))
+    return Diagnosis(tuple(found))
+
+
+def _partition(client: Client, id_: PartitionId) -> PartitionHealth:
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    if not raw:
+        return PartitionHealth(id_, problem="it has no manifest")
+    try:
+        fields = {name.decode("ascii"): value.decode("ascii") for name, value in raw.items()}
+        segments = [
+            parse_segment(name, value) for name, value in fields.items() if name[:2] in ("d:", "s:")
+        ]
+        numbers = [int(fields.get(name, "0")) for name in ("l", "o", "w")]
+    except (FormatError, ValueError) as error:
+        return PartitionHealth(
+            id_, loadable=frozenset(), problem=f"its manifest is damaged: {error}"
+        )
+    broken = _broken(client, id_, segments)
+    loadable = _loadable(segments, numbers[0], fields.get("lu", "-"), broken)
+    names = tuple(sorted(segment.ident for segment in broken))
+    return PartitionHealth(id_, numbers[0], numbers[1], numbers[2], loadable, names)
+
+
+def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> set[Segment]:
+    """Segments that have not all their blocks."""
+    with_key = [segment for segment in segments if segment.entry.blocks]
+    broken = set()
+    for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
+        chunk = with_key[start : start + _SEGMENTS_AT_ONCE]
+        commands: list[Command] = [("HLEN", keys.segment(id_, one.ident)) for one in chunk]
+        for segment, blocks in zip(chunk, client.call(_WHAT, commands), strict=True):
+            if blocks != segment.entry.blocks:
+                broken.add(segment)
+    return broken
+
+
+def _loadable(
+    segments: Sequence[Segment], latest: int, uid: str, broken: set[Segment]
+) -> frozenset[int]:
+    """Versions of the timeline that ends at (latest, uid) and whose segments are whole."""
+    by_field: Mapping[str, Segment] = {segment.field: segment for segment in segments}
+    timeline: list[tuple[Segment | None, Segment | None]] = []
+    version = latest
+    while version > 0:
+        delta = by_field.get(f"d:{version}:{uid}")
+        timeline.append((delta, by_field.get(f"s:{version}:{uid}")))
+        if delta is None:
+            break
+        version, uid = version - 1, delta.entry.ref
+    loads = version == 0
+    found = {0}
+    for at, (delta, snapshot) in enumerate(reversed(timeline), latest - len(timeline) + 1):
+        whole = delta is not None and delta not in broken
+        loads = whole and (loads or (delta is not None and delta.alone))
+        loads = loads or (snapshot is not None and snapshot not in broken)
+        if loads:
+            found.add(at)
+    return frozenset(found)
