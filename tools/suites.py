@@ -72,7 +72,7 @@ SUITES: tuple[Suite, ...] = (
         spark_jars=".venv/pyspark-jars",
     ),
     Pytest("interop", "tests/interop", limit_s=600),
-    Pytest("spark", "tests/spark", limit_s=1500),
+    Pytest("spark", "tests/spark", limit_s=1800, options=("--compatibility-check",)),
     Pytest("faults", "tests/faults", limit_s=1500),
     Pytest("containers", "tests/containers", limit_s=900),
 )
