@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from redis_state import config as options
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
@@ -377,9 +378,14 @@ class Schedule:
             for name in self._keyspace.names()
             if b"}:" in name and name[-2:] not in (b":q", b":n")
         ]
+        manifest = keys.meta(self._partition)
+        there = self._keyspace.holds(manifest)
         if self._keyspace.remove_one(names):
             self._counters["destroyed"] += 1
             self._timeline.destroyed = True
+            # Without a manifest any attempt at version 0 makes it anew, which format 1 cannot tell
+            # from the lost one (docs/reliability.md, "What is not promised").
+            self._timeline.forked |= there and not self._keyspace.holds(manifest)
 
     def _fail_over(self, copy: Copy) -> None:
         self._counters["fail-overs"] += 1

@@ -42,7 +42,8 @@ class Timeline:
         owners: The run in which the driver logged each version.
         logged: The newest version that the driver counts on.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
-        forked: Whether a server went back in time, after which format v1 cannot tell timelines.
+        forked: Whether a server went back in time or lost the manifest: format 1 cannot tell one
+            timeline from another then.
     """
 
     run: Run
