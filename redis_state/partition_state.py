@@ -195,7 +195,8 @@ class PartitionState:
             keys, rows = changes.in_order(), changes.rows
             removed = list(rows.values()).count(None)
             put = len(keys) - removed
-            live = local.live - local.count(keys) + put
+            # In the order of the changes, which is often that of the version below: it stays near.
+            live = local.live - local.count(list(rows)) + put
             version = local.pin.version + 1
             # Where every key has a new value nobody needs what is below, to read or to keep it.
             complete = version > 1 and 0 < live == put and not changes.appended

@@ -113,7 +113,7 @@ def _payloads(
     """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
     for start in range(0, len(keys), ROWS_A_BUCKET):
         part = keys[start : start + ROWS_A_BUCKET]
-        values: list[Any] = [rows[key] for key in part]
+        values: list[Any] = list(map(rows.__getitem__, part))
         if appended:
             values = _ends(part, values, appended)
         payload = _packed(part, values)
