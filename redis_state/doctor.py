@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -11,17 +11,11 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.checkpoint import find_partitions
+from redis_state.maintain.checkpoint import Progress, find_partitions, silent
 from redis_state.reader.registry import parse_operators
 
 _WHAT = "looking at a partition"
 _SEGMENTS_AT_ONCE = 256
-
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,7 @@ class Diagnosis:
 
 
 def diagnose(
-    client: Client, gen: str, *, tenant: str = "", progress: Progress = _silent
+    client: Client, gen: str, *, tenant: str = "", progress: Progress = silent
 ) -> Diagnosis:
     """Look at every partition of a checkpoint.
 

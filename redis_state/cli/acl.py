@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redis_state.acl import Role, rules
-from redis_state.config import option_named, parse
+from redis_state.config import parse
 from redis_state.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _checked_prefix(prefix: str | None) -> str | None:
     if prefix is None:
         return None
-    option = option_named("keyPrefix")
-    return parse({"url": "redis://localhost", option.name: prefix}).key_prefix
+    return parse({"url": "redis://localhost", "keyPrefix": prefix}).key_prefix
 
 
 def _checked_user(user: str) -> str:

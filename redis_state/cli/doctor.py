@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.cli.marker import gen_of, local_path
 from redis_state.doctor import Diagnosis, PartitionHealth, diagnose
 from redis_state.rewind import newest_commit
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
-
-ILL_STATUS = 4
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -28,8 +27,8 @@ def add_to(subparsers: Subparsers) -> None:
         help="say what Redis holds of a checkpoint and how the query can go on",
         description="Look at every partition of a checkpoint, change nothing, and name the newest "
         "batch that all of them can serve and the steps to go on from there.",
-        epilog=f"Exit status: 0 the query can go on, 1 an error, {ILL_STATUS} something is to be "
-        "done first.",
+        epilog=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something is "
+        "to be done first.",
     )
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH", help="in the local file system"
@@ -89,7 +88,7 @@ def _ranges(versions: frozenset[int]) -> str:
 def advice(found: Diagnosis, committed: int | None, checkpoint: str) -> tuple[str, int]:
     """What to do, and the exit status."""
     if not found.partitions:
-        return "Redis has no stateful operator of this checkpoint.", ILL_STATUS
+        return "Redis has no stateful operator of this checkpoint.", PROBLEMS_STATUS
     if committed is None:
         return "Spark has committed no batch: the query begins at batch 0.", 0
     newest = found.newest_batch(at_most=committed)
@@ -99,7 +98,7 @@ def advice(found: Diagnosis, committed: int | None, checkpoint: str) -> tuple[st
         return (
             "No batch is served by all partitions. Restore the Redis that held them, or start "
             "with a new checkpoint.",
-            ILL_STATUS,
+            PROBLEMS_STATUS,
         )
     return (
         f"The commit log ends with batch {committed}; batch {newest} is the newest that all "
@@ -107,5 +106,5 @@ def advice(found: Diagnosis, committed: int | None, checkpoint: str) -> tuple[st
         "  1. stop the query;\n"
         f"  2. redis-state rewind --checkpoint {checkpoint} --to-batch {newest} --url … --yes\n"
         "  3. start the query: it runs the later batches again, and the sink gets them twice.",
-        ILL_STATUS,
+        PROBLEMS_STATUS,
     )

@@ -20,8 +20,8 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""
 
 
 def _go_on() -> bool:
@@ -35,7 +35,7 @@ def maintain_checkpoint(
     policy: Policy,
     tenant: str = "",
     name: str = "",
-    progress: Progress = _silent,
+    progress: Progress = silent,
     stopped: Callable[[], bool] = _go_on,
 ) -> Report:
     """Do what is due in each partition of a checkpoint.

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from redis_state import keys
-from redis_state.cli.doctor import ILL_STATUS
 from redis_state.cli.main import main
+from redis_state.cli.maintain import PROBLEMS_STATUS
 from tests.contract.planting import GEN, Planted, uid
 from tests.support.redis_server import RedisServer
 
@@ -75,7 +75,7 @@ def test_a_lost_version_names_the_way_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lose(planted, 4)
-    assert run("doctor", redis_server, checkpoint) == ILL_STATUS
+    assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert f"versions 1 to 3; newest 5, opened 5; not whole: d:4:{uid(4)}" in told
     assert "batch 2 is the newest that all partitions serve" in told
@@ -129,12 +129,12 @@ def test_nothing_left(
 ) -> None:
     for partition in range(planted.partitions):
         planted.client.unlink(keys.meta(planted.id(partition)))
-    assert run("doctor", redis_server, checkpoint) == ILL_STATUS
+    assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert "it has no manifest" in told
     assert "No batch is served by all partitions" in told
     planted.client.flushdb()
-    assert run("doctor", redis_server, checkpoint) == ILL_STATUS
+    assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     assert "Redis has no stateful operator of this checkpoint" in capsys.readouterr().out
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     planted.client.hset(keys.meta(planted.id(0)), f"d:3:{uid(3)}", "no entry")
-    assert run("doctor", redis_server, checkpoint) == ILL_STATUS
+    assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     assert "partition 0: its manifest is damaged" in capsys.readouterr().out
     assert run("doctor", redis_server, tmp_path) == 1
     assert "MARKER_MISSING" in capsys.readouterr().err

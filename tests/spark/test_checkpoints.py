@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from redis_state.cli.doctor import ILL_STATUS
 from redis_state.cli.main import main
+from redis_state.cli.maintain import PROBLEMS_STATUS
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
 
@@ -122,7 +122,7 @@ def test_doctor_and_rewind_lead_back_to_what_is_whole(
     with server.client() as client:
         (newest, *_) = [name for name in client.keys("*") if b"}:d:6:" in name]
         client.unlink(newest)
-    assert main(["doctor", *place]) == ILL_STATUS
+    assert main(["doctor", *place]) == PROBLEMS_STATUS
     assert "--to-batch 4 " in capsys.readouterr().out
     assert main(["rewind", *place, "--to-batch", "4", "--yes"]) == 0
     job.output.clear()

@@ -206,7 +206,7 @@ class Schedule:
             # The data is gone; after a few tries at older versions the user starts anew.
             self._restart(back=self._random.choice([1, 2, self._timeline.logged]))
         elif kind == "FENCED" and (self._timeline.destroyed or not run.by_driver):
-            self._timeline.restart(self._new_run(by_driver=True), 0)
+            self._restart_by_driver()
 
     # ---- who acts --------------------------------------------------------------------------
 
@@ -274,11 +274,7 @@ class Schedule:
         )
 
         def body() -> None:
-            id_ = StateStoreProviderId(StateStoreId(_NAME, 0, 0), uuid.uuid4().hex)
-            provider = StateStoreProvider(
-                id_, config=self._config, lists=True, client=self._client()
-            )
-            store = provider.get_read_store(version)
+            store = self._stranger().get_read_store(version)
             assert isinstance(store, PartitionReadStore)
             self._compare(task, store)
 
@@ -338,6 +334,11 @@ class Schedule:
             )
             self._providers[executor, run.run_id] = known
         return known
+
+    def _stranger(self) -> StateStoreProvider:
+        """Of a run that nobody knows, with nothing cached."""
+        id_ = StateStoreProviderId(StateStoreId(_NAME, 0, 0), uuid.uuid4().hex)
+        return StateStoreProvider(id_, config=self._config, lists=True, client=self._client())
 
     def _client(self) -> Client:
         return Client(self._config, clock=StepClock(), connect=self._network.connect)
@@ -439,10 +440,8 @@ class Schedule:
                 self._read_back_one(version)
 
     def _read_back_one(self, version: int) -> None:
-        id_ = StateStoreProviderId(StateStoreId(_NAME, 0, 0), uuid.uuid4().hex)
-        provider = StateStoreProvider(id_, config=self._config, lists=True, client=self._client())
         try:
-            store = provider.get_read_store(version)
+            store = self._stranger().get_read_store(version)
         except RedisStateError as error:
             if not self._timeline.destroyed:
                 self._counters["false lost"] += 1
