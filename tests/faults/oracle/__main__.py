@@ -71,7 +71,7 @@ def _run_mutants() -> list[Verdict]:
     found = []
     with _progress("mutants") as bar:
         task = bar.add_task("mutants", total=len(MUTANTS))
-        for verdict in mutants():
+        for verdict in mutants([mutant.name for mutant in MUTANTS]):
             found.append(verdict)
             bar.advance(task)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -80,9 +80,8 @@ def schedules(seeds: Iterable[int], tell: Callable[[int], None] = lambda _n: Non
     return result
 
 
-def mutants(seeds: int = MUTANT_SEEDS) -> Iterator[Verdict]:
-    """Run schedules on each mutant until one breaks a rule."""
-    names = [mutant.name for mutant in MUTANTS]
+def mutants(names: Sequence[str], seeds: int = MUTANT_SEEDS) -> Iterator[Verdict]:
+    """Run schedules on each of these mutants until one breaks a rule."""
     with _pool() as pool:
         yield from pool.map(_one_mutant, names, [seeds] * len(names))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import redis
+from greenlet import greenlet  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
@@ -26,13 +27,15 @@ class Killed(BaseException):
     """The actor was killed: nothing of it happens any more."""
 
 
-class HangError(Exception):
+class HangError(BaseException):
     """An actor neither talks to the server nor ends."""
 
 
 @dataclass(eq=False)
 class Actor:
-    """Code on a thread of its own that stops before each exchange.
+    """Code on a stack of its own that stops before each exchange.
+
+    A greenlet is that without a thread: a turn costs a jump and no hand-over between two threads.
 
     Attributes:
         name: What problems call it.
@@ -49,9 +52,8 @@ class Actor:
     alone: bool = True
     cut_off: int = 0
     killed: bool = False
-    ended: bool = False
     failure: BaseException | None = None
-    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    stack: Any = field(default=None, repr=False)
 
 
 class Network:
@@ -71,7 +73,6 @@ class Network:
         self._server = server
         self._counters = counters
         self._watch = watch
-        self._turn = threading.Semaphore(0)
         self._current: Actor | None = None
         self._late: list[tuple[int, Sequence[Command]]] = []
         self._step = 0
@@ -87,7 +88,7 @@ class Network:
             actor.alone = not self._late and not any(other.writes for other in self.actors)
             self.disturb()
         self.actors.append(actor)
-        threading.Thread(target=self._live, args=(actor, body), daemon=True).start()
+        actor.stack = greenlet(lambda: _live(actor, body))
         return actor
 
     def disturb(self) -> None:
@@ -105,15 +106,21 @@ class Network:
         if self.faults and self._random.randrange(60) == 0:
             self._counters["killed"] += 1
             actor.killed = True
-        self._current = actor
-        actor.go.release()
-        if not self._turn.acquire(timeout=_HANG_S):
+        self._resume(actor)
+        if isinstance(actor.failure, HangError):
             raise HangError(actor.name)
-        self._current = None
-        if not actor.ended:
+        if not actor.stack.dead:
             return None
         self.actors.remove(actor)
         return actor
+
+    def _resume(self, actor: Actor) -> None:
+        self._current = actor
+        signal.signal(signal.SIGALRM, _hangs)
+        signal.alarm(_HANG_S)
+        actor.stack.switch()
+        signal.alarm(0)
+        self._current = None
 
     def _choose(self) -> Actor:
         awake = [actor for actor in self.actors if not actor.slow]
@@ -128,19 +135,17 @@ class Network:
         """Kill whoever still lives."""
         for actor in self.actors:
             actor.killed = True
-            actor.go.release()
-            self._turn.acquire(timeout=_HANG_S)
+            self._resume(actor)
         self.actors.clear()
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """What a client's transport does, on the thread of an actor or of the test."""
+        """What a client's transport does, on the stack of an actor or of the test."""
         actor = self._current
         if not commands:
             return []
         if actor is None:
             return self._deliver(commands)
-        self._turn.release()
-        actor.go.acquire()
+        actor.stack.parent.switch()
         if actor.killed:
             raise Killed
         return self._by_fate(actor, commands)
@@ -186,17 +191,19 @@ class Network:
             self.disturb()
             self._deliver(commands)
 
-    def _live(self, actor: Actor, body: Callable[[], None]) -> None:
-        actor.go.acquire()
-        try:
-            if not actor.killed:
-                body()
-        except Killed:
-            pass
-        except BaseException as error:  # noqa: BLE001  # judged by whoever started the actor
-            actor.failure = error
-        actor.ended = True
-        self._turn.release()
+
+def _live(actor: Actor, body: Callable[[], None]) -> None:
+    try:
+        if not actor.killed:
+            body()
+    except Killed:
+        pass
+    except BaseException as error:  # noqa: BLE001  # judged by whoever started the actor
+        actor.failure = error
+
+
+def _hangs(_signal: int, _frame: object) -> None:
+    raise HangError
 
 
 @dataclass(frozen=True)
