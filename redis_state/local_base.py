@@ -30,6 +30,7 @@ class Base:
         rows: Values by stored key, of the blocks that were read.
         removes: Whether there is a ``None`` among them.
         whole: Whether all were read.
+        in_order: Whether `rows` gives them out in ascending order of their keys.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Base:
         "_keys",
         "_misses",
         "_read",
+        "in_order",
         "index",
         "raw_bytes",
         "removes",
@@ -58,6 +60,7 @@ class Base:
         self.raw_bytes = 0
         self.removes = False
         self.whole = False
+        self.in_order = True
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a stored key; who asks for many gets ever more blocks at once."""
@@ -107,6 +110,7 @@ class Base:
             self.raw_bytes += len(raw)
             self._checks[block_name(number)] = check_bytes(raw)
             self._keys[number] = keys
+            self.in_order = self.in_order and number == len(self._read)
             self._read.add(number)
         if not self.whole and len(self._read) == len(self._keys):
             self._check_whole()

@@ -37,22 +37,36 @@ class Layer:
         removes: Whether there is a ``None`` among them.
     """
 
-    __slots__ = ("_sorted", "raw_bytes", "removes", "rows")
+    __slots__ = ("_in_order", "_sorted", "raw_bytes", "removes", "rows")
 
     def __init__(
-        self, rows: dict[bytes, bytes | None], raw_bytes: int, keys: list[bytes] | None = None
+        self,
+        rows: dict[bytes, bytes | None],
+        raw_bytes: int,
+        keys: list[bytes] | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         self.rows = rows
         # A list is searched several times as fast as the view.
         self.removes = None in list(rows.values())
         self.raw_bytes = raw_bytes
         self._sorted = keys
+        self._in_order = in_order
 
     def keys(self) -> list[bytes]:
         """Stored keys in ascending order."""
         if self._sorted is None:
             self._sorted = sorted(self.rows)
         return self._sorted
+
+    def in_order(self) -> dict[bytes, bytes | None]:
+        """The rows, so that the dict gives them out in ascending order of their keys."""
+        if not self._in_order:
+            keys = self.keys()
+            self.rows = dict(zip(keys, map(self.rows.__getitem__, keys), strict=True))
+            self._in_order = True
+        return self.rows
 
     def between(self, start: bytes, end: bytes | None) -> list[bytes]:
         """The keys in a range, in ascending order."""
@@ -163,6 +177,24 @@ class LocalVersion:
                 found -= sum(rows.get(key, _MISSING) is None for key in rest)
             rest = below
         return found
+
+    def overwritten(self, rows: dict[bytes, bytes | None]) -> dict[bytes, bytes | None] | None:
+        """These rows in key order, if they set all keys of the version and no others.
+
+        ``None`` also where that is not known without reading or sorting. One merge with rows that
+        are in order costs a third of what it takes to look for each key and to sort them all.
+        """
+        if not len(rows) == self.live > 0:
+            return None
+        layers, base = self.parts
+        below: dict[bytes, bytes | None] = {}
+        if base is None and len(layers) == 1:
+            below = layers[0].in_order()
+        elif base is not None and not layers and base.whole and base.in_order:
+            below = base.rows
+        # With as many keys as the version has, nothing is new if the merge adds nothing.
+        merged = below | rows
+        return merged if len(below) == len(merged) == len(rows) else None
 
     def read_for(self, keys: Sequence[bytes]) -> Parts:
         """Read the blocks in which these stored keys can be, in few round trips."""

@@ -75,6 +75,31 @@ class _Link:
     loader: Loader
 
 
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """What a commit writes.
+
+    Attributes:
+        rows: Values by stored key.
+        keys: Stored keys in ascending order.
+        values: Of these keys.
+        put: Number of keys with a value.
+        removed: Number of keys without one.
+        live: Number of keys of the version.
+        complete: Every key has a new value: nobody needs what is below, to read or to keep it.
+        in_order: `rows` gives them out in the order of `keys`.
+    """
+
+    rows: dict[bytes, bytes | None]
+    keys: list[bytes]
+    values: list[bytes | None]
+    put: int
+    removed: int
+    live: int
+    complete: bool
+    in_order: bool = False
+
+
 class PartitionState:
     """Opens and writes versions; may be used by several threads.
 
@@ -191,45 +216,38 @@ class PartitionState:
             RedisStateError: As `PartitionClient.commit`.
         """
         link = self._made()
+        version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
-            keys, rows = changes.in_order(), changes.rows
-            removed = list(rows.values()).count(None)
-            put = len(keys) - removed
-            # In the order of the changes, which is often that of the version below: it stays near.
-            live = local.live - local.count(list(rows)) + put
-            version = local.pin.version + 1
-            # Where every key has a new value nobody needs what is below, to read or to keep it.
-            complete = version > 1 and 0 < live == put and not changes.appended
-            if complete and removed:
-                rows = {key: value for key, value in rows.items() if value is not None}
-                keys = list(filter(rows.__contains__, keys))
-            known = local.family == self._family and not complete
+            delta = _delta(local, changes)
+            known = local.family == self._family and not delta.complete
             written = ordered.write(
                 f"d:{version}:{uid}",
-                keys,
-                rows,
+                delta.keys,
+                delta.values,
                 ref=local.pin.uid,
-                live=live,
+                live=delta.live,
                 family=None if known else self._family,
                 appended=changes.appended,
-                complete=complete,
+                complete=delta.complete,
             )
             run = self._run or RegisteredRun(self.id.run_id, 0, "x")
             with self._telling():
                 link.client.commit(run, local.pin, uid, written.entry, written.fields)
-        top = Layer(rows, written.raw_bytes, keys)
-        next_version = local.with_changes(Pin(version, uid), live, self._family, top, written.entry)
+        top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)
+        next_version = local.with_changes(
+            Pin(version, uid), delta.live, self._family, top, written.entry
+        )
         self._keep(next_version)
-        self.counters.add("rows_put", put)
-        self.counters.add("rows_removed", removed)
+        self.counters.add("rows_put", delta.put)
+        self.counters.add("rows_removed", delta.removed)
         self.counters.add("commit_bytes", written.entry.bytes)
         log.info(
             "%s: committed version %d: %d rows, %d bytes, %d live keys",
             self.id.store_id,
             version,
-            put + removed,
+            delta.put + delta.removed,
             written.entry.bytes,
-            live,
+            delta.live,
         )
         return next_version
 
@@ -276,7 +294,7 @@ class PartitionState:
         written = ordered.write(
             f"s:{local.pin.version}:{writer}",
             list(rows),
-            rows,
+            list(rows.values()),
             ref=writer,
             live=local.live,
             family=self._family,
@@ -404,6 +422,26 @@ class PartitionState:
                         delta_bytes=own.delta_bytes - was.delta_bytes,
                         deltas=own.deltas - was.deltas,
                     )
+
+
+def _delta(local: LocalVersion, changes: WriteSet) -> _Delta:
+    rows = changes.rows
+    removed = list(rows.values()).count(None)
+    put = len(rows) - removed
+    if not removed and not changes.appended:
+        overwritten = local.overwritten(rows)
+        if overwritten is not None:
+            keys, values = list(overwritten), list(overwritten.values())
+            return _Delta(overwritten, keys, values, put, 0, put, complete=True, in_order=True)
+    # In the order of the changes, which is often that of the version below: it stays near.
+    live = local.live - local.count(list(rows)) + put
+    complete = local.pin.version > 0 and 0 < live == put and not changes.appended
+    keys = changes.in_order()
+    if complete and removed:
+        rows = {key: value for key, value in rows.items() if value is not None}
+        keys = list(filter(rows.__contains__, keys))
+    values = list(map(rows.__getitem__, keys))
+    return _Delta(rows, keys, values, put, removed, live, complete=complete)
 
 
 def _snapshot_due(history: History) -> bool:

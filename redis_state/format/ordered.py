@@ -61,7 +61,7 @@ class Written:
 def write(
     ident: str,
     keys: Sequence[bytes],
-    rows: Rows,
+    values: Sequence[bytes | None],
     *,
     ref: str,
     live: int,
@@ -73,6 +73,7 @@ def write(
 
     Args:
         keys: Stored keys in ascending order.
+        values: Of these keys; ``None`` is removed.
         ref: As `Entry`.
         live: As `Entry`.
         family: Written into the header; ``None`` if the version below has it.
@@ -82,7 +83,7 @@ def write(
     fields: dict[str, bytes] = {}
     firsts: list[bytes] = []
     raw_bytes = 0
-    for first, payload in _payloads(keys, rows, appended):
+    for first, payload in _payloads(keys, values, appended):
         name = block_name(len(firsts))
         fields[name] = block.encode(ident, name, payload)
         firsts.append(first)
@@ -108,20 +109,22 @@ def write(
 
 
 def _payloads(
-    keys: Sequence[bytes], rows: Rows, appended: Mapping[bytes, bytes | bytearray]
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    appended: Mapping[bytes, bytes | bytearray],
 ) -> Iterator[tuple[bytes, bytes]]:
     """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
     for start in range(0, len(keys), ROWS_A_BUCKET):
         part = keys[start : start + ROWS_A_BUCKET]
-        values: list[Any] = list(map(rows.__getitem__, part))
+        some: Sequence[Any] = values[start : start + ROWS_A_BUCKET]
         if appended:
-            values = _ends(part, values, appended)
-        payload = _packed(part, values)
+            some = _ends(part, some, appended)
+        payload = _packed(part, some)
         if len(payload) <= BYTES_A_BUCKET:
             yield part[0], payload
         else:
-            for low, high in _cuts(part, values):
-                yield part[low], _packed(part[low:high], values[low:high])
+            for low, high in _cuts(part, some):
+                yield part[low], _packed(part[low:high], some[low:high])
 
 
 def _packed(keys: Sequence[bytes], values: Sequence[Any]) -> bytes:
@@ -133,7 +136,7 @@ def _packed(keys: Sequence[bytes], values: Sequence[Any]) -> bytes:
 
 
 def _ends(
-    keys: Sequence[bytes], values: list[Any], appended: Mapping[bytes, bytes | bytearray]
+    keys: Sequence[bytes], values: Sequence[Any], appended: Mapping[bytes, bytes | bytearray]
 ) -> list[Any]:
     return [
         msgpack.ExtType(EXT_APPENDED, bytes(appended[key])) if key in appended else value

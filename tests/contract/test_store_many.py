@@ -119,3 +119,54 @@ def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> Non
     given.append(2)
     store.get_many(["a"])[0].append(3)
     assert store.get_many(["a", "a"]) == [[1], [1]]
+
+
+def test_versions_that_set_every_key_again(new_provider: NewProvider) -> None:
+    keys = [("n", number * 7919 % ROWS) for number in range(ROWS)]
+    provider = new_provider()
+    for version in range(4):
+        store = provider.get_store(version)
+        store.put_many((key, [version, key[1]]) for key in keys)
+        assert store.commit() == version + 1
+        assert store.metrics.num_keys == ROWS
+    for version in range(1, 5):
+        expected = [(("n", number), [version - 1, number]) for number in range(ROWS)]
+        for reader in (provider, new_provider(run=f"run-{version + 1}")):
+            assert list(reader.get_read_store(version).iterator()) == expected
+    # A process that has read it all goes on from there, in the order of the blocks.
+    provider = new_provider(run="run-9")
+    for version in (4, 5):
+        store = provider.get_store(version)
+        assert store.get_many(keys) == [[version - 1, key[1]] for key in keys]
+        store.put_many((key, [version, key[1]]) for key in keys)
+        store.commit()
+    assert list(new_provider().get_read_store(6).iterator()) == [
+        (("n", number), [5, number]) for number in range(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("other", ["new", "removed", "again"])
+def test_as_many_rows_as_keys_are_not_always_all_keys(
+    new_provider: NewProvider, other: str
+) -> None:
+    provider = new_provider()
+    store = provider.get_store(0)
+    store.put_many({"a": 1, "b": 2, "c": 3})
+    store.remove("c")
+    store.commit()
+    store = provider.get_store(1)
+    store.put("a", 10)
+    expected = {"a": 10, "b": 2}
+    if other == "new":
+        store.put("d", 40)
+        expected["d"] = 40
+    elif other == "removed":
+        store.remove("b")
+        del expected["b"]
+    else:
+        store.put("c", 30)
+        expected["c"] = 30
+    store.commit()
+    assert store.metrics.num_keys == len(expected)
+    for reader in (provider, new_provider(run="run-2")):
+        assert dict(reader.get_read_store(2).iterator()) == expected

@@ -26,7 +26,10 @@ ROWS = st.dictionaries(
 def written(rows: dict[bytes, Any], *, lists: bool = False, **more: Any) -> ordered.Written:
     family = family_of("raw", lists=lists)
     live = sum(value is not None for value in rows.values())
-    return ordered.write(IDENT, sorted(rows), rows, ref="-", live=live, family=family, **more)
+    keys = sorted(rows)
+    return ordered.write(
+        IDENT, keys, [rows[key] for key in keys], ref="-", live=live, family=family, **more
+    )
 
 
 def segment_of(found: ordered.Written) -> Segment:
