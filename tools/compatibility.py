@@ -2,6 +2,8 @@
 
     python tools/compatibility.py              run them on every minor and write the table
     python tools/compatibility.py 4.3 ...      only on these; the other columns stay
+    python tools/compatibility.py 4.3 -- ARGS  only the tests that pytest finds by ARGS, such as
+                                               tests/upgrades; the other cells stay
 
 A minor runs in the environment `.venv-MINOR`, and the newest in `.venv`. How a test becomes a row:
 tests/support/compatibility.py.
@@ -44,6 +46,10 @@ class Table:
         """Takes the column of one minor from a run."""
         for cells in self.rows.values():
             cells.pop(minor, None)
+        self.merge(minor, run, ran_with)
+
+    def merge(self, minor: str, run: dict[str, Any], ran_with: str) -> None:
+        """Takes those cells of one minor that a run of some tests has."""
         for row in run["rows"]:
             self.tests[key_of(row)] = row["test"].split("::")[0].removeprefix("tests/")
         for key, cell in cells_of(run).items():
@@ -72,7 +78,13 @@ def cells_of(run: dict[str, Any]) -> dict[Key, str]:
     for row in run["rows"]:
         known = cells.get(key_of(row), "green")
         refused = f"Spark refuses: {row['reason']}"
-        cell = {"green": known, "refused": refused, "red": "**red**"}[row["status"]]
+        cells_by_status = {
+            "green": known,
+            "refused": refused,
+            "absent": row["reason"],
+            "red": "**red**",
+        }
+        cell = cells_by_status[row["status"]]
         cells[key_of(row)] = known if known == "**red**" else cell
     return cells
 
@@ -130,14 +142,14 @@ def python_of(minor: str) -> str:
     return str(program)
 
 
-def run_minor(minor: str) -> tuple[dict[str, Any], str]:
-    """Runs the marked tests on one minor; failures are what the table is for."""
+def run_minor(minor: str, tests: list[str]) -> tuple[dict[str, Any], str]:
+    """Runs marked tests on one minor; failures are what the table is for."""
     python = python_of(minor)
     settings = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "rows.json")
         subprocess.run(
-            [python, "-m", "pytest", *FOLDERS, "-m", "compatibility", f"--compatibility={report}"],
+            [python, "-m", "pytest", *tests, "-m", "compatibility", f"--compatibility={report}"],
             cwd=ROOT,
             env={**os.environ, **settings},
             check=False,
@@ -151,15 +163,17 @@ def run_minor(minor: str) -> tuple[dict[str, Any], str]:
     return run, f"pyspark {run['spark']}, Python {run['python']}, {run['server']}, {today}"
 
 
-def main(minors: list[str]) -> int:
-    for minor in minors or MINORS:
+def main(arguments: list[str]) -> int:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    minors, tests = arguments[:end] or MINORS, arguments[end + 1 :]
+    for minor in minors:
         python_of(minor)
     red = 0
-    for minor in minors or MINORS:
-        run, ran_with = run_minor(minor)
+    for minor in minors:
+        run, ran_with = run_minor(minor, tests or list(FOLDERS))
         red += sum(row["status"] == "red" for row in run["rows"])
         table = read_page(PAGE.read_text("utf-8"))
-        table.replace(minor, run, ran_with)
+        (table.merge if tests else table.replace)(minor, run, ran_with)
         PAGE.write_text(write_page(PAGE.read_text("utf-8"), table), "utf-8")
     return 1 if red else 0
 

@@ -106,7 +106,15 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+REFUSED = {
+    "join, state format 3 asked for (4.3 takes 2)": operators.FORMAT_3,
+    "transformWithState, initial state": transform.ROWS,
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=REFUSED.get(case, ())) for case in CASES]
+)
 @pytest.mark.compatibility("checkpoint format 2", "{case}")
 def test_every_operator_gives_what_it_gives_without_ids(streams: Streams, case: str) -> None:
     CASES[case](streams)

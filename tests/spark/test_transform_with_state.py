@@ -24,6 +24,9 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 OUT = "k string, what string, n long"
+ROWS = pytest.mark.compatibility(
+    refused={"4.0": ("no attribute 'transformWithState'", "its Python has no row-based one")}
+)
 Build = Callable[[DataFrame], DataFrame]
 
 
@@ -120,6 +123,37 @@ class Started(StatefulProcessor):
         yield Row(k=key[0], what="total", n=total)
 
 
+class StartedInPandas(StatefulProcessor):
+    """The same with frames."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", "n long")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self._total.update((int(initialState["start"].sum()),))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        total = (self._total.get() or (0,))[0] + sum(int(frame["v"].sum()) for frame in rows)
+        self._total.update((total,))
+        yield pd.DataFrame([{"k": key[0], "what": "total", "n": total}])
+
+
+def started(frame: DataFrame, *, in_pandas: bool) -> DataFrame:
+    """A query that goes on from an initial state."""
+    start = frame.sparkSession.createDataFrame(
+        [(f"k{i}", 1000 * i) for i in range(12)], "k string, start long"
+    )
+    grouped = _grouped(frame)
+    run = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
+    return run(
+        StartedInPandas() if in_pandas else Started(),
+        outputStructType=OUT,
+        outputMode="Update",
+        timeMode="None",
+        initialState=start.groupBy("k"),
+    )
+
+
 def _same_as_rocksdb(streams: Streams, build: Build, seed: int) -> Output:
     """Runs a query on both providers, restarted half way; the outputs must be equal."""
     outputs: dict[str, Output] = {}
@@ -194,25 +228,15 @@ def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
     assert "input: None (" in text, "the short state should be gone, the long one not"
 
 
-@pytest.mark.compatibility(
-    "transformWithState in Python, rows",
-    "initial state",
-    refused={"4.0": ("no attribute 'transformWithState'", "its Python has no row-based one")},
-)
+@ROWS
+@pytest.mark.compatibility("transformWithState in Python, rows", "initial state")
 def test_rows_and_an_initial_state(streams: Streams) -> None:
-    def build(frame: DataFrame) -> DataFrame:
-        start = streams.spark.createDataFrame(
-            [(f"k{i}", 1000 * i) for i in range(12)], "k string, start long"
-        )
-        return _grouped(frame).transformWithState(
-            Started(),
-            outputStructType=OUT,
-            outputMode="Update",
-            timeMode="None",
-            initialState=start.groupBy("k"),
-        )
+    _same_as_rocksdb(streams, lambda frame: started(frame, in_pandas=False), 33)
 
-    _same_as_rocksdb(streams, build, 33)
+
+@pytest.mark.compatibility("transformWithStateInPandas", "initial state")
+def test_frames_and_an_initial_state(streams: Streams) -> None:
+    _same_as_rocksdb(streams, lambda frame: started(frame, in_pandas=True), 33)
 
 
 @pytest.mark.compatibility("transformWithStateInPandas", "a second stateful operator behind it")

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_operators import EVENTS, events
+from tests.spark.test_transform_with_state import ROWS
 
 pytestmark = pytest.mark.spark
 
@@ -108,8 +109,9 @@ def _read(streams: Streams, label: str, **options: Any) -> list[str]:
     return sorted(str(row) for row in reader.load(str(streams.checkpoint(label))).collect())
 
 
+@ROWS
 @pytest.mark.usefixtures("avro")
-@pytest.mark.compatibility("transformWithStateInPandas", "Avro encoding, evolving schemas")
+@pytest.mark.compatibility("transformWithState in Python, rows", "Avro encoding, evolving schemas")
 def test_fields_are_added_removed_reordered_and_widened(streams: Streams) -> None:
     outputs: list[Output] = []
     states: list[dict[str, list[str]]] = []

@@ -19,6 +19,10 @@ Spark's that has the given text in it, and the cell says "refused" with the reas
         refused={"4.2": ("under development", "state format 4 is under development there")},
     )
 
+Where there is nothing to run, the test is skipped with the reason, and the cell says just that:
+
+    @pytest.mark.compatibility("state of the minor before", absent={"4.0": "the oldest minor"})
+
 A marker without an operator only adds refusals; `pytest.param(..., marks=...)` takes one for one
 parameter. Such a test should ask Spark's own provider first (`Streams.same_on_both` does): then it
 is Spark that refuses, whatever keeps the state. `make compatibility` runs the marked tests of
@@ -41,9 +45,10 @@ import pytest
 from tests.support.redis_server import server_program
 from tools import compatibility
 
-Status = Literal["green", "red", "refused"]
+Status = Literal["green", "red", "refused", "absent"]
 _MARKER = "compatibility"
 _REFUSED = pytest.StashKey[str]()
+_ABSENT = pytest.StashKey[str]()
 _ROWS = pytest.StashKey["list[Row]"]()
 
 
@@ -79,6 +84,16 @@ def _minor() -> str:
     import pyspark
 
     return ".".join(pyspark.__version__.split(".")[:2])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Runs nothing where the marker says that there is nothing to run."""
+    for marker in item.iter_markers(_MARKER):
+        reason = marker.kwargs.get("absent", {}).get(_minor())
+        if reason is not None:
+            item.stash[_ABSENT] = reason
+            pytest.skip(reason)
 
 
 def _refusals(item: pytest.Item) -> dict[str, tuple[str, str]]:
@@ -123,7 +138,9 @@ def _row(item: pytest.Item, marker: pytest.Mark, report: pytest.TestReport) -> R
     parameters = callspec.params if callspec else {}
     reason = item.stash.get(_REFUSED, "")
     status: Status = "refused" if reason else "green"
-    if report.outcome != "passed":
+    if _ABSENT in item.stash:
+        status, reason = "absent", item.stash[_ABSENT]
+    elif report.outcome != "passed":
         status, reason = "red", ""
     option = ", ".join(options).format(**parameters)
     return Row(operator.format(**parameters), option, status, reason, item.nodeid.split("[")[0])

@@ -50,6 +50,18 @@ def test_a_row_that_no_test_shows_any_more_goes() -> None:
     assert "join" not in page(("4.2", run(row("limit", ""))), text=text)
 
 
+def test_a_run_of_some_tests_leaves_the_other_cells() -> None:
+    table = compatibility.read_page(page(("4.2", run(row("join", "inner"), row("limit", "")))))
+    some = run(row("limit", "", "red"), row("upgrade", "", "absent", "there is none before"))
+    table.merge("4.2", some, "pyspark 4.2.2")
+    assert {key: cells["4.2"] for key, cells in table.rows.items()} == {
+        ("join", "inner"): "green",
+        ("limit", ""): "**red**",
+        ("upgrade", ""): "there is none before",
+    }
+    assert table.ran_with == {"4.2": "pyspark 4.2.2"}
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_worst_of_several_tests_counts(order: int) -> None:
     rows = [row("join", "inner", status) for status in ("green", "red", "refused")][::order]
