@@ -1,0 +1,107 @@
+"""A client of Spark Connect, with a local server: two queries, each run twice on its checkpoint.
+
+    python connect_job.py FOLDER REDIS_URL
+
+The last line of the output says, as JSON, what each run gave out.
+"""
+
+# The names and arguments of a processor's methods are Spark's.
+# ruff: noqa: N802, N803, ARG002
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+import redis_state
+
+INPUT = (["a", "b", "a"], ["b", "c"])
+SEEN = "word string, n long"
+
+
+class Seen(StatefulProcessor):
+    """How often a word was seen before."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        before = (self._total.get() or (0,))[0]
+        self._total.update((before + sum(len(frame) for frame in rows),))
+        yield pd.DataFrame([{"word": key[0], "n": before}])
+
+
+def session(folder: Path, url: str) -> SparkSession:
+    builder = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    )
+    return redis_state.configure(builder, url=url).getOrCreate()
+
+
+def counts(words: DataFrame) -> DataStreamWriter:
+    writer = words.groupBy("word").count().writeStream.outputMode("complete")
+    return writer.format("memory").queryName("counts")
+
+
+def processor(words: DataFrame) -> DataStreamWriter:
+    seen = words.groupBy("word").transformWithStateInPandas(
+        Seen(), outputStructType=SEEN, outputMode="append", timeMode="none"
+    )
+    return seen.writeStream.outputMode("append").format("json")
+
+
+QUERIES: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
+    "counts": counts,
+    "processor": processor,
+}
+
+
+def ended(query: StreamingQuery) -> int:
+    """Waits for the end; gives the rows that went to Redis, by the provider's own metric."""
+    query.awaitTermination()
+    progress = query.lastProgress
+    assert progress is not None
+    return progress.stateOperators[0].customMetrics["redisStateRowsWritten"]
+
+
+def main(folder: Path, url: str) -> None:
+    spark = session(folder, url)
+    source = folder / "input"
+    source.mkdir()
+    found: dict[str, list[Any]] = {name: [] for name in QUERIES}
+    for number, words in enumerate(INPUT):
+        text = "".join(json.dumps({"word": word}) + "\n" for word in words)
+        (source / f"{number}.json").write_text(text)
+        for name, build in QUERIES.items():
+            stream = spark.readStream.schema("word string").json(str(source))
+            out = folder / name
+            writer = build(stream).option("checkpointLocation", str(out / "checkpoint"))
+            writer = writer.option("path", str(out / "rows")).trigger(availableNow=True)
+            written = ended(writer.start())
+            if build is counts:
+                rows = spark.table("counts").collect()
+            else:
+                rows = spark.read.schema(SEEN).json(str(out / "rows")).collect()
+            pairs = sorted([row[0], row[1]] for row in rows)
+            found[name].append({"rows": pairs, "written": written})
+    print(json.dumps({"session": type(spark).__module__, **found}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
