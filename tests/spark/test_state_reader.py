@@ -170,14 +170,26 @@ def net(rows: Sequence[Row], *, lists: bool = False) -> dict[tuple[Any, ...], An
     return changes
 
 
+def lists_after(rows: Sequence[Row], batch: int) -> dict[tuple[int, str], list[Row]]:
+    """What the changes of lists make of them up to a batch."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    changes = sorted(net(rows, lists=True).items(), key=lambda change: change[0][0])
+    for (at, partition, key, _), (kind, value) in changes:
+        if at <= batch:
+            known = found.pop((partition, key), []) if kind == "append" else []
+            found[partition, key] = known + (value or [])
+    return {key: value for key, value in found.items() if value}
+
+
 def same_changes(both: Both, name: str, *, lists: bool = False, **options: Any) -> list[Row]:
     """Both providers' changes are the same in effect; ours have each key once a version."""
     options = {"readChangeFeed": True, "changeStartBatchId": 0, **options}
     redis = both.read(name, REDIS, **options)
-    rocksdb = net(both.read(name, ROCKSDB, **options), lists=lists)
-    assert net(redis, lists=lists) == rocksdb
-    if not lists:
-        assert len(redis) == len(rocksdb)
+    # Of a list that was put anew the feed of 4.2 gives the first element alone with RocksDB.
+    if not (lists and both.spark.version.startswith("4.2.")):
+        rocksdb = net(both.read(name, ROCKSDB, **options), lists=lists)
+        assert net(redis, lists=lists) == rocksdb
+        assert lists or len(redis) == len(rocksdb)
     assert redis
     return redis
 
@@ -271,8 +283,15 @@ def test_timers(both: Both, processor: str) -> None:
 @pytest.mark.compatibility("state reader", "readChangeFeed of a state variable")
 def test_changes_of_state_variables(both: Both, processor: str, variable: str) -> None:
     lists = variable == "seen"
-    rows = same_changes(both, processor, lists=lists, operatorId=1, stateVarName=variable)
+    options: Options = {"operatorId": 1, "stateVarName": variable}
+    rows = same_changes(both, processor, lists=lists, **options)
     assert ("append" in {row["change_type"] for row in rows}) == lists
+    for batch in range(BATCHES) if lists else ():
+        wanted: dict[tuple[int, str], list[Row]] = {}
+        for row in both.read(processor, ROCKSDB, batchId=batch, **options):
+            at = row["partition_id"], str(row["key"])
+            wanted.setdefault(at, []).append(row["list_element"])
+        assert lists_after(rows, batch) == wanted
 
 
 @pytest.mark.compatibility("state reader", "initial state of transformWithState")
@@ -286,3 +305,42 @@ def test_an_initial_state(both: Both, after_a_start: str) -> None:
 def test_the_metadata(both: Both, aggregation: str, processor: str) -> None:
     for name in (aggregation, processor):
         assert both.metadata(name, REDIS) == both.metadata(name, ROCKSDB)
+
+
+@pytest.mark.compatibility("state reader", "beside the running query")
+def test_beside_the_running_query(streams: Streams) -> None:
+    """Every batch is read while the query waits for the next one, which it then commits."""
+    spark = streams.spark
+    source = streams.input("beside", EVENTS)
+    given_out: dict[int, dict[str, int]] = {}
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        given_out[batch_id] = {row[0]: row[1] for row in batch.collect()}
+
+    def state(**options: Any) -> dict[str, int]:
+        rows = spark.read.format("statestore").options(**options)
+        found = rows.load(str(streams.checkpoint("beside"))).select("key.*", "value.*").collect()
+        return {row[0]: row[1] for row in found}
+
+    spark.conf.set(PROVIDER, REDIS)
+    query = (
+        source.stream(spark)
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("complete")
+        .option("checkpointLocation", str(streams.checkpoint("beside")))
+        .foreachBatch(keep)
+        .start()
+    )
+    try:
+        for number, batch in enumerate(events(45)):
+            source.add(batch[0])
+            query.processAllAvailable()
+            assert query.isActive
+            assert state() == given_out[number]
+            assert state(batchId=0) == given_out[0]
+    finally:
+        query.stop()
+    assert len(given_out) == BATCHES
+    assert query.exception() is None
+    assert state() == given_out[BATCHES - 1]
