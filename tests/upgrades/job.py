@@ -1,9 +1,9 @@
 """Runs a part of several queries, each on its checkpoint, on the pyspark of this interpreter.
 
-    python -m tests.upgrades.job PROVIDER URL FOLDER PART QUERY...
+    python -m tests.upgrades.job PROVIDER URL FOLDER PARTS QUERY...
 
-PART 0 feeds the first half of the input and PART 1 the second. What each batch gave out, or how the
-query ended, is printed as one line of JSON per query.
+Part 0 feeds the first half of the input and part 1 the second; PARTS is 0, 1 or 01, with a restart
+between. What each batch gave out, or how the query ended, is one line of JSON per query.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def session(url: str, folder: Path) -> SparkSession:
     return spark
 
 
-def run(streams: Streams, query: str, part: int, provider: str) -> dict[str, object]:
+def run(streams: Streams, query: str, part: int, provider: str, output: Output) -> None:
     build, mode = QUERIES[query]
     batches = two_inputs(41) if "join" in query else [[batch[0]] for batch in events(42)]
     inputs = [streams.input(f"{query} {i}", EVENTS) for i in range(len(batches[0]))]
@@ -109,19 +109,21 @@ def run(streams: Streams, query: str, part: int, provider: str) -> dict[str, obj
     for batch in batches if part else batches[: len(batches) // 2]:
         for source, rows in zip(inputs, batch, strict=True):
             source.add(rows)
-    output: Output = {}
     frame = build([source.stream(streams.spark) for source in inputs])
-    try:
-        streams.run(frame, query, mode=mode, provider=provider, output=output)
-    except PySparkException as error:
-        return {"query": query, "error": str(error)}
-    return {"query": query, "output": output}
+    streams.run(frame, query, mode=mode, provider=provider, output=output)
 
 
-def main(provider: str, url: str, folder: str, part: str, *queries: str) -> int:
+def main(provider: str, url: str, folder: str, parts: str, *queries: str) -> int:
     spark = session(url, Path(folder))
     for query in queries:
-        print(json.dumps(run(Streams(spark, Path(folder)), query, int(part), provider)), flush=True)
+        output: Output = {}
+        result: dict[str, object] = {"query": query, "output": output}
+        try:
+            for part in parts:
+                run(Streams(spark, Path(folder)), query, int(part), provider, output)
+        except PySparkException as error:
+            result["error"] = str(error)
+        print(json.dumps(result), flush=True)
     spark.stop()
     return 0
 
