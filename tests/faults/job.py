@@ -1,7 +1,15 @@
-"""A streaming job in a process of its own, to be killed: `python job.py FOLDER REDIS_URL BATCHES`.
+"""A driver to be killed: `python -m tests.faults.job SCRATCH URL`, told by lines on its input.
 
-It reads FOLDER/input one file a batch, and appends to FOLDER/output.jsonl one line a batch:
-the batch's number and the whole result so far. It ends when BATCHES batches are done.
+`run FOLDER FORMAT KINDS FAMILIES` starts one query for each family, all at once, over FOLDER/input,
+with checkpoints below FOLDER/checkpoints, of the given checkpoint format. A query appends to
+FOLDER/output/<family>.jsonl one line a batch: its number and its sorted rows. A query that ends
+with an error of one of KINDS is started again and leaves a line in FOLDER/restarts. In the end
+there is FOLDER/done-<process>, or FOLDER/failed-<process> with the errors of what could not go on.
+
+Where FOLDER/stops/<place> is a file, the process that comes there first writes its process id into
+FOLDER/stopped/<place> and waits to be killed. Places are `rows-<batch>`, after half the rows of a
+partition of `map_partitions`, and `sink-<family>-<batch>`, when the batch was evaluated and nothing
+of it is written.
 """
 
 from __future__ import annotations
@@ -9,19 +17,34 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyspark
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import count
-from pyspark.sql.functions import sum as sum_of
 
 import redis_state
+from tests.faults.families import COUNTED, PARTITIONS, QUERIES, counting
+from tests.faults.feed import SCHEMA
+
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+DEADLINE_S = 8
+SOCKET_TIMEOUT_S = 2
+VERSIONS_TO_RETAIN = 2  # so that maintenance removes, too
+EXECUTOR_LOST_S = 5
 
 
-def spark_home(folder: Path) -> Path:
+def store_name(folder: Path) -> str:
+    """The store of a run's `map_partitions`."""
+    return f"kills {folder.name}"
+
+
+def spark_home(scratch: Path) -> Path:
     """Links to PySpark's own files: the workers write into the home that they are given."""
-    home = folder / "spark"
+    home = scratch / "spark"
     if not home.exists():
         home.mkdir()
         for path in Path(pyspark.__file__).parent.iterdir():
@@ -30,60 +53,156 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
-def session(folder: Path, url: str) -> SparkSession:
+def session(scratch: Path, url: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(spark_home(folder))
+    os.environ["SPARK_HOME"] = str(spark_home(scratch))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .appName("redis-state fault job")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executor.memory", "768m")
-        .config("spark.executor.cores", "1")
-        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.task.maxFailures", "20")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
-    )
-    return redis_state.configure(builder, url=url, deadline="10s").getOrCreate()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.memory": "768m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # A stopped executor counts as lost, and is replaced, while it may still wake up.
+        "spark.executor.heartbeatInterval": "1s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": f"{EXECUTOR_LOST_S}s",
+        "spark.network.timeoutInterval": "1s",
+        # Faults are what is tested here: neither tasks nor executors run out of tries.
+        "spark.task.maxFailures": "1000",
+        "spark.deploy.maxExecutorRetries": "-1",
+        "spark.python.authenticate.socketTimeout": "270s",
+        "spark.scheduler.mode": "FAIR",
+        # A young JVM compiles code for longer than it takes to do without.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+    }
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("redis-state kills")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return redis_state.configure(
+        builder,
+        url=url,
+        deadline=f"{DEADLINE_S}s",
+        socketTimeout=f"{SOCKET_TIMEOUT_S}s",
+        versionsToRetain=VERSIONS_TO_RETAIN,
+    ).getOrCreate()
 
 
-def main(folder: Path, url: str, batches: int) -> None:
-    spark = session(folder, url)
+def stop_at(folder: Path, place: str) -> None:
+    if not (folder / "stops" / place).exists():
+        return
+    try:
+        descriptor = os.open(folder / "stopped" / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    os.close(descriptor)
+    threading.Event().wait()
+
+
+def append_line(path: Path, line: object) -> None:
+    """One write, so that lines of two processes do not mix; on disk before it returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Run:
+    """Queries of some families over one folder."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, kinds: list[str], families: list[str]
+    ) -> None:
+        self._spark = spark
+        self._families = families
+        self._folder = folder
+        self._kinds = kinds
+        self._failures: list[str] = []
+
+    def all(self) -> None:
+        """Runs every query to its end."""
+        threads = [threading.Thread(target=self._one, args=(name,)) for name in self._families]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        name = "failed" if self._failures else "done"
+        part = self._folder / f".{name}"
+        part.write_text("\n".join(self._failures))
+        part.replace(self._folder / f"{name}-{os.getpid()}")
+
+    def _one(self, family: str) -> None:
+        try:
+            while not self._ends(family):
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rig has to hear of it
+            self._failures.append(f"{family}: {error}")
+
+    def _ends(self, family: str) -> bool:
+        try:
+            query = QUERIES[family]
+            reader = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+            frame = query.build(reader.json(str(self._folder / "input")))
+            writer = frame.writeStream.outputMode(query.mode).foreachBatch(self._sink(family))
+            checkpoint = self._folder / "checkpoints" / family
+            started = (
+                writer.option("checkpointLocation", str(checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            started.awaitTermination()
+        except StreamingQueryException as error:
+            text = str(error)
+            found = next((kind for kind in self._kinds if kind in text), None)
+            if found is None:
+                raise
+            append_line(self._folder / "restarts", [family, found])
+            return False
+        return True
+
+    def _sink(self, family: str) -> Callable[[DataFrame, int], None]:
+        write = partial(self._write, family)
+        if family != "map_partitions":
+            return write
+        return redis_state.foreach_batch_with_state_store(
+            counting(partial(stop_at, self._folder)),
+            write,
+            store=store_name(self._folder),
+            key="k",
+            schema=COUNTED,
+            partitions=PARTITIONS,
+        )
+
+    def _write(self, family: str, batch: DataFrame, batch_id: int) -> None:
+        rows = sorted((list(row) for row in batch.collect()), key=str)
+        stop_at(self._folder, f"sink-{family}-{batch_id}")
+        append_line(self._folder / "output" / f"{family}.jsonl", {"batch": batch_id, "rows": rows})
+
+
+def main(scratch: Path, url: str) -> None:
+    spark = session(scratch, url)
     spark.sparkContext.setLogLevel("ERROR")
-
-    def keep(batch: DataFrame, batch_id: int) -> None:
-        rows = sorted([row["k"], row["total"], row["rows"]] for row in batch.collect())
-        with (folder / "output.jsonl").open("a") as output:
-            output.write(json.dumps({"batch": batch_id, "rows": rows}) + "\n")
-            output.flush()
-            os.fsync(output.fileno())
-
-    reader = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1)
-    counts = (
-        reader.json(str(folder / "input"))
-        .groupBy("k")
-        .agg(sum_of("v").alias("total"), count("*").alias("rows"))
-    )
-    query = (
-        counts.writeStream.outputMode("complete")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .foreachBatch(keep)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    last = sorted(int(path.name) for path in (folder / "checkpoint/commits").glob("[0-9]*"))[-1]
-    if last != batches - 1:
-        raise SystemExit(f"the last batch is {last}, not {batches - 1}")
+    for line in sys.stdin:
+        match line.rstrip("\n").split("\t"):
+            case ["run", folder, number, kinds, families]:
+                spark.conf.set(FORMAT, number)
+                Run(spark, Path(folder), kinds.split(","), families.split(",")).all()
+            case words:
+                raise SystemExit(f"what is {words}?")
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,108 @@
+"""Real queries of every operator family, side by side, while what they run on is killed.
+
+A seed decides what strikes when; `python -m tests.faults.kills --seed S` plays one again, and more
+of them. `REDIS_STATE_TEST_SEED` is the first of these.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.feed import FAMILIES
+from tests.faults.processes import kill
+from tests.faults.rig import Rig, Run
+from tests.faults.strikes import plan, strike
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SEEDED = 9
+BATCHES = 3  # of the runs that are struck at a place
+
+
+@pytest.fixture(scope="module")
+def first_seed() -> int:
+    return int(os.environ.get("REDIS_STATE_TEST_SEED", random.randrange(2**31)))
+
+
+@pytest.fixture(scope="module")
+def shared_rig() -> Iterator[Rig]:
+    with Rig() as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(shared_rig: Rig) -> Iterator[Rig]:
+    """The driver of a run that did not end well is not there for the next one."""
+    shared_rig.is_sound = False
+    yield shared_rig
+    if not shared_rig.is_sound:
+        shared_rig.end_drivers()
+
+
+def check(run: Run) -> None:
+    assert not run.complaints()
+    run.rig.is_sound = True
+
+
+def placed(rig: Rig, seed: int, *places: str) -> Run:
+    """A run that waits at places, which its feed has to come to."""
+    run = Run(rig, seed, families=FAMILIES, batches=BATCHES, checkpoint_format=1 + seed % 2)
+    for place in places:
+        run.stop_at(place)
+    return run
+
+
+@pytest.mark.parametrize("number", range(SEEDED))
+def test_nothing_is_lost_doubled_or_stale_whatever_strikes(
+    rig: Rig, first_seed: int, number: int
+) -> None:
+    made = plan(first_seed + number)
+    print(made)
+    run = Run(
+        rig,
+        made.seed,
+        families=FAMILIES,
+        batches=made.batches,
+        checkpoint_format=made.checkpoint_format,
+    )
+    struck = strike(run, made)
+    assert struck, "the run was over before anything struck"
+    check(run)
+
+
+def test_worker_and_executor_killed_amid_a_function(rig: Rig) -> None:
+    run = placed(rig, 1, "rows-1", "rows-2")
+    run.start()
+    kill(run.stopped_at("rows-1"))
+    kill(rig.driver.executor_of(run.stopped_at("rows-2")))
+    run.finish()
+    check(run)
+
+
+def test_driver_and_executors_killed_amid_a_function(rig: Rig) -> None:
+    run = placed(rig, 2, "rows-1")
+    run.start()
+    run.stopped_at("rows-1")
+    rig.driver.kill_all()
+    run.start()
+    run.finish()
+    check(run)
+
+
+def test_driver_killed_between_state_and_sink(rig: Rig) -> None:
+    """Every partition of every family has committed the batch, and nothing of it was written."""
+    places = [f"sink-{family}-1" for family in FAMILIES]
+    run = placed(rig, 3, *places)
+    run.start()
+    for place in places:
+        run.stopped_at(place)
+    assert run.lines() == len(FAMILIES)
+    assert run.state(2) == run.feed.counts(1)
+    rig.driver.kill()
+    run.start()
+    run.finish()
+    check(run)
