@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
+from redis_state.backend.durability import WAITAOF_SINCE, Durability
 from redis_state.errors import ConfigError
 from redis_state.keys import tenant_of
 
@@ -19,7 +20,7 @@ _SCRIPTS = ("eval", "evalsha")
 _CONNECT = ("select", "role", "asking")
 _WRITE = ("hset", "hdel", "pexpire", "persist", "unlink", "time")
 _INSTANCES = ("get", "set", "mget", "exists")
-_JOB = ("info", "hsetnx", "multi", "exec")
+_JOB = ("info", "hsetnx", "multi", "exec", "wait", "waitaof")
 _SPARK = ("ping", "hrandfield", "pttl")
 _MAINTAIN = ("hkeys", "pttl", "scan", "dbsize")
 _SUBCOMMANDS = ("cluster|slots",)
@@ -49,28 +50,45 @@ _COMMANDS: dict[Role, tuple[str, ...]] = {
 }
 
 
-def commands(role: Role) -> tuple[str, ...]:
-    """The commands that a role needs, in the form of ACL rules without their sign."""
-    return tuple(sorted(_COMMANDS[role] + _SUBCOMMANDS))
+def commands(role: Role, *, version: str, durability: str = "none") -> tuple[str, ...]:
+    """The commands that a role needs, in the form of ACL rules without their sign.
+
+    Args:
+        version: Of the server, such as ``7.2``.
+        durability: The option of the job. Where the server has no `WAITAOF`, a job that waits for
+            its file needs to ask how it is written: a right that shows all settings.
+
+    Raises:
+        ConfigError: The version is none, or too old.
+    """
+    found = set(_COMMANDS[role] + _SUBCOMMANDS)
+    if _numbers(version) < WAITAOF_SINCE:
+        found.discard("waitaof")
+        if role is Role.JOB and Durability.of(durability).aof:
+            found.add("config|get")
+    return tuple(sorted(found))
 
 
-def rules(role: Role, *, version: str, key_prefix: str | None = None) -> list[str]:
+def rules(
+    role: Role, *, version: str, key_prefix: str | None = None, durability: str = "none"
+) -> list[str]:
     """Rules for `ACL SETUSER`, which begin with nothing allowed; no password is among them.
 
     Args:
         version: Of the server, such as ``7.2``.
         key_prefix: The option `keyPrefix`; tenants with different ones cannot touch each other.
+        durability: As for `commands`.
 
     Raises:
         ConfigError: The version is none, or too old.
     """
-    _check(version)
     pattern = f"~{{{tenant_of(key_prefix)}rs*"
-    allowed: Iterable[str] = (f"+{command}" for command in commands(role))
+    wanted = commands(role, version=version, durability=durability)
+    allowed: Iterable[str] = (f"+{command}" for command in wanted)
     return ["reset", "on", pattern, "resetchannels", "-@all", *allowed]
 
 
-def _check(version: str) -> None:
+def _numbers(version: str) -> tuple[int, int]:
     found = _VERSION.fullmatch(version)
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         raise ConfigError(
@@ -78,3 +96,4 @@ def _check(version: str) -> None:
             found=f"'{version}' is no version of a server that redis-state runs on",
             advice="Give the one that INFO server says, such as 7.2; 6.2 is the oldest.",
         )
+    return int(found[1]), int(found[2])

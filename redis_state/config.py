@@ -170,6 +170,16 @@ def _parse_enum(option: Option, text: str) -> str:
     return text
 
 
+def _parse_durability(option: Option, text: str) -> str:
+    match = re.fullmatch(r"none|aof|(?:aof\+)?replicas:([0-9]{1,4})", text)
+    if match is None:
+        advice = f"This release accepts: {', '.join(option.values)}."
+        raise _bad(option, f"'{text}' is not accepted", advice)
+    if match[1] is not None:
+        _number(option, match[1], int(match[1]), " replicas")
+    return text
+
+
 def _parse_prefix(option: Option, text: str) -> str:
     if not re.fullmatch(option.pattern, text):
         advice = "Give 1 to 64 letters, digits, '_', '.' or '-'."
@@ -197,6 +207,7 @@ def _parse_url(_option: Option, text: str) -> Location:
 _PARSERS: Mapping[str, Callable[[Option, str], Value]] = {
     "bool": _parse_bool,
     "bytes": _parse_bytes,
+    "durability": _parse_durability,
     "duration": _parse_duration,
     "enum": _parse_enum,
     "int": _parse_int,

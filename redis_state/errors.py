@@ -21,6 +21,7 @@ class Kind(str, Enum):
     FULL = "FULL"
     PERMISSION = "PERMISSION"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    NOT_DURABLE = "NOT_DURABLE"
     FORMAT = "FORMAT"
     STATE_LOST = "STATE_LOST"
     VERSION_EXPIRED = "VERSION_EXPIRED"
@@ -135,9 +136,13 @@ class FullError(RedisStateError):
 
 
 class CommitOutcomeUnknownError(RedisStateError):
-    """A commit was sent and its reply lost, and the deadline passed before it could be resolved."""
+    """A commit was sent, and until the deadline it was not certain that it is there to stay.
 
-    kinds = (Kind.OUTCOME_UNKNOWN,)
+    `OUTCOME_UNKNOWN`: its reply was lost. `NOT_DURABLE`: the server has it, but not yet what the
+    option `durability` asks for, so that a crash might undo it.
+    """
+
+    kinds = (Kind.OUTCOME_UNKNOWN, Kind.NOT_DURABLE)
     retryable = True
     default_advice = "Run the same batch again: a commit is idempotent and takes effect once."
 

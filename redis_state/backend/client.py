@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from redis_state.backend.connection import final_error, hint, refused
+from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command, Script
 from redis_state.backend.transport import NoServerError, Transport, message_of
@@ -20,6 +21,7 @@ from redis_state.errors import (
     CommitOutcomeUnknownError,
     FormatError,
     InternalError,
+    Kind,
     UnavailableError,
 )
 
@@ -35,6 +37,7 @@ class Client:
 
     Attributes:
         round_trips: Pipelines that were sent.
+        durability: What commits wait for.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class Client:
         connect: Callable[[Config], Transport] = transport_to,
     ) -> None:
         self._config = config
+        self.durability = Durability.of(config.durability)
         self._deadline_s = config.deadline / 1000
         self._clock = clock
         self._transport = connect(config)
+        self._waiting = Waiting(self.durability)
         self.round_trips = 0
 
     @property
@@ -84,26 +89,53 @@ class Client:
 
         return words(attempted, self._until_answered(attempted, once)[0])
 
-    def transaction(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+    def transaction(
+        self,
+        attempted: str,
+        commands: Sequence[Command],
+        *,
+        counts: Callable[[list[Any]], bool] | None = None,
+    ) -> list[Any]:
         """The replies of `MULTI` … `EXEC` in one write; none of them is an error.
 
         A lost reply is resolved by sending the same again, so the commands are idempotent.
 
+        Args:
+            counts: Whether these replies are of something that has to last as the option
+                `durability` says; then the commands have written, also if they were sent before.
+
         Raises:
-            CommitOutcomeUnknownError: The deadline passed, and it may have been applied.
+            CommitOutcomeUnknownError: The deadline passed, and it may have been applied, or it was
+                and might not last.
             RedisStateError: The server refuses a command for good.
         """
+        asks = counts is not None and self.durability.asked
 
         def once() -> list[Any]:
-            replies = self._exchange(attempted, [("MULTI",), *commands, ("EXEC",)])
+            waits = self._waiting.commands(self._wait_ms()) if asks else []
+            replies = self._exchange(attempted, [("MULTI",), *commands, ("EXEC",), *waits])
+            replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
             # A command that could not be queued says why; EXEC then only says that it was so.
             self._checked(attempted, replies)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
                 raise InternalError(attempted, found="EXEC answered something else than results")
-            return self._checked(attempted, results)
+            self._checked(attempted, results)
+            if counts is not None and waits and counts(results):
+                self._check_waits(attempted, waits, waited)
+            return results
 
         return self._until_answered(attempted, once, late=CommitOutcomeUnknownError)
+
+    def _wait_ms(self) -> int:
+        """The server has to answer well before we take the connection for broken."""
+        return min(self._config.socket_timeout // 2, self._config.deadline)
+
+    def _check_waits(self, attempted: str, sent: list[Command], waited: list[Any]) -> None:
+        missing = self._waiting.missing(attempted, sent, waited)
+        if missing:
+            raise _TryAgainError(missing, lasts=False)
+        self._checked(attempted, waited)
 
     def _until_answered(
         self,
@@ -120,6 +152,8 @@ class Client:
                 return once()
             except _TryAgainError as error:
                 left = end - self._clock.monotonic_s()
+                if left <= 0 and not error.lasts:
+                    raise self._not_durable(attempted, tries, error) from error.__cause__
                 if left <= 0:
                     raise late(
                         attempted,
@@ -129,6 +163,22 @@ class Client:
                 ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
                 wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
                 self._clock.sleep_s(min(left, wait))
+
+    def _not_durable(
+        self, attempted: str, tries: int, error: _TryAgainError
+    ) -> CommitOutcomeUnknownError:
+        return CommitOutcomeUnknownError(
+            attempted,
+            kind=Kind.NOT_DURABLE,
+            found=(
+                f"{self._config.url.url} has it, but after {tries} tries it is not as safe as "
+                f"durability={self._config.durability} asks: {error}"
+            ),
+            advice=(
+                "Run the same batch again, which waits again. Look at INFO replication and INFO "
+                "persistence there: replicas that follow, a disk that keeps up."
+            ),
+        )
 
     def parts(self, attempted: str) -> list[Client]:
         """One for each server that holds a part of the keys, on the connections of this one.
@@ -194,9 +244,11 @@ def _same(transport: Transport, _config: Config) -> Transport:
 class _TryAgainError(Exception):
     """Sending the same again may help."""
 
-    def __init__(self, found: str, hint: str = "") -> None:
+    def __init__(self, found: str, hint: str = "", *, lasts: bool = True) -> None:
         super().__init__(found)
         self.hint = hint
+        # False: it was done, and a crash might undo it.
+        self.lasts = lasts
 
 
 def _judged(attempted: str, message: str) -> Exception:

@@ -40,6 +40,7 @@ _WORDS = {
     "ASK": ReplyClass.TRANSIENT,
     "READONLY": ReplyClass.TRANSIENT,
     "NOREPLICAS": ReplyClass.TRANSIENT,
+    "UNBLOCKED": ReplyClass.TRANSIENT,
     "NOSCRIPT": ReplyClass.SCRIPT,
     "OOM": ReplyClass.FULL,
     "MISCONF": ReplyClass.FULL,
@@ -52,6 +53,8 @@ _FULL_IN_SCRIPT = "OOM command not allowed"
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
 # A key that only the script names is on another node, for as long as its slot is half moved.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
+# The server became a replica between a commit and the wait behind it.
+_TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
 
 
@@ -65,6 +68,8 @@ def class_of(message: str) -> ReplyClass:
     if any(text in message for text in _PERMISSION_IN_SCRIPT):
         return ReplyClass.PERMISSION
     if any(text in message for text in _TRANSIENT_IN_SCRIPT):
+        return ReplyClass.TRANSIENT
+    if _TRANSIENT_AFTER_COMMIT in message:
         return ReplyClass.TRANSIENT
     return _WORDS.get(word, ReplyClass.PROGRAMMING)
 

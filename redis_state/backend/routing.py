@@ -34,11 +34,13 @@ _KEYLESS = frozenset(
     }
 )
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+# What speaks of the transaction before it, wherever that is sent to in the end.
+_BEHIND_EXEC = frozenset({"WAIT", "WAITAOF", "CONFIG"})
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Commands that go to one node on one connection: one, or all from `MULTI` to `EXEC`.
+    """Commands for one node and connection: one, or all from `MULTI` to `EXEC` with its waits.
 
     Attributes:
         at: Where its first command stands in the pipeline.
@@ -71,6 +73,8 @@ def split(commands: Sequence[Command]) -> list[Together]:
         end = at + 1
         if commands[at][0] == "MULTI":
             end = next((n for n in range(at, len(commands)) if commands[n][0] == "EXEC"), at) + 1
+            while end < len(commands) and commands[end][0] in _BEHIND_EXEC:
+                end += 1
         part = tuple(commands[at:end])
         slot = next((one for one in map(slot_of, part) if one is not None), slot)
         found.append(Together(part, at, slot))

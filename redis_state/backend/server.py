@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from redis_state.backend.client import Client
+from redis_state.backend.durability import (
+    FILE_SETTINGS,
+    WAITAOF_SINCE,
+    Durability,
+    check_settings,
+    no_file,
+)
 from redis_state.errors import ConfigError, Kind
 
 VERSION_MIN = (6, 2)
@@ -17,32 +25,81 @@ _ATTEMPTED = "checking the server"
 def check_server(client: Client) -> None:
     """Refuse a server that would lose state or is too old; once for each run.
 
+    Every master of a cluster is looked at: each has its own memory and its own settings.
+
     Raises:
         ConfigError: What the server would have to be like.
         UnavailableError: The deadline passed.
     """
+    for part in client.parts(_ATTEMPTED):
+        _check_one(part)
+
+
+def _check_one(client: Client) -> None:
+    info = _asked(client, "INFO")
+    if not isinstance(info, Mapping):
+        return
+    settings = partial(_asked, client, *FILE_SETTINGS)
+    for warning in judge(client.url, info, client.durability, settings):
+        _LOG.warning("%s", warning)
+
+
+def _asked(client: Client, *command: str | bytes) -> object:
+    """The answer; ``None``, with a warning, if the user may not ask."""
     try:
-        (info,) = client.call(_ATTEMPTED, [("INFO",)])
+        return client.call(_ATTEMPTED, [command])[0]
     except ConfigError as error:
         if error.kind is not Kind.PERMISSION or "NOPERM" not in str(error):
             raise
         _LOG.warning("%s: its settings could not be checked: %s", client.url, error)
-        return
-    check_info(client.url, info)
+        return None
 
 
-def check_info(url: str, info: Mapping[str, object]) -> None:
+def judge(
+    url: str,
+    info: Mapping[str, object],
+    durability: Durability,
+    settings: Callable[[], object],
+) -> list[str]:
     """Judge what a server says of itself.
 
+    Args:
+        settings: Asks for the answer to `FILE_SETTINGS`, which is needed of older servers.
+
+    Returns:
+        What is allowed and may cost state or time all the same, a sentence each.
+
     Raises:
-        ConfigError: It is too old, a replica, or may evict keys.
+        ConfigError: It is too old, a replica, may evict keys, or writes no file that
+            `durability` waits for.
     """
-    version = str(info.get("redis_version", "0.0"))
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None or (int(numbers[1]), int(numbers[2])) < VERSION_MIN:
+    _refuse(url, info)
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    keeps_file = _number(info, "aof_enabled") != 0
+    if durability.aof and not keeps_file:
+        raise no_file(_ATTEMPTED, f"{url} has appendonly no")
+    if durability.aof and _version(info) < WAITAOF_SINCE:
+        server = f"{url}, which runs version {info.get('redis_version')},"
+        check_settings(_ATTEMPTED, settings(), server=server)
+    warnings = []
+    if policy.startswith("volatile"):
+        warnings.append(
+            f"{url} has maxmemory-policy {policy}: when memory is short commits are repeated; "
+            "noeviction is better"
+        )
+    if not keeps_file:
+        warnings.append(
+            f"{url} keeps no append-only file: when it stops, what it took since its last RDB "
+            "save is lost"
+        )
+    return warnings + _about_replicas(url, _number(info, "connected_slaves"), durability.replicas)
+
+
+def _refuse(url: str, info: Mapping[str, object]) -> None:
+    if _version(info) < VERSION_MIN:
         raise ConfigError(
             _ATTEMPTED,
-            found=f"{url} runs version {version}",
+            found=f"{url} runs version {info.get('redis_version', '0.0')}",
             advice="Redis 6.2 or newer, or Valkey, is needed.",
         )
     policy = str(info.get("maxmemory_policy", "noeviction"))
@@ -52,11 +109,35 @@ def check_info(url: str, info: Mapping[str, object]) -> None:
             found=f"{url} has maxmemory-policy {policy} and would evict state",
             advice="Set maxmemory-policy noeviction there.",
         )
-    if policy.startswith("volatile"):
-        _LOG.warning("%s has maxmemory-policy %s: commits may be repeated", url, policy)
     if info.get("role") == "slave":
         raise ConfigError(
             _ATTEMPTED,
             found=f"{url} is a replica, which cannot be written",
             advice="Name the master.",
         )
+
+
+def _about_replicas(url: str, there: int | None, wanted: int) -> list[str]:
+    if there is None:
+        return []
+    if there < wanted:
+        return [
+            f"{url} has {there} replicas now, and durability=replicas:{wanted} waits for {wanted}: "
+            "commits fail until they are there"
+        ]
+    if there and not wanted:
+        return [
+            f"{url} has replicas and durability waits for none: a fail-over loses the commits that "
+            "the new master had not received; durability=replicas:1 prevents that"
+        ]
+    return []
+
+
+def _version(info: Mapping[str, object]) -> tuple[int, int]:
+    numbers = re.match(r"(\d+)\.(\d+)", str(info.get("redis_version", "0.0")))
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def _number(info: Mapping[str, object], name: str) -> int | None:
+    found = str(info.get(name, ""))
+    return int(found) if found.isdigit() else None

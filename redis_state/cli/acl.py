@@ -33,6 +33,12 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument("--user", default="redis-state", help="default: redis-state")
     parser.add_argument("--key-prefix", metavar="PREFIX", help="as the option keyPrefix")
     parser.add_argument(
+        "--durability",
+        default="none",
+        metavar="WHAT",
+        help="the option of the job; with aof a server before 7.2 has to show its settings",
+    )
+    parser.add_argument(
         "--password-file", metavar="FILE", help="sets its password, printed as a SHA-256 only"
     )
     parser.set_defaults(run=run)
@@ -42,19 +48,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the command."""
     role = Role.READER if arguments.reader else Role.JOB
     role = Role.MAINTAINER if arguments.maintainer else role
-    prefix = _checked_prefix(arguments.key_prefix)
+    given = {"keyPrefix": arguments.key_prefix, "durability": arguments.durability}
+    checked = parse({"url": "redis://localhost", **given})
     words = ["ACL", "SETUSER", _checked_user(arguments.user)]
-    words += rules(role, version=arguments.version, key_prefix=prefix)
+    words += rules(
+        role,
+        version=arguments.version,
+        key_prefix=checked.key_prefix,
+        durability=checked.durability,
+    )
     if arguments.password_file is not None:
         words.append(f"#{_sha256_of(arguments.password_file)}")
     print(shlex.join(words))
     return 0
-
-
-def _checked_prefix(prefix: str | None) -> str | None:
-    if prefix is None:
-        return None
-    return parse({"url": "redis://localhost", "keyPrefix": prefix}).key_prefix
 
 
 def _checked_user(user: str) -> str:

@@ -183,7 +183,8 @@ class PartitionClient:
         Raises:
             ConflictError: Another run or attempt was faster.
             StateError: The version under it was lost.
-            CommitOutcomeUnknownError: The server did not answer until the deadline.
+            CommitOutcomeUnknownError: The server did not answer until the deadline, or it did and
+                the commit is not as safe yet as the option `durability` asks.
         """
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"
@@ -299,7 +300,7 @@ class PartitionClient:
         if last:
             staged = (ident, str(STAGED_TTL_MS), *_flat(last))
             commands.insert(0, script("stage").by_text(both, *staged))
-        replies = self._client.transaction(what, commands)
+        replies = self._client.transaction(what, commands, counts=_is_published)
         if last:
             self._check_staged(what, words(what, replies[0]), version=parent.version)
         return words(what, replies[-1])
@@ -336,6 +337,10 @@ class PartitionClient:
     ) -> list[str]:
         all_keys = [self._meta, *(keys.segment(self.id, ident) for ident in idents)]
         return self._client.script(what, script(name), all_keys, args)
+
+
+def _is_published(replies: Sequence[object]) -> bool:
+    return replies[-1] in ([b"OK"], [b"ALREADY"])
 
 
 def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:

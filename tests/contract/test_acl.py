@@ -30,7 +30,6 @@ from tests.support.redis_server import RedisServer
 
 USER, PASSWORD = "worker", "rights-secret"
 CHECKPOINT = "orders"
-VERSION = "7.2"
 
 # What one server without Spark has no use for, and where it is needed.
 NEEDED_ELSEWHERE = {
@@ -41,6 +40,8 @@ NEEDED_ELSEWHERE = {
     "ping": "Spark",
     "pttl": "Spark",
 }
+# Commands that a job sends only if it waits for something.
+DURABILITY_OF = {"wait": "replicas:1", "waitaof": "aof", "config|get": "aof"}
 # Without these a job goes on: servers are not checked, and who serves what is not told.
 ONLY_WARNED = ("info", "set", "get")
 
@@ -56,6 +57,24 @@ def of_user(server: RedisServer, **options: str) -> Config:
     return config.parse(
         {"url": url, "username": USER, "password": PASSWORD, "deadline": "2s", **options}
     )
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer], tmp_path: Path) -> RedisServer:
+    """One on which a job can wait for a file, with or without WAITAOF, and for a replica."""
+    master = start_redis(folder=tmp_path, options={"repl-diskless-sync-delay": "0"})
+    start_redis(options={"replicaof": f"127.0.0.1 {master.port}"})
+    return master
+
+
+def version_of(server: RedisServer) -> str:
+    with server.client() as client:
+        version: str = client.info("server")["redis_version"]
+    return version
+
+
+def rights(server: RedisServer, role: Role, **options: str) -> list[str]:
+    return acl.rules(role, version=version_of(server), durability="aof", **options)
 
 
 def work_as_job(wanted: Config) -> None:
@@ -131,14 +150,15 @@ WORK: dict[Role, Callable[[Config], None]] = {
 
 
 @pytest.mark.parametrize("role", Role)
-def test_everything_works_with_the_rights_of_its_role(
-    redis_server: RedisServer, role: Role
-) -> None:
-    allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
-    work_as_job(of_user(redis_server))
-    allow(redis_server, *acl.rules(role, version=VERSION))
-    WORK[role](of_user(redis_server))
-    with redis_server.client() as client:
+def test_everything_works_with_the_rights_of_its_role(server: RedisServer, role: Role) -> None:
+    allow(server, *rights(server, Role.JOB))
+    with server.client() as client:
+        client.config_set("appendfsync", "always")
+    for durability in ("none", "replicas:1", "aof"):
+        work_as_job(of_user(server, durability=durability))
+    allow(server, *rights(server, role))
+    WORK[role](of_user(server))
+    with server.client() as client:
         assert client.execute_command("ACL", "LOG") == []
 
 
@@ -157,18 +177,20 @@ def names(text: str, command: str) -> bool:
 
 @pytest.mark.parametrize("role", [Role.JOB, Role.READER])
 def test_each_right_is_needed_and_named_when_it_is_missing(
-    redis_server: RedisServer, role: Role, caplog: pytest.LogCaptureFixture
+    server: RedisServer, role: Role, caplog: pytest.LogCaptureFixture
 ) -> None:
     unneeded = set()
-    for command in sorted(set(acl.commands(role)) - set(NEEDED_ELSEWHERE)):
-        allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
-        work_as_job(of_user(redis_server))
-        with redis_server.client() as client:
+    wanted = acl.commands(role, version=version_of(server), durability="aof")
+    for command in sorted(set(wanted) - set(NEEDED_ELSEWHERE)):
+        allow(server, *rights(server, Role.JOB))
+        work_as_job(of_user(server))
+        with server.client() as client:
             client.script_flush()
-        allow(redis_server, *acl.rules(role, version=VERSION), f"-{command}")
+        allow(server, *rights(server, role), f"-{command}")
         caplog.clear()
         with caplog.at_level(logging.WARNING, "redis_state"):
-            error = failure_of(WORK[role], of_user(redis_server))
+            durability = DURABILITY_OF.get(command, "none")
+            error = failure_of(WORK[role], of_user(server, durability=durability))
         if error is None:
             unneeded.add(command)
             assert command not in ONLY_WARNED or names(caplog.text, command)
@@ -180,9 +202,9 @@ def test_each_right_is_needed_and_named_when_it_is_missing(
 
 
 def test_a_reader_cannot_change_anything(redis_server: RedisServer) -> None:
-    allow(redis_server, *acl.rules(Role.JOB, version=VERSION))
+    allow(redis_server, *rights(redis_server, Role.JOB))
     work_as_job(of_user(redis_server))
-    allow(redis_server, *acl.rules(Role.READER, version=VERSION))
+    allow(redis_server, *rights(redis_server, Role.READER))
     with redis_server.client() as client:
         client.select(1)
         before = client.execute_command("DBSIZE")
@@ -195,7 +217,7 @@ def test_a_reader_cannot_change_anything(redis_server: RedisServer) -> None:
 
 
 def test_tenants_cannot_touch_each_other(redis_server: RedisServer) -> None:
-    allow(redis_server, *acl.rules(Role.JOB, version=VERSION, key_prefix="a"))
+    allow(redis_server, *rights(redis_server, Role.JOB, key_prefix="a"))
     work_as_job(of_user(redis_server, keyPrefix="a"))
     for other in ({}, {"keyPrefix": "b"}, {"keyPrefix": "ab"}):
         with pytest.raises(ConfigError) as caught:
@@ -208,7 +230,8 @@ def test_the_command_prints_what_the_server_takes(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(PASSWORD + "\n")
-    arguments = ["acl", "--version", VERSION, "--user", USER, "--password-file", str(file)]
+    version = version_of(redis_server)
+    arguments = ["acl", "--version", version, "--user", USER, "--password-file", str(file)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert PASSWORD not in printed

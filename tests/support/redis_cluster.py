@@ -138,6 +138,7 @@ def _node() -> RedisServer:
             "cluster-node-timeout": str(_NODE_TIMEOUT_MS),
             "cluster-require-full-coverage": "no",
             "repl-ping-replica-period": "1",
+            "repl-diskless-sync-delay": "0",
         }
     )
     # The bus listens that much higher.

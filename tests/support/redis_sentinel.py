@@ -26,7 +26,10 @@ class SentinelSet:
     """
 
     def __init__(self, *, replicas: int = 1, password: str | None = None) -> None:
-        auth = {} if password is None else {"masterauth": password}
+        # A replica is served when it asks; the default is to wait for more of them.
+        auth = {"repl-diskless-sync-delay": "0"}
+        if password is not None:
+            auth["masterauth"] = password
         self.servers = [RedisServer(password=password, options=auth)]
         for _ in range(replicas):
             follow = {"replicaof": f"127.0.0.1 {self.servers[0].port}", **auth}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -62,7 +63,8 @@ class RedisServer:
         maxmemory: As the server's option: bytes or `64mb`.
         tls: Serve TLS only, with a certificate made for this server (`certificates`).
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
-        old_program: Program of a server below Redis 6; `None` means `server_program`.
+        old_program: Program of a server below Redis 6; `None` means `program`.
+        program: `None` means `server_program`.
     """
 
     def __init__(
@@ -74,9 +76,10 @@ class RedisServer:
         tls: bool = False,
         options: dict[str, str] | None = None,
         old_program: str | None = None,
+        program: str | None = None,
     ) -> None:
         self._is_old = old_program is not None
-        program = old_program or server_program()
+        program = old_program or program or server_program()
         if program is None:
             raise RuntimeError(
                 "neither valkey-server nor redis-server is on PATH: run `make redis`"
@@ -104,6 +107,14 @@ class RedisServer:
         """What the server wrote so far."""
         path = self._scratch / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def pause(self) -> None:
+        """Stops the process where it is; its connections stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        os.kill(self.pid, signal.SIGCONT)
 
     @property
     def pid(self) -> int:

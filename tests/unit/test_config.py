@@ -91,7 +91,7 @@ def test_values(name: str, given: object, text: str, value: object) -> None:
         ({"versionsToRetain": "ten"}, "not a whole number"),
         ({"versionsToRetain": True}, "a Python bool"),
         ({"ephemeral": "yes"}, "not a truth value"),
-        ({"durability": "replicas:1"}, "This release accepts: none"),
+        ({"durability": "disk"}, "This release accepts: none, replicas:n, aof"),
         ({"onPathChange": "fork"}, "fail, adopt"),
         ({"keyPrefix": "a{b"}, "not a key prefix"),
         ({"keyPrefix": ""}, "not a key prefix"),

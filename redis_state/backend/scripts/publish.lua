@@ -17,8 +17,11 @@ local function refuse(reply)
   return reply
 end
 
-if redis.call('HEXISTS', META, field) == 1 then
+local entry = meta(field)
+if entry then
   keep(delta, ARGV[10])
+  -- A WAIT behind this transaction waits for what its connection wrote: without a write it returns at once.
+  redis.call('HSET', META, field, entry)
   return {'ALREADY'}
 end
 if not meta('f') then return refuse({'STATE_LOST', '0', '0'}) end

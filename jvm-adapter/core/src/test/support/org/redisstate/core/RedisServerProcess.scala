@@ -49,6 +49,17 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
     started
   }
 
+  /** Stops the process where it is; its connections stay open. */
+  def pause(): Unit = signal("STOP")
+
+  /** Lets it go on. */
+  def resume(): Unit = signal("CONT")
+
+  private def signal(name: String): Unit = {
+    val done = new ProcessBuilder("kill", s"-$name", process.pid.toString).start().waitFor()
+    if (done != 0) throw new IllegalStateException(s"the server took no SIG$name")
+  }
+
   override def close(): Unit = {
     process.destroyForcibly()
     process.waitFor(10, TimeUnit.SECONDS)

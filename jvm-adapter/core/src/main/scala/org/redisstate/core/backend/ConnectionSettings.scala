@@ -8,6 +8,7 @@ import org.redisstate.core.errors.ConfigException
  * Where the server is and how long to wait for it. Equal settings share one pool; nothing here prints a password.
  *
  * @param deadlineMs how long one operation may be tried again
+ * @param durability what commits wait for
  */
 final case class ConnectionSettings(
     url: RedisUrl,
@@ -17,7 +18,8 @@ final case class ConnectionSettings(
     tls: TlsSettings,
     socketTimeoutMs: Int,
     deadlineMs: Long,
-    connectionsMax: Int) {
+    connectionsMax: Int,
+    durability: Durability = Durability.None) {
 
   /** The password as it is now: a file is read again at each connect, so that it can be rotated. */
   def currentPassword(): Option[String] = passwordFile match {

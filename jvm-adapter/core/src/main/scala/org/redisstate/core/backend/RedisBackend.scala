@@ -5,7 +5,13 @@ import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{InternalException, OutcomeUnknownException, UnavailableException}
+import org.redisstate.core.errors.{
+  InternalException,
+  NotDurableException,
+  OutcomeUnknownException,
+  RedisStateException,
+  UnavailableException
+}
 
 /** Time and waiting, so that tests own both. */
 trait Clock {
@@ -26,13 +32,16 @@ object Clock {
  *
  * @param cancelled asked between two tries; true ends them (Spark: the task was killed)
  * @param firstContact looks at each server before the first operation, through the exchange that it is given
+ * @param durability what commits wait for, at most `waitMs` in one try
  */
 final class RedisBackend(
     transport: Transport,
     deadlineMs: Long,
     clock: Clock,
     cancelled: () => Boolean,
-    firstContact: (Seq[Command] => Seq[AnyRef]) => Unit = _ => ())
+    firstContact: (Seq[Command] => Seq[AnyRef]) => Unit = _ => (),
+    durability: Durability = Durability.None,
+    waitMs: Long = 1000L)
     extends AutoCloseable {
   import RedisBackend._
 
@@ -58,23 +67,44 @@ final class RedisBackend(
       }
     }
 
-  /** `MULTI` … `EXEC` in one write; the replies of the commands in it. */
-  def transaction(what: String, commands: Seq[Command]): Seq[AnyRef] =
+  /**
+   * `MULTI` … `EXEC` in one write; the replies of the commands in it.
+   *
+   * @param counts whether these replies are of something that has to last as `durability` says; then the commands have written, also if
+   *   they were sent before
+   */
+  def transaction(
+      what: String,
+      commands: Seq[Command],
+      counts: Option[Seq[AnyRef] => Boolean] = None): Seq[AnyRef] =
     retry(what, mayHaveApplied = true) {
-      val replies = exchange(Multi +: commands :+ Exec)
+      val waits =
+        if (durability.asked && counts.nonEmpty) waiting.commands(math.min(waitMs, deadlineMs))
+        else Nil
+      val (replies, waited) =
+        exchange((Multi +: commands :+ Exec) ++ waits).splitAt(commands.size + 2)
       replies.init.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
       replies.last match {
         case ErrorReply(m) => reject(what, m)
-        case results: Seq[_] if results.size == commands.size =>
+        case found: Seq[_] if found.size == commands.size =>
+          val results = found.asInstanceOf[Seq[AnyRef]]
           results.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
-          results.asInstanceOf[Seq[AnyRef]]
+          if (waits.nonEmpty && counts.exists(_(results))) checkWaits(what, waits, waited)
+          results
         case _ =>
           throw new InternalException(s"$what: EXEC answered something else than its results.")
       }
     }
 
+  private def checkWaits(what: String, sent: Seq[Command], waited: Seq[AnyRef]): Unit = {
+    val missing = waiting.missing(what, sent, waited)
+    if (missing.nonEmpty) throw new NotYetDurable(missing)
+    waited.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
+  }
+
   override def close(): Unit = transport.close()
 
+  private val waiting = new Waiting(durability)
   @volatile private var contacted = false
 
   private def exchange(commands: Seq[Command]): Seq[AnyRef] = {
@@ -108,27 +138,43 @@ final class RedisBackend(
       catch {
         case e: TransportException => last = e
         case e: TransientReply => last = e
+        case e: NotYetDurable => last = e
       }
       tries += 1
       val left = end - clock.nowMs
-      if (left <= 0 || cancelled()) {
-        val found = s"$what: no answer after $tries tries in $deadlineMs ms: ${last.getMessage}."
-        if (mayHaveApplied) {
-          throw new OutcomeUnknownException(
-            s"$found It may have been applied. Spark runs the batch again, " +
-              "which is safe either way.",
-            last)
-        }
-        throw new UnavailableException(
-          s"$found Check that the server runs and is reachable from driver and " +
-            "executors; the query can be started again without loss.",
-          last)
-      }
+      if (left <= 0 || cancelled()) throw late(what, tries, mayHaveApplied, last)
       log.warn("{}: try {} failed ({}), trying again", what, tries: Integer, last.getMessage)
       val ceiling = math.min(BackoffMaxMs, BackoffMinMs << math.min(tries - 1, 10))
       clock.sleep(math.min(left, ThreadLocalRandom.current().nextLong(ceiling / 2, ceiling + 1)))
     }
     throw new InternalException(what)
+  }
+
+  private def late(
+      what: String,
+      tries: Int,
+      mayHaveApplied: Boolean,
+      last: RuntimeException): RedisStateException = {
+    val found = s"$what: no answer after $tries tries in $deadlineMs ms: ${last.getMessage}."
+    last match {
+      case e: NotYetDurable =>
+        new NotDurableException(
+          s"$what: the server has it, but after $tries tries it is not as safe as " +
+            s"durability=$durability asks: ${e.getMessage}. Spark runs the batch again, which waits again. Look at " +
+            "INFO replication and INFO persistence there: replicas that follow, a disk that keeps up.",
+          e
+        )
+      case e if mayHaveApplied =>
+        new OutcomeUnknownException(
+          s"$found It may have been applied. Spark runs the batch again, " +
+            "which is safe either way.",
+          e)
+      case e =>
+        new UnavailableException(
+          s"$found Check that the server runs and is reachable from driver and " +
+            "executors; the query can be started again without loss.",
+          e)
+    }
   }
 }
 
@@ -140,6 +186,9 @@ object RedisBackend {
   private val BackoffMaxMs = 2000L
 
   private final class TransientReply(message: String) extends RuntimeException(message)
+
+  /** It was done, and a crash might undo it. */
+  private final class NotYetDurable(message: String) extends RuntimeException(message)
 
   private def sizeOf(reply: AnyRef): Long = reply match {
     case bytes: Array[Byte] => bytes.length.toLong

@@ -35,20 +35,26 @@ object ReplyClass {
     "MOVED",
     "ASK",
     "READONLY",
-    "NOREPLICAS")
+    "NOREPLICAS",
+    "UNBLOCKED")
   private val full = Set("OOM", "MISCONF")
   private val permission = Set("NOPERM", "WRONGPASS", "NOAUTH")
 
   /** What Redis 6.2 and 7.0, and newer ones, say of a command inside a script. */
   private val permissionInScript = Seq("user executing the script can't run", "ACL failure")
 
-  /** A key that only the script names is on another node, for as long as its slot is half moved. */
-  private val transientInScript =
-    Seq("non local key in a cluster node", "while the cluster is down")
+  /**
+   * A key that only the script names is on another node, for as long as its slot is half moved; or the server became a replica between
+   * a commit and the wait behind it.
+   */
+  private val transientTexts = Seq(
+    "non local key in a cluster node",
+    "while the cluster is down",
+    "cannot be used with replica instances")
 
   def of(message: String): ReplyClass = {
     val word = message.takeWhile(_ != ' ')
-    if (transient(word) || transientInScript.exists(message.contains)) Transient
+    if (transient(word) || transientTexts.exists(message.contains)) Transient
     else if (full(word) || message.contains("OOM command not allowed")) Full
     else if (word == "NOSCRIPT") NoScript
     else if (permission(word) || permissionInScript.exists(message.contains)) Permission

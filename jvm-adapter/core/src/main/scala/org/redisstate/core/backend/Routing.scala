@@ -11,7 +11,7 @@ private[backend] object Routing {
   val Slots = 16384
 
   /**
-   * Commands that go to one node on one connection: one command, or all from `MULTI` to `EXEC`.
+   * Commands that go to one node on one connection: one command, or all from `MULTI` to `EXEC` with the waits behind it.
    *
    * @param at where its first command stands in the pipeline
    * @param slot `None` if any node can answer
@@ -25,8 +25,7 @@ private[backend] object Routing {
     val found = mutable.ArrayBuffer.empty[Together]
     var at = 0
     while (at < commands.size) {
-      val size =
-        if (commands(at).name == "MULTI") commands.indexWhere(_.name == "EXEC", at) - at + 1 else 1
+      val size = if (commands(at).name == "MULTI") untilEndOfWaits(commands, at) - at else 1
       val part = commands.slice(at, at + math.max(size, 1))
       val slot = part.iterator.flatMap(slotOf).nextOption()
       found += Together(part, at, slot.orElse(found.lastOption.flatMap(_.slot)))
@@ -34,6 +33,14 @@ private[backend] object Routing {
     }
     found.toSeq
   }
+
+  /** What speaks of a transaction goes wherever that is sent to in the end. */
+  private def untilEndOfWaits(commands: Seq[Command], at: Int): Int = {
+    val exec = commands.indexWhere(_.name == "EXEC", at)
+    exec + 1 + commands.iterator.drop(exec + 1).takeWhile(c => BehindExec(c.name)).size
+  }
+
+  private val BehindExec = Set("WAIT", "WAITAOF", "CONFIG")
 
   def slotOf(command: Command): Option[Int] =
     keyOf(command).map(key => JedisClusterCRC16.getSlot(key))

@@ -9,11 +9,18 @@ import org.redisstate.core.errors.{ConfigException, PermissionException}
 /** What a server must be like to be trusted with state; looked at once for each pool. */
 object ServerChecks {
   private val log = LoggerFactory.getLogger(getClass)
+  private val Checking = "checking the server"
   private val VersionMin = (6, 2)
   private val Version = """(\d{1,6})\.(\d{1,6})""".r
 
-  /** @throws ConfigException for a server that would lose state or is too old */
-  def check(url: String, exchange: Seq[Command] => Seq[AnyRef]): Unit =
+  /**
+   * @param durability what commits will wait for
+   * @throws ConfigException for a server that would lose state or is too old
+   */
+  def check(
+      url: String,
+      durability: Durability,
+      exchange: Seq[Command] => Seq[AnyRef]): Unit =
     exchange(Seq(Command("INFO"))).head match {
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Transient =>
         throw new TransportException(message, null)
@@ -22,7 +29,9 @@ object ServerChecks {
           s"$url wants a password and none is configured. Set passwordFile (or password).")
       case ErrorReply(message) =>
         log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
-      case bytes: Array[Byte] => judge(url, new String(bytes, UTF_8))
+      case bytes: Array[Byte] =>
+        val settings = () => exchange(Seq(Durability.FileSettings)).head
+        judge(url, new String(bytes, UTF_8), durability, settings).foreach(log.warn(_))
       case _ => ()
     }
 
@@ -32,29 +41,61 @@ object ServerChecks {
 
   /**
    * @param text what the server answered to INFO
+   * @param settings asks for the answer to [[Durability.FileSettings]], which is needed of older servers
+   * @return what is allowed and may cost state or time all the same, a sentence each
    * @throws ConfigException for a server that would lose state or is too old
    */
-  def judge(url: String, text: String): Unit = {
+  def judge(
+      url: String,
+      text: String,
+      durability: Durability,
+      settings: () => AnyRef): Seq[String] = {
     val info = parse(text)
     val version = info.getOrElse("redis_version", "0.0")
-    val numbers = Version.findPrefixMatchOf(version).map(m => (m.group(1).toInt, m.group(2).toInt))
-    if (!numbers.exists(Ordering[(Int, Int)].gteq(_, VersionMin)))
-      throw tooOld(url, s"version $version")
+    val numbers = Version
+      .findPrefixMatchOf(version)
+      .fold((0, 0))(m => (m.group(1).toInt, m.group(2).toInt))
+    if (isBefore(numbers, VersionMin)) throw tooOld(url, s"version $version")
     val policy = info.getOrElse("maxmemory_policy", "noeviction")
     if (policy.startsWith("allkeys")) {
       throw new ConfigException(s"$url has maxmemory-policy $policy and would evict state. " +
         "Set maxmemory-policy noeviction there.")
     }
-    if (policy.startsWith("volatile")) {
-      log.warn(s"$url has maxmemory-policy $policy: under memory pressure commits are repeated. noeviction is better.")
-    }
-    if (info.get("aof_enabled").contains("0") && info.get("rdb_last_save_time").isDefined) {
-      log.info(s"$url keeps no append-only file: what it holds since its last RDB save is lost when it stops.")
-    }
     if (info.get("role").contains("slave")) {
       throw new ConfigException(s"$url is a replica, which cannot be written. Name the master.")
     }
+    val keepsFile = !info.get("aof_enabled").contains("0")
+    if (durability.aof && !keepsFile)
+      throw new ConfigException(Durability.noFile(Checking, s"$url has appendonly no"))
+    if (durability.aof && isBefore(numbers, Durability.WaitAofSince))
+      Durability.checkSettings(Checking, settings(), s"$url, which runs version $version,")
+    val warnings = Seq(
+      Option.when(policy.startsWith("volatile")) {
+        s"$url has maxmemory-policy $policy: when memory is short commits are repeated; noeviction is better"
+      },
+      Option.when(!keepsFile) {
+        s"$url keeps no append-only file: when it stops, what it took since its last RDB save is lost"
+      },
+      info.get("connected_slaves").flatMap(_.toIntOption).flatMap(
+        aboutReplicas(url, _, durability.replicas))
+    )
+    warnings.flatten
   }
+
+  private def aboutReplicas(url: String, there: Int, wanted: Int): Option[String] =
+    if (there < wanted) {
+      Some(
+        s"$url has $there replicas now, and durability=replicas:$wanted waits for $wanted: commits fail until they " +
+          "are there")
+    } else {
+      Option.when(there > 0 && wanted == 0) {
+        s"$url has replicas and durability waits for none: a fail-over loses the commits that the new master had " +
+          "not received; durability=replicas:1 prevents that"
+      }
+    }
+
+  private def isBefore(version: (Int, Int), least: (Int, Int)): Boolean =
+    Ordering[(Int, Int)].lt(version, least)
 
   private def parse(info: String): Map[String, String] =
     info.linesIterator.map(_.split(":", 2)).collect { case Array(name, value) =>

@@ -35,6 +35,10 @@ final class PermissionException(detail: String, cause: Throwable = null)
 final class OutcomeUnknownException(detail: String, cause: Throwable = null)
     extends RedisStateException("OUTCOME_UNKNOWN", true, detail, cause)
 
+/** The server has a commit, but not yet what the option `durability` asks for. */
+final class NotDurableException(detail: String, cause: Throwable = null)
+    extends RedisStateException("NOT_DURABLE", true, detail, cause)
+
 final class FormatException(detail: String, cause: Throwable = null)
     extends RedisStateException("FORMAT", false, detail, cause)
 

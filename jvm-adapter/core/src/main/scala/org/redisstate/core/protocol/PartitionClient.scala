@@ -278,7 +278,7 @@ final class PartitionClient(
     val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
-    val replies = backend.transaction(what, commands)
+    val replies = backend.transaction(what, commands, Some(isPublished))
     replies.init.foreach { staged =>
       words(staged) match {
         case Seq("OK") | Seq("PUBLISHED") => ()
@@ -348,6 +348,12 @@ object PartitionClient {
   private val FieldsMax = 1024L
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
+
+  private def isPublished(replies: Seq[AnyRef]): Boolean =
+    words(replies.last) match {
+      case Seq("OK") | Seq("ALREADY") => true
+      case _ => false
+    }
 
   private def words(reply: AnyRef): Seq[String] = reply match {
     case items: Seq[_] =>

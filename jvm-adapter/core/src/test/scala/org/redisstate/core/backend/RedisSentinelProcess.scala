@@ -10,7 +10,7 @@ import redis.clients.jedis.Jedis
 import org.redisstate.core.RedisServerProcess
 
 /** One sentinel on loopback that watches one master under a name; always stopped. */
-private[backend] final class RedisSentinelProcess(name: String, masterPort: Int)
+private[core] final class RedisSentinelProcess(name: String, masterPort: Int)
     extends AutoCloseable {
   val port: Int = RedisServerProcess.freePort()
   private val config = writeConfig()

@@ -19,23 +19,40 @@ import org.redisstate.core.protocol.{
   RunRegistry
 }
 
-/** One partition on a real server, and stores of several runs and executors on it. */
+/**
+ * One partition on a real server, and stores of several runs and executors on it.
+ *
+ * @param gen of the checkpoint
+ * @param url how the stores find the server
+ * @param between what stands between the stores and the server
+ */
 private[store] final class TestPartition(
     server: RedisServerProcess,
     versionsToRetain: Int = 100,
-    clock: Clock = Clock.System) {
+    clock: Clock = Clock.System,
+    gen: String = TestPartition.newGen(),
+    url: Option[String] = None,
+    durability: Durability = Durability.None,
+    deadlineMs: Long = 5000,
+    between: Transport => Transport = identity) {
   private val settings = ConnectionSettings(
-    RedisUrl.parse(server.url),
+    RedisUrl.parse(url.getOrElse(server.url)),
     None,
     None,
     None,
     TlsSettings(None, None, None, verifyHostname = true),
     socketTimeoutMs = 5000,
-    deadlineMs = 5000,
-    connectionsMax = 4)
-  private val backend =
-    new RedisBackend(Transports.to(settings), settings.deadlineMs, clock, () => false)
-  private val gen = f"${TestPartition.count.incrementAndGet()}%032x"
+    deadlineMs = deadlineMs,
+    connectionsMax = 4,
+    durability = durability
+  )
+  private val backend = new RedisBackend(
+    between(Transports.to(settings)),
+    settings.deadlineMs,
+    clock,
+    () => false,
+    durability = durability,
+    waitMs = 200)
   val id: PartitionId = PartitionId("", gen, 0, 3, "default")
   val budget: MemoryBudget = new MemoryBudget(1L << 30)
 
@@ -91,6 +108,9 @@ private[store] final class TestPartition(
 
 private[store] object TestPartition {
   private val count = new AtomicInteger
+
+  def newGen(): String = f"${count.incrementAndGet()}%032x"
+
   private val Schema = """{"type":"struct","fields":[]}"""
 
   val Default: Family = family(0, "default", FamilyKind.Plain)

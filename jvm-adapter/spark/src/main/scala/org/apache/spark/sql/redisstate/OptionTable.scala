@@ -46,6 +46,7 @@ private[redisstate] object OptionTable {
       rows: Seq[Row],
       units: Map[String, Seq[(String, Long)]])
 
+  private val WithReplicas = "(?:aof\\+)?replicas:([0-9]{1,4})".r
   private val Whole = "[+-]?[0-9]{1,18}".r
   private val WithUnit = "([0-9]{1,15})([a-z]{1,3})".r
   private val KilobyteSpelling = "(?<=[kmgtKMGT])[bB]$".r
@@ -140,9 +141,8 @@ private[redisstate] object OptionTable {
       Number(withUnit(row, KilobyteSpelling.replaceFirstIn(text, ""), "size", "bytes", "2g"))
     case "duration" => Number(withUnit(row, text, "duration", "ms", "60s"))
     case "enum" if row.values.contains(text) => Text(text)
-    case "enum" =>
-      val choices = row.values.mkString(", ")
-      throw bad(row, s"'$text' is not accepted", s"This release accepts: $choices.")
+    case "enum" => throw notAccepted(row, text)
+    case "durability" => Text(durability(row, text))
     case "int" if Whole.matches(text) => Number(inRange(row, text, BigInt(text), ""))
     case "int" =>
       throw bad(row, s"'$text' is not a whole number", "Give a number such as 100.")
@@ -157,6 +157,20 @@ private[redisstate] object OptionTable {
       val line = oneLine(row, text)
       if (row.secret) Hidden(new Secret(line)) else Text(line)
   }
+
+  private def durability(row: Row, text: String): String = text match {
+    case "none" | "aof" => text
+    case WithReplicas(number) =>
+      inRange(row, number, BigInt(number), " replicas")
+      text
+    case _ => throw notAccepted(row, text)
+  }
+
+  private def notAccepted(row: Row, text: String): ConfigException =
+    bad(
+      row,
+      s"'$text' is not accepted",
+      s"This release accepts: ${row.values.mkString(", ")}.")
 
   private def flag(row: Row, text: String): Boolean = text.toLowerCase match {
     case "true" => true

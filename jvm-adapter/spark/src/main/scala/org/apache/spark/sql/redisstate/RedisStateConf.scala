@@ -1,6 +1,6 @@
 package org.apache.spark.sql.redisstate
 
-import org.redisstate.core.backend.{ConnectionSettings, RedisUrl, Secret, TlsSettings}
+import org.redisstate.core.backend.{ConnectionSettings, Durability, RedisUrl, Secret, TlsSettings}
 
 /** The options under `spark.sql.streaming.stateStore.redis.`, typed. */
 final class RedisStateConf private (
@@ -20,7 +20,8 @@ final class RedisStateConf private (
       flag("tls.verifyHostname")),
     number("socketTimeout").get.toInt,
     number("deadline").get,
-    number("connectionsMax").get.toInt
+    number("connectionsMax").get.toInt,
+    Durability.of(text("durability").get)
   )
 
   /** Empty, or the tenant prefix and a colon. */

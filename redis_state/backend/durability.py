@@ -1,0 +1,145 @@
+"""What a commit waits for beyond the server's reply, and how it is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from redis_state.backend.script import Command
+from redis_state.errors import ConfigError, Kind
+
+WAITAOF_SINCE = (7, 2)
+"""Older servers cannot be asked whether something is on disk; there `appendfsync always` counts."""
+
+_UNKNOWN = "unknown command"
+_NO_FILE = "appendonly is disabled"
+_OLDER = "the server, which is older than 7.2,"
+
+FILE_SETTINGS: Command = ("CONFIG", "GET", "append*")
+"""Asks what `check_settings` judges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The option of that name.
+
+    Attributes:
+        replicas: How many replicas must have received a commit.
+        aof: Whether it must be on disk.
+    """
+
+    replicas: int = 0
+    aof: bool = False
+
+    @classmethod
+    def of(cls, option: str) -> Durability:
+        """From the text of the option, which is checked already."""
+        number = re.search(r"[0-9]+", option)
+        return cls(int(number[0]) if number else 0, option.startswith("aof"))
+
+    @property
+    def asked(self) -> bool:
+        """Whether a commit waits at all."""
+        return self.aof or self.replicas > 0
+
+
+class Waiting:
+    """The commands that follow a transaction on its own connection, and what their replies mean.
+
+    `WAIT` and `WAITAOF` speak of what their connection wrote: after a transaction that wrote
+    nothing they return at once.
+    """
+
+    def __init__(self, durability: Durability) -> None:
+        self._wanted = durability
+        # Until a server says otherwise. One that is newer passes the test of the older ones too.
+        self._has_waitaof = True
+
+    def commands(self, limit_ms: int) -> list[Command]:
+        """What to send behind `EXEC`.
+
+        Args:
+            limit_ms: How long the server may keep us waiting for it.
+        """
+        replicas, limit = str(self._wanted.replicas), str(max(1, limit_ms))
+        if self._wanted.aof and self._has_waitaof:
+            return [("WAITAOF", "1", replicas, limit)]
+        wait: list[Command] = [("WAIT", replicas, limit)] if self._wanted.replicas else []
+        return [*wait, FILE_SETTINGS] if self._wanted.aof else wait
+
+    def missing(self, attempted: str, sent: Sequence[Command], replies: Sequence[Any]) -> str:
+        """What the transaction still lacks; empty if nothing, or if a reply is another error.
+
+        Args:
+            sent: What `commands` gave; another thread may have learned of the server since.
+
+        Raises:
+            ConfigError: The server writes no append-only file, or not at once.
+        """
+        reply = replies[0]
+        on_disk = sent[0][0] == "WAITAOF"
+        if on_disk and _UNKNOWN in str(reply):
+            self._has_waitaof = False
+            return "this server knows no WAITAOF"
+        if on_disk and _NO_FILE in str(reply):
+            raise no_file(attempted, "the server has appendonly no")
+        if self._wanted.aof and not on_disk:
+            check_settings(attempted, replies[-1])
+        if isinstance(reply, redis.RedisError):
+            return ""
+        lacks = []
+        local, followed = reply if on_disk else (1, reply)
+        if local < 1:
+            lacks.append("it is not on the server's disk")
+        if self._wanted.replicas and followed < self._wanted.replicas:
+            how = "have it on disk" if on_disk else "have it"
+            lacks.append(f"{followed} of {self._wanted.replicas} replicas {how}")
+        return " and ".join(lacks)
+
+
+def check_settings(attempted: str, settings: object, *, server: str = _OLDER) -> None:
+    """Refuse a server without `WAITAOF` that answers before what it answers for is on disk.
+
+    Args:
+        settings: What it answered to `CONFIG GET append*`; an error means that it did not.
+        server: Which one, and its version.
+
+    Raises:
+        ConfigError: It may lose what it answered for.
+    """
+    found = _texts(settings)
+    if not found:
+        shown = f"{server} does not let this user ask (the right 'config|get')"
+        raise no_file(attempted, shown, kind=Kind.PERMISSION)
+    if found.get("appendonly") != "yes":
+        raise no_file(attempted, f"{server} has appendonly no")
+    if found.get("appendfsync") != "always":
+        raise no_file(attempted, f"{server} has appendfsync {found.get('appendfsync')}")
+
+
+def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigError:
+    """The server does not do what the option asks for, or does not say so."""
+    return ConfigError(
+        attempted,
+        kind=kind,
+        found=f"the option 'durability' wants each commit on disk; {found}",
+        advice=(
+            "Set appendonly yes there, and before Redis 7.2 appendfsync always too; or give "
+            "'durability' without aof."
+        ),
+    )
+
+
+def _texts(reply: object) -> dict[str, str]:
+    """The answer to `CONFIG GET`, which is a mapping or a list of names and values."""
+    words = reply if isinstance(reply, list) else []
+    pairs = reply.items() if isinstance(reply, dict) else zip(words[::2], words[1::2], strict=True)
+    return {_text(name): _text(value) for name, value in pairs}
+
+
+def _text(word: object) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
