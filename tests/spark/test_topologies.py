@@ -38,6 +38,7 @@ def use_url(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     yield use
     for name, value in before.items():
         spark.conf.set(name, value)
+    spark.conf.unset(PREFIX + "durability")
 
 
 @pytest.fixture
@@ -109,4 +110,18 @@ def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[[s
             assert direct.wait(1, 10_000) == 1
         sentinels.servers[0].kill()
         run(job, 2)
+        assert len(read(sentinels.url)) == 5
+
+
+def test_what_a_replica_confirmed_outlives_the_master(
+    job: Job, use_url: Callable[[str], None], spark: SparkSession
+) -> None:
+    with SentinelSet() as sentinels:
+        use_url(sentinels.url)
+        spark.conf.set(PREFIX + "durability", "replicas:1")
+        run(job, 2)
+        # Nobody waits for the replica here: each commit has.
+        sentinels.servers[0].kill()
+        spark.conf.set(PREFIX + "durability", "none")
+        run(job, 1)
         assert len(read(sentinels.url)) == 5

@@ -97,9 +97,7 @@ class DurabilitySuite extends AnyFunSuite {
         between = seen.between(_))
       val store = partition.store("a")
       commitOn(store, 0)
-      val session = store.open(1).write()
-      put(session, key(0, "x"), "1")
-      session.abort()
+      store.client.abort("d:2:nobody")
       assert(seen.waits == Seq(true, false))
       partition.close()
     }
