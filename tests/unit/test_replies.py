@@ -28,6 +28,6 @@ def test_the_page_says_the_same() -> None:
     named = [
         (word, cell.strip()) for cell, words in rows for word in re.findall("`([A-Z]+)`", words)
     ]
-    assert len(named) == 17
+    assert len(named) == 18
     for word, name in named:
         assert class_of(f"{word} and more").value == name

@@ -1,0 +1,25 @@
+"""Which commands stay together on their way into a cluster."""
+
+from __future__ import annotations
+
+from redis_state.backend.routing import slot_of, split
+from redis_state.backend.script import Command
+
+COMMIT: list[Command] = [("MULTI",), ("EVAL", "return 1", "1", "{a}:m"), ("EXEC",)]
+
+
+def test_the_waits_behind_a_transaction_go_where_it_goes() -> None:
+    waits: list[Command] = [("WAIT", "1", "100"), ("CONFIG", "GET", "append*")]
+    read: Command = ("HGET", "{b}:m", "l")
+    first, second = split([*COMMIT, *waits, read])
+    assert (list(first.commands), first.at, first.slot) == (
+        [*COMMIT, *waits],
+        0,
+        slot_of(COMMIT[1]),
+    )
+    assert (second.commands, second.at, second.slot) == ((read,), 5, slot_of(read))
+
+
+def test_a_wait_behind_a_plain_command_is_a_part_of_its_own() -> None:
+    parts = split([("SET", "{a}:k", "1"), ("WAIT", "1", "100")])
+    assert [(one.at, one.slot) for one in parts] == [(0, parts[0].slot), (1, parts[0].slot)]
