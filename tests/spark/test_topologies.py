@@ -121,6 +121,8 @@ def test_what_a_replica_confirmed_outlives_the_master(
         spark.conf.set(PREFIX + "durability", "replicas:1")
         run(job, 2)
         # Nobody waits for the replica here: each commit has.
+        with sentinels.servers[0].client() as direct:
+            assert direct.info("commandstats")["cmdstat_wait"]["calls"] > 0
         sentinels.servers[0].kill()
         spark.conf.set(PREFIX + "durability", "none")
         run(job, 1)
