@@ -17,11 +17,10 @@ local function refuse(reply)
   return reply
 end
 
-local entry = meta(field)
-if entry then
+if redis.call('HEXISTS', META, field) == 1 then
   keep(delta, ARGV[10])
   -- A WAIT behind this transaction waits for what its connection wrote: without a write it returns at once.
-  redis.call('HSET', META, field, entry)
+  redis.call('HSET', META, field, meta(field))
   return {'ALREADY'}
 end
 if not meta('f') then return refuse({'STATE_LOST', '0', '0'}) end
