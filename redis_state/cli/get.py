@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, options_of
 from redis_state.cli.values import key_of, to_json
 from redis_state.errors import NotFoundError
 from redis_state.ids import DEFAULT_STORE
-from redis_state.reader import OperatorInfo, Query, connect
-from redis_state.reader.spark_types import parse_schema
+from redis_state.reader import Query, connect
+from redis_state.reader.codec import codec_of
+from redis_state.reader.operator_state import DEFAULT_FAMILY
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
@@ -24,12 +25,17 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "get",
         help="print the state of one key as JSON",
-        description="Print the value columns of one key as a JSON object, or null and exit with "
-        f"status {ABSENT_STATUS} if there is no such key.",
+        description="Print the value columns of one key as a JSON object, a list of them for list "
+        f"state, or null and exit with status {ABSENT_STATUS} if there is no such key.",
     )
     parser.add_argument("--query", required=True, help="name or id of the query, or a gen")
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
     parser.add_argument("--store", default=DEFAULT_STORE, help="Spark's store name")
+    parser.add_argument(
+        "--family",
+        default=DEFAULT_FAMILY,
+        help="state variable of transformWithState (default: the one family of other operators)",
+    )
     parser.add_argument("--version", type=int, help="state version (default: the confirmed one)")
     parser.add_argument(
         "--uid",
@@ -52,19 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the value."""
     with connect(arguments.url, **options_of(arguments)) as reader:
         query = reader.query(arguments.query)
-        info = _operator(query, arguments.operator, arguments.store)
-        key = key_of(parse_schema(info.families[0].key_schema), arguments.key)
-        state = query.operator(arguments.operator, arguments.store)
-        value = state.get(key, version=arguments.version, uids=arguments.uid)
+        _check(query, arguments.operator, arguments.store)
+        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        at: dict[str, Any] = {"version": arguments.version, "uids": arguments.uid}
+        family = state.family(**at)
+        get = state.get_list if family.multi_value else state.get
+        value = get(key_of(codec_of(family).key, arguments.key), **at)
     print(json.dumps(to_json(value), ensure_ascii=False))
-    return 0 if value is not None else ABSENT_STATUS
+    return 0 if value else ABSENT_STATUS
 
 
-def _operator(query: Query, operator: int, store: str) -> OperatorInfo:
+def _check(query: Query, operator: int, store: str) -> None:
     operators = query.operators()
-    for info in operators:
-        if (info.operator, info.store) == (operator, store) and info.families:
-            return info
+    if any((one.operator, one.store) == (operator, store) and one.families for one in operators):
+        return
     there = ", ".join(f"{info.operator} ({info.store})" for info in operators)
     raise NotFoundError(
         f"reading operator {operator}, store '{store}'",

@@ -9,25 +9,47 @@ from typing import Any
 
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
-from redis_state.format.rows import FAMILY_BYTES, stored_key
-from redis_state.reader import unsafe_row
-from redis_state.reader.spark_types import Row, Struct, parse_schema
+from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
+from redis_state.reader import ordered_columns, unsafe_row
+from redis_state.reader.row_bytes import RowBytes, row_bytes
+from redis_state.reader.spark_types import Atomic, Struct
 
-_VERSION = b"\0"
 _LENGTH_BYTES = 4
+_TIMESTAMP_BYTES = 8
+_TIMESTAMP_BIAS = 1 << 63
 _KNOWN_MAX = 256
-_READABLE_KINDS = ("none", "prefix")
+_WITH_TIMESTAMP = ("ts-prefix", "ts-postfix")
 
 KeyValues = Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Encodes keys and decodes rows of one family."""
+    """Encodes keys and decodes rows of one family.
+
+    Attributes:
+        first: Ordinals of the key columns that stand in front: all for kind ``none``, the prefix
+            or the ordered columns, or all but the timestamp.
+        rest: Ordinals of the other key columns.
+    """
 
     family: Family
-    key: Struct
-    value: Struct
+    keys: RowBytes
+    values: RowBytes
+    first: tuple[int, ...]
+    rest: tuple[int, ...]
+
+    @property
+    def key(self) -> Struct:
+        """The key columns."""
+        return self.keys.columns
+
+    @property
+    def shuffled_by(self) -> Struct:
+        """The key columns by which Spark most likely shuffles."""
+        if self.family.kind == "prefix":
+            return Struct(tuple(self.key.fields[at] for at in self.first))
+        return self.key
 
     def encode_key(self, values: KeyValues) -> bytes:
         """The stored key of a row with these key columns.
@@ -36,15 +58,28 @@ class Codec:
             ConfigError: A column is missing, unknown or cannot be looked up.
         """
         items = unsafe_row.in_order(self.key, values)
-        if self.family.kind == "none":
-            encoded = _VERSION + unsafe_row.encode(self.key, items, normalize_zero=True)
-        else:
-            prefix_schema, rest_schema = self._split()
-            count = len(prefix_schema.fields)
-            prefix = _VERSION + unsafe_row.encode(prefix_schema, items[:count], normalize_zero=True)
-            rest = _VERSION + unsafe_row.encode(rest_schema, items[count:], normalize_zero=True)
-            encoded = len(prefix).to_bytes(_LENGTH_BYTES, "little") + prefix + rest
-        return stored_key(self.family.id, encoded)
+        first = [items[at] for at in self.first]
+        rest = [items[at] for at in self.rest]
+        return stored_key(self.family.id, self._encoded(first, rest))
+
+    def _encoded(self, first: Sequence[Any], rest: Sequence[Any]) -> bytes:
+        match self.family.kind:
+            case "none":
+                return self.keys.encode(self.first, first)
+            case "prefix":
+                front = self.keys.encode_first(self.first, first)
+            case "range":
+                columns = [
+                    ordered_columns.encode(self.key.fields[at], value)
+                    for at, value in zip(self.first, first, strict=True)
+                ]
+                front = self.keys.encode_bytes(columns)
+            case kind:
+                at = _encoded_timestamp(rest[0], self.key.fields[-1].name)
+                row = self.keys.encode(self.first, first)
+                return at + row if kind == "ts-prefix" else row + at
+        size = len(front).to_bytes(_LENGTH_BYTES, "little")
+        return size + front + self.keys.encode(self.rest, rest)
 
     def decode_key(self, stored: bytes) -> dict[str, Any]:
         """The key columns of a stored key.
@@ -52,16 +87,36 @@ class Codec:
         Raises:
             FormatError: The bytes are no such key.
         """
-        encoded = stored[FAMILY_BYTES:]
-        if self.family.kind == "none":
-            return _row(self.key, encoded).as_dict()
+        first, rest = self._decoded(stored[FAMILY_BYTES:])
+        by_place = dict(zip((*self.first, *self.rest), (*first, *rest), strict=True))
+        return {field.name: by_place[at] for at, field in enumerate(self.key.fields)}
+
+    def _decoded(self, encoded: bytes) -> tuple[Sequence[Any], Sequence[Any]]:
+        match self.family.kind:
+            case "none":
+                return self.keys.decode(self.first, encoded), ()
+            case "ts-prefix":
+                row, at = encoded[_TIMESTAMP_BYTES:], encoded[:_TIMESTAMP_BYTES]
+                return self.keys.decode(self.first, row), (_decoded_timestamp(at),)
+            case "ts-postfix":
+                row, at = encoded[:-_TIMESTAMP_BYTES], encoded[-_TIMESTAMP_BYTES:]
+                return self.keys.decode(self.first, row), (_decoded_timestamp(at),)
         size = int.from_bytes(encoded[:_LENGTH_BYTES], "little", signed=True)
         end = _LENGTH_BYTES + size
         if size < 0 or end > len(encoded):
             raise FormatError("decoding a key", found="its prefix is longer than the key")
-        prefix_schema, rest_schema = self._split()
-        prefix = _row(prefix_schema, encoded[_LENGTH_BYTES:end]).as_dict()
-        return {**prefix, **_row(rest_schema, encoded[end:]).as_dict()}
+        front = encoded[_LENGTH_BYTES:end]
+        first: Sequence[Any]
+        if self.family.kind == "prefix":
+            first = self.keys.decode_first(self.first, front)
+        else:
+            first = [
+                ordered_columns.decode(self.key.fields[at], column)
+                for at, column in zip(
+                    self.first, self.keys.decode_bytes(len(self.first), front), strict=True
+                )
+            ]
+        return first, self.keys.decode(self.rest, encoded[end:])
 
     def decode_value(self, value: bytes) -> dict[str, Any]:
         """The value columns of a value.
@@ -69,11 +124,17 @@ class Codec:
         Raises:
             FormatError: The bytes are no such value.
         """
-        return _row(self.value, value).as_dict()
+        columns = self.values.columns
+        row = self.values.decode(range(len(columns.fields)), value)
+        return dict(zip(columns.names, row, strict=True))
 
-    def _split(self) -> tuple[Struct, Struct]:
-        count = self.family.params[0]
-        return Struct(self.key.fields[:count]), Struct(self.key.fields[count:])
+    def decode_values(self, value: bytes) -> list[dict[str, Any]]:
+        """The value columns of each element of a list.
+
+        Raises:
+            FormatError: The bytes are no such list.
+        """
+        return [self.decode_value(element) for element in split_elements(value)]
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
@@ -81,23 +142,44 @@ def codec_of(family: Family) -> Codec:
     """The codec of a family.
 
     Raises:
-        ConfigError: This release cannot read rows of its kind by column.
         FormatError: A schema is malformed.
     """
-    if family.kind not in _READABLE_KINDS or family.multi_value:
-        kind = "multi-value" if family.multi_value else family.kind
+    keys = row_bytes(family.key_schema)
+    columns = keys.columns.fields
+    every = range(len(columns))
+    first: Sequence[int] = every
+    if family.kind == "prefix":
+        first = range(family.params[0])
+    elif family.kind == "range":
+        first = family.params
+    elif family.kind in _WITH_TIMESTAMP:
+        first = every[:-1]
+        if not columns or columns[-1].type != Atomic("long", 8):
+            raise _bad(family, "its last key column is no timestamp")
+    if not set(first) <= set(every) or len(set(first)) < len(first):
+        raise _bad(family, "its key has no such columns")
+    if family.kind == "range":
+        for at in first:
+            ordered_columns.check(columns[at], family.name)
+    rest = tuple(at for at in every if at not in set(first))
+    return Codec(family, keys, row_bytes(family.value_schema), tuple(first), rest)
+
+
+def _bad(family: Family, found: str) -> FormatError:
+    return FormatError(f"reading family '{family.name}'", found=found)
+
+
+def _encoded_timestamp(value: Any, name: str) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _TIMESTAMP_BIAS:
         raise ConfigError(
-            f"reading family '{family.name}'",
-            found=f"its kind is {kind}",
-            advice=f"This release reads families of the kinds {' and '.join(_READABLE_KINDS)}.",
+            f"key column '{name}'",
+            found=f"a {type(value).__name__} was given",
+            advice="Give a whole number: milliseconds or microseconds, as Spark keeps them.",
         )
-    key, value = parse_schema(family.key_schema), parse_schema(family.value_schema)
-    if family.kind == "prefix" and not 0 < family.params[0] <= len(key.fields):
-        raise FormatError(f"reading family '{family.name}'", found="its prefix has no such columns")
-    return Codec(family, key, value)
+    return (value + _TIMESTAMP_BIAS).to_bytes(_TIMESTAMP_BYTES, "big")
 
 
-def _row(schema: Struct, data: bytes) -> Row:
-    if data[:1] != _VERSION:
-        raise FormatError("decoding a row", found="its encoding version is unknown")
-    return unsafe_row.decode(schema, data[1:])
+def _decoded_timestamp(data: bytes) -> int:
+    if len(data) != _TIMESTAMP_BYTES:
+        raise FormatError("decoding a key", found="it has no timestamp")
+    return int.from_bytes(data, "big") - _TIMESTAMP_BIAS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, Family, Header
+from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import part_fields, read_header, read_rows_near
 from redis_state.reader.partition import Opened, reopen
@@ -35,7 +36,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Piece:
-    """What was fetched of one segment: its header, and the bucket's parts as far as known."""
+    """What was fetched of one segment: its header, and the fields that can hold the key."""
 
     head: Header
     fields: dict[str, bytes]
@@ -47,7 +48,8 @@ def look_up(
 ) -> Iterator[Found]:
     """The value of a stored key in each of the partitions, decoded as it is asked for.
 
-    One round trip, one more where a bucket has parts, more where maintenance interferes.
+    One round trip, one more where a bucket has parts or the family is ordered, so that the header
+    says where a key is; more where maintenance interferes.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -77,9 +79,12 @@ def _fetch(
         for segment in opened.segments:
             if segment.entry.blocks:
                 names = [FIELD] if segment.entry.header else []
-                bucket = str(bucket_of(key, kind=kind, buckets=segment.entry.buckets))
+                if kind not in ORDERED_KINDS:
+                    bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
+                    names.append(str(bucket))
                 redis_key = opened.key(segment)
-                commands.append(("HMGET", redis_key, bucket, *names))
+                # There is no HMGET of nothing.
+                commands.append(("HMGET", redis_key, *(names or [FIELD])))
                 commands.append(("HLEN", redis_key))
     replies = iter(client.call(_WHAT, commands) if commands else ())
     result: list[list[_Piece] | None] = []
@@ -106,14 +111,23 @@ def _fetch(
 def _piece(segment: Segment, values: list[bytes | None] | None, key: bytes, kind: str) -> _Piece:
     if values is None:
         return _Piece(Header(), {}, [])
-    head = read_header(segment, values[1] if segment.entry.header else None)
+    head = read_header(segment, values[0] if segment.entry.header else None)
+    if kind in ORDERED_KINDS:
+        return _Piece(head, {}, _block_with(head, key))
     bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
     names = part_fields(bucket, head.parts.get(bucket, 1))
-    if values[0] is None:
+    if values[-1] is None:
         if len(names) > 1:
             raise FormatError(f"reading {segment.ident}", found="a bucket has no part 0")
         return _Piece(head, {}, [])
-    return _Piece(head, {names[0]: values[0]}, names[1:])
+    return _Piece(head, {names[0]: values[-1]}, names[1:])
+
+
+def _block_with(head: Header, key: bytes) -> list[str]:
+    """The field of the ordered block in which a key can be, if there is one."""
+    family = family_of(key)
+    number = bisect_right(head.ordered.get(family, ()), key) - 1
+    return [] if number < 0 else [f"{family}/{number}"]
 
 
 def _fetch_parts(
@@ -138,7 +152,9 @@ def _fetch_parts(
         if count != segment.entry.blocks:
             pieces[index] = None
         elif any(value is None for value in values):
-            raise FormatError(f"reading {segment.ident}", found="a part of a bucket is missing")
+            raise FormatError(
+                f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
+            )
         else:
             piece.fields.update(zip(piece.missing, values, strict=True))
 

@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
-from redis_state.errors import FormatError
+from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
+from redis_state.format.rows import family_of
+from redis_state.reader import unsafe_row
 from redis_state.reader.codec import Codec, KeyValues, codec_of
 from redis_state.reader.lookup import Found, look_up
 from redis_state.reader.murmur3 import partition_of
 from redis_state.reader.partition import Opened
 from redis_state.reader.registry import OperatorInfo
-from redis_state.reader.scan import rows_of
+from redis_state.reader.scan import families_of, rows_of
 
 if TYPE_CHECKING:
     from redis_state.reader.query import Query
 
-_FAMILY = 0
+DEFAULT_FAMILY = "default"
+"""The column family of every operator but `transformWithState`."""
 
 
 class OperatorState:
@@ -28,13 +31,37 @@ class OperatorState:
     confirmed version of every partition, unless it names one.
     """
 
-    def __init__(self, client: Client, query: Query, operator: int, store: str) -> None:
+    def __init__(
+        self, client: Client, query: Query, operator: int, store: str, family: str
+    ) -> None:
         self._client = client
         self._query = query
         self._operator = operator
         self._store = store
+        self._name = family
         # Whether a key was found elsewhere than where it was looked for first.
         self._scattered = False
+        self._codec: Codec | None = None
+
+    def families(
+        self, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> list[Family]:
+        """The column families of the operator; `internal` are those that Spark keeps for itself.
+
+        Raises:
+            As `get`.
+        """
+        _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
+        return list(families_of(self._client, partitions))
+
+    def family(self, version: int | None = None, *, uids: Sequence[str] | None = None) -> Family:
+        """The column family that is read.
+
+        Raises:
+            As `get`.
+        """
+        info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
+        return self._codec_of(info, partitions).family
 
     def get(
         self, key: KeyValues, version: int | None = None, *, uids: Sequence[str] | None = None
@@ -50,23 +77,28 @@ class OperatorState:
 
         Raises:
             ConfigError: A key column is missing, unknown, or of a type that has no lookup; ids do
-                not fit the partitions.
-            NotFoundError: There is no such operator or store.
+                not fit the partitions; the family has a list for each key.
+            NotFoundError: There is no such operator, store or family.
             StateError: The version is not there.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        known = self._query.known(self._operator, self._store)
-        if known is None or self._scattered:
-            info, opened = self._query.open(self._operator, self._store, version, uids=uids)
-            likely = self._likely(info, key)
-            opened.sort(key=lambda one: one.id.partition != likely)
-            return self._find(info, opened, key, likely=likely)
-        likely = self._likely(known, key)
-        value = self._open_and_find([likely], key, version, uids, likely)
-        if value is not None:
-            return value
-        others = [number for number in range(known.partitions) if number != likely]
-        return self._open_and_find(others, key, version, uids, likely) if others else None
+        codec, value = self._value(key, version, uids)
+        self._be_list(codec, wanted=False)
+        return None if value is None else codec.decode_value(value)
+
+    def get_list(
+        self, key: KeyValues, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """The value columns of each element of a key's list, in order; empty if there is no key.
+
+        For families with several values a key: list state of `transformWithState`.
+
+        Raises:
+            As `get`; `ConfigError` also if the family has one value a key.
+        """
+        codec, value = self._value(key, version, uids)
+        self._be_list(codec, wanted=True)
+        return [] if value is None else codec.decode_values(value)
 
     def items(
         self, version: int | None = None, *, uids: Sequence[str] | None = None
@@ -79,22 +111,47 @@ class OperatorState:
         Raises:
             As `get`; `UnavailableError` also if the version expired while it was read.
         """
-        _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
+        for codec, key, value in self._rows(version, uids, lists=False):
+            yield codec.decode_key(key), codec.decode_value(value)
+
+    def list_items(
+        self, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """As `items`, with the elements of each key's list, as `get_list` gives them."""
+        for codec, key, value in self._rows(version, uids, lists=True):
+            yield codec.decode_key(key), codec.decode_values(value)
+
+    def _rows(
+        self, version: int | None, uids: Sequence[str] | None, *, lists: bool
+    ) -> Iterator[tuple[Codec, bytes, bytes]]:
+        info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
+        self._be_list(self._codec_of(info, partitions), wanted=lists)
         for opened in partitions:
+            table: Sequence[Family] | None = None
             codec: Codec | None = None
             for key, value, families in rows_of(self._client, opened):
-                if codec is None:
-                    codec = codec_of(_family(families))
-                if int.from_bytes(key[:2], "big") == codec.family.id:
-                    yield codec.decode_key(key), codec.decode_value(value)
+                if families is not table:
+                    table, family = families, self._family_in(families)
+                    codec = None if family is None else codec_of(family)
+                if codec is not None and family_of(key) == codec.family.id:
+                    yield codec, key, value
 
-    def _likely(self, info: OperatorInfo, key: KeyValues) -> int:
-        """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
-
-        It is only where to look first: a join shuffles by some of the columns.
-        """
-        schema = codec_of(_family(info.families)).key
-        return partition_of(schema, key, partitions=info.partitions)
+    def _value(
+        self, key: KeyValues, version: int | None, uids: Sequence[str] | None
+    ) -> tuple[Codec, bytes | None]:
+        known = self._query.known(self._operator, self._store)
+        if known is None or self._codec is None or self._scattered:
+            info, opened = self._query.open(self._operator, self._store, version, uids=uids)
+            codec = self._codec_of(info, opened)
+            likely = _likely(codec, info, key)
+            opened.sort(key=lambda one: one.id.partition != likely)
+            return self._find(codec, opened, key, likely=likely)
+        likely = _likely(self._codec, known, key)
+        found = self._open_and_find([likely], key, version, uids, likely)
+        others = [number for number in range(known.partitions) if number != likely]
+        if found[1] is not None or not others:
+            return found
+        return self._open_and_find(others, key, version, uids, likely)
 
     def _open_and_find(
         self,
@@ -103,25 +160,27 @@ class OperatorState:
         version: int | None,
         uids: Sequence[str] | None,
         likely: int,
-    ) -> dict[str, Any] | None:
+    ) -> tuple[Codec, bytes | None]:
         info, opened = self._query.open(
             self._operator, self._store, version, uids=uids, only=partitions
         )
-        return self._find(info, opened, key, likely=likely)
+        return self._find(self._codec_of(info, opened), opened, key, likely=likely)
 
     def _find(
-        self, info: OperatorInfo, partitions: Sequence[Opened], key: KeyValues, *, likely: int
-    ) -> dict[str, Any] | None:
-        codec = codec_of(_family(info.families))
+        self, codec: Codec, partitions: Sequence[Opened], key: KeyValues, *, likely: int
+    ) -> tuple[Codec, bytes | None]:
         for one in self._look_up(partitions, codec, key):
-            own = codec_of(_family(one.families)) if one.families else codec
+            family = self._family_in(one.families)
+            if family is None:
+                continue  # Nothing was written yet, or the family came later.
+            own = codec_of(family)
             if not _same_keys(own, codec):
                 # The registry describes another layout of keys than this version has.
                 (one,) = self._look_up([one.opened], own, key)
             if one.value is not None:
                 self._scattered |= one.opened.id.partition != likely
-                return own.decode_value(one.value)
-        return None
+                return own, one.value
+        return codec, None
 
     def _look_up(
         self, partitions: Sequence[Opened], codec: Codec, key: KeyValues
@@ -129,14 +188,57 @@ class OperatorState:
         stored = codec.encode_key(key)
         return look_up(self._client, partitions, stored, kind=codec.family.kind)
 
+    def _codec_of(self, info: OperatorInfo, partitions: Sequence[Opened]) -> Codec:
+        """The layout of keys that is tried first; each version has a family table of its own."""
+        if self._codec is None:
+            family = self._family_in(info.families)
+            if family is None:
+                # The list of operators has the default family only.
+                families = families_of(self._client, partitions)
+                family = self._family_in(families)
+                if family is None:
+                    raise self._no_family(families or info.families)
+            self._codec = codec_of(family)
+        return self._codec
 
-def _family(families: Sequence[Family]) -> Family:
-    found = next((family for family in families if family.id == _FAMILY), None)
-    if found is None:
-        raise FormatError("reading a family table", found="it has no default family")
-    return found
+    def _no_family(self, families: Sequence[Family]) -> NotFoundError:
+        names = ", ".join(f"'{one.name}'" for one in families if not one.internal)
+        return NotFoundError(
+            f"reading family '{self._name}' of operator {self._operator}",
+            found="the operator has no such family",
+            advice=f"Its families are: {names or 'none'}.",
+        )
+
+    def _family_in(self, families: Sequence[Family]) -> Family | None:
+        return next((family for family in families if family.name == self._name), None)
+
+    def _be_list(self, codec: Codec, *, wanted: bool) -> None:
+        if codec.family.multi_value is not wanted:
+            has, calls = "one value", "get and items"
+            if codec.family.multi_value:
+                has, calls = "a list of values", "get_list and list_items"
+            raise ConfigError(
+                f"reading family '{self._name}' of operator {self._operator}",
+                found=f"it has {has} for each key",
+                advice=f"Use {calls}.",
+            )
+
+
+def _likely(codec: Codec, info: OperatorInfo, key: KeyValues) -> int:
+    """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
+
+    It is only where to look first: a join shuffles by some of the columns.
+    """
+    schema = codec.shuffled_by
+    values = unsafe_row.in_order(codec.key, key)[: len(schema.fields)]
+    return partition_of(schema, values, partitions=info.partitions)
 
 
 def _same_keys(one: Codec, other: Codec) -> bool:
     first, second = one.family, other.family
-    return (first.kind, first.params, one.key) == (second.kind, second.params, other.key)
+    return (first.id, first.kind, first.params, one.key) == (
+        second.id,
+        second.kind,
+        second.params,
+        other.key,
+    )

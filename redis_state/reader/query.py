@@ -10,7 +10,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
-from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
 from redis_state.reader.partition import Opened, open_commands, read_opened
 from redis_state.reader.registry import OperatorInfo, QueryInfo, parse_operators
 
@@ -34,14 +34,18 @@ class Query:
         self._known = parse_operators(raw)
         return list(self._known.values())
 
-    def operator(self, operator: int = 0, store: str = DEFAULT_STORE) -> OperatorState:
+    def operator(
+        self, operator: int = 0, store: str = DEFAULT_STORE, *, family: str = DEFAULT_FAMILY
+    ) -> OperatorState:
         """The state of one operator; nothing is asked of Redis yet.
 
         Args:
             operator: Spark's id of the operator: 0 for the first of the query.
             store: Spark's name of the store; only stream-stream joins have several.
+            family: Name of the column family; only `transformWithState` has several, one for each
+                state variable, named as the variable is; `OperatorState.families` lists them.
         """
-        return OperatorState(self._client, self, operator, store)
+        return OperatorState(self._client, self, operator, store, family)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What an earlier call found out about a store."""

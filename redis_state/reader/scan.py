@@ -70,8 +70,33 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
 
 
+def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, ...]:
+    """The family table of the first of several partitions that has one; empty if none has.
+
+    Raises:
+        StateError: A published segment was destroyed.
+        FormatError: A header is damaged.
+        UnavailableError: Maintenance replaces segments again and again.
+    """
+    for opened in partitions:
+        for _ in range(_REOPENS_MAX):
+            try:
+                heads = (_base(client, opened, segment).head for segment in opened.segments)
+                found = next((head.families for head in heads if head.families is not None), None)
+                break
+            except _GoneError:
+                opened = reopen(client, [opened])[0]
+        else:
+            raise UnavailableError(
+                "reading a family table", found="its segments were replaced again and again"
+            )
+        if found is not None:
+            return found
+    return ()
+
+
 def _read(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
-    base = _base(client, opened)
+    base = _base(client, opened, opened.segments[-1])
     changes = Changes()
     families = base.head.families
     for segment in reversed(opened.segments[:-1]):
@@ -99,8 +124,7 @@ def _read(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequen
         )
 
 
-def _base(client: Client, opened: Opened) -> _Base:
-    segment = opened.segments[-1]
+def _base(client: Client, opened: Opened, segment: Segment) -> _Base:
     raw = _raw_header(client, opened, segment)
     return _Base(segment, read_header(segment, raw), raw)
 

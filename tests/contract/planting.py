@@ -99,7 +99,7 @@ class Planted:
         return codec_of(self.family).encode_key(values)
 
     def value(self, values: Mapping[str, Any]) -> bytes:
-        return b"\0" + encode(codec_of(self.family).value, values)
+        return b"\0" + encode(codec_of(self.family).values.columns, values)
 
     def partition(self, values: Mapping[str, Any]) -> int:
         return partition_of(codec_of(self.family).key, values, partitions=self.partitions)

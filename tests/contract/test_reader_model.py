@@ -16,7 +16,13 @@ from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 
 KEYS = [{"user": user, "n": n} for user in ("ann", "bob", None) for n in range(40)]
-KINDS: list[tuple[str, tuple[int, ...]]] = [("none", ()), ("prefix", (1,))]
+KINDS: list[tuple[str, tuple[int, ...]]] = [
+    ("none", ()),
+    ("prefix", (1,)),
+    ("range", (1,)),
+    ("ts-prefix", ()),
+    ("ts-postfix", ()),
+]
 VERSIONS = 6
 
 Rows = dict[bytes, bytes]
@@ -59,7 +65,7 @@ def test_every_version_reads_as_the_model(
 ) -> None:
     rng = random.Random(seed)
     layout = family(
-        schema(user="string", n="integer"),
+        schema(user="string", n="long"),
         schema(text="string", at="long"),
         kind=kind,
         params=params,

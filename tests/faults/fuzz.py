@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from random import Random
 from typing import Any
 
@@ -15,7 +17,10 @@ from redis_state.codec import MSGPACK
 from redis_state.errors import FormatError
 from redis_state.format import block, header, ordered, rows, segment
 from redis_state.format.entry import parse_segment
+from redis_state.format.header import Family
+from redis_state.format.rows import FAMILY_BYTES
 from redis_state.format.segment import checksum
+from redis_state.reader.codec import codec_of
 from redis_state.reader.spark_types import parse_schema
 from redis_state.reader.unsafe_row import decode as decode_unsafe_row
 from redis_state.state_object import StateObject
@@ -77,7 +82,7 @@ def targets() -> list[Target]:
     for case in load("unsafe_row.json")["vectors"]:
         schema = parse_schema(case["schema"])
         found.append(_unsafe_row(case["name"], schema, bytes.fromhex(case["row"])))
-    return found
+    return [*found, *_families()]
 
 
 _AT = "d:1:u"
@@ -133,6 +138,31 @@ def _bent_segment(whole: Any, fields: dict[str, bytes], name: str) -> Decode:
         return found
 
     return read
+
+
+def _families() -> Iterator[Target]:
+    """Keys and values of column families, in both encodings."""
+    columns = {"type": "struct", "fields": [{"name": n, "type": t} for n, t in _COLUMNS.items()]}
+    avro = {"type": "redis-state.avro", "schema": columns, "written": [[0, columns]]}
+    values = tuple(range(len(_COLUMNS)))
+    for schema in (json.dumps(columns), json.dumps(avro)):
+        for kind, params in (("none", ()), ("prefix", (2,)), ("range", (0,)), ("ts-prefix", ())):
+            codec = codec_of(Family(1, "some", kind, params, schema, schema))
+            key = codec.encode_key(_ROW)[FAMILY_BYTES:]
+            yield Target(f"{kind} key", lambda raw, c=codec: c.decode_key(b"\0\1" + raw), (key,))
+        value = codec.values.encode(values, _ROW)
+        yield Target("value of a family", codec.decode_value, (value,))
+        yield Target("list of a family", codec.decode_values, (rows.join_elements([value, value]),))
+
+
+_COLUMNS: dict[str, Any] = {
+    "n": "long",
+    "text": "string",
+    "price": "decimal(20,2)",
+    "in": {"type": "struct", "fields": [{"name": "a", "type": "date"}]},
+    "at": "long",
+}
+_ROW = (5, "text", 3, (date(2024, 1, 1),), 1_704_105_000_000)
 
 
 def _unsafe_row(name: str, schema: Any, good: bytes) -> Target:
