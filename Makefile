@@ -86,6 +86,14 @@ wheel: build ## Build the wheel, all jars inside, into dist/
 	$(PY) -m build --wheel --outdir dist .
 	$(PY) tools/check_wheel.py dist/redis_state-$(VERSION)-py3-none-any.whl
 
+.PHONY: sbom
+sbom: wheel ## Write bills of materials (CycloneDX) of the wheel and the jars into dist/
+	tools/sbom.sh $(VERSION) $(MVN) $(MINORS)
+
+.PHONY: audit
+audit: wheel ## Look up what the wheel needs in PyPI's advisories
+	tools/sbom.sh --audit $(VERSION) $(MVN)
+
 # ---- tests ------------------------------------------------------------------------------------
 
 .PHONY: test
