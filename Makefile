@@ -152,10 +152,11 @@ demo: build redis ## A streaming job that is killed half way and still ends righ
 	@$(PY) -m demo
 
 .PHONY: bench
-bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (15 minutes)
+bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (25 minutes)
 	@$(PY) -m tests.bench $(BENCH_ARGS)
 	@$(PY) -m tests.bench.python_store $(BENCH_ARGS)
 	@$(PY) -m tests.bench.map_partitions $(BENCH_ARGS)
+	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 4 minutes

@@ -13,8 +13,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 PARTITIONS = 4
 
 PROVIDERS = {
@@ -94,8 +94,8 @@ class Lane:
 
     def _start(self) -> StreamingQuery:
         conf = self._spark.conf
-        conf.set(_PROVIDER, PROVIDERS[self._provider])
-        conf.set(_CHANGELOG, "true")
+        conf.set(PROVIDER, PROVIDERS[self._provider])
+        conf.set(CHANGELOG, "true")
         stream = self._spark.readStream.schema("k long, v long").parquet(str(self._folder / "in"))
         counts = stream.groupBy("k").agg(sf.sum("v").alias("v"), sf.count("*").alias("n"))
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.page import replace_section
+from tests.bench.pairs import row
 from tests.bench.ratio import ratio
 
 
@@ -25,6 +26,13 @@ def test_few_pairs_have_no_interval() -> None:
 
 def test_nothing_to_compare_with_is_no_ratio() -> None:
     assert ratio([1.0], [0.0]) is None
+
+
+def test_a_line_says_whether_the_ratio_is_what_is_aimed_at() -> None:
+    reached = row("batch", [103.0], [100.0], 1.03)
+    assert reached == "| batch | 103.00 | 100.00 | 1.030 | ≤ 1.03 reached |"
+    assert row("batch", [104.0], [100.0], 1.03).endswith("| 1.040 | ≤ 1.03 **missed** |")
+    assert row("batch", [1.0], [4.0], None).endswith("| 0.250 |  |")
 
 
 def test_only_the_section_of_the_command_is_replaced() -> None:
