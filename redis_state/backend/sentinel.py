@@ -23,6 +23,9 @@ _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 class SentinelTransport:
     """Asks for the master anew after each failed connection and each reply of one that is none.
 
+    Also where replicas do not acknowledge: they may follow another master by now, of which a server
+    that is cut off has not been told.
+
     Safe to share between threads: no lock is held while a server is asked.
     """
 
@@ -40,7 +43,7 @@ class SentinelTransport:
         except redis.RedisError:
             self._forget(master)
             raise
-        if any(map(_is_from_no_master, replies)):
+        if any(map(_is_from_no_master, replies)) or any(map(_falls_short, commands, replies)):
             self._forget(master)
         return replies
 
@@ -121,6 +124,15 @@ class SentinelTransport:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._location.service)
         with closing(ServerTransport(self._config, sentinel, anonymous=anonymous)) as transport:
             return transport.exchange([question])[0]
+
+
+def _falls_short(command: Command, reply: Any) -> bool:
+    match command[0], reply:
+        case "WAIT", int(followed):
+            return followed < int(command[1])
+        case "WAITAOF", [_, int(followed)]:
+            return followed < int(command[2])
+    return False
 
 
 def _is_from_no_master(reply: object) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import script
+from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
 from redis_state.format.header import Family
@@ -61,6 +61,10 @@ def checkpoint_gen(
     gen = _text(found)
     if not is_gen(gen):
         raise FormatError("looking for a checkpoint by its name", found="its id is malformed")
+    if create and client.durability.asked:
+        # Commits wait for the master of their partition, which in a cluster may be another one.
+        named: Command = ("HSET", key, field, gen)
+        client.transaction("naming a checkpoint", [named], counts=lambda _: True)
     return gen
 
 

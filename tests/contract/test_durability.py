@@ -73,9 +73,11 @@ def hasty(url: str, durability: str) -> Config:
     return config.parse({"url": url, "durability": durability, **quick})
 
 
-def commit_one(wanted: Config, version: int, value: int, **options: Any) -> int:
+def commit_one(
+    wanted: Config, version: int, value: int, *, name: str = NAME, **options: Any
+) -> int:
     """A process of the one run, which has nothing cached."""
-    id_ = StateStoreProviderId(StateStoreId(NAME, 0, 0), "run")
+    id_ = StateStoreProviderId(StateStoreId(name, 0, 0), "run")
     provider = StateStoreProvider(id_, config=wanted, **options)
     try:
         store = provider.get_store(version)
@@ -289,6 +291,31 @@ def test_an_acknowledged_commit_survives_its_server(sentinels: SentinelSet) -> N
     assert commit_one(patient(sentinels.url, "none"), 50, 50) == 51
 
 
+def cut_off(server: RedisServer) -> None:
+    """Only who is connected now, and neither replica nor sentinel, can go on with the server."""
+    with server.client() as client:
+        client.config_set("bind", "127.0.0.2")
+        for one in client.client_list():
+            if one["name"].startswith("sentinel") or "S" in one["flags"]:
+                client.client_kill_filter(_id=one["id"])
+
+
+def test_a_master_that_was_cut_off_is_left() -> None:
+    with SentinelSet(replicas=2) as sentinels:
+        id_ = StateStoreProviderId(StateStoreId(NAME, 0, 0), "run")
+        provider = StateStoreProvider(id_, config=patient(sentinels.url, "replicas:1"))
+        for version in range(2):
+            store = provider.get_store(version)
+            store.put("value", version)
+            if version == 1:
+                cut_off(sentinels.servers[0])
+            assert store.commit() == version + 1
+        provider.close()
+        new = [one for one in sentinels.servers[1:] if latest_in(one, partition(sentinels.url))]
+        assert len(new) == 2
+        assert value_of(sentinels.url, 2) == 1
+
+
 def test_in_a_cluster_the_replicas_of_the_slot_count() -> None:
     with RedisCluster(masters=2, replicas=1) as cluster:
         wanted = patient(cluster.url, "replicas:1")
@@ -304,6 +331,12 @@ def test_in_a_cluster_the_replicas_of_the_slot_count() -> None:
             commit_one(hasty(cluster.url, "replicas:1"), 2, 2)
         own.resume()
         assert commit_one(wanted, 2, 2) == 3
+        # The name of a checkpoint may be on another master than its partitions.
+        (named,) = cluster.replicas[cluster.owner_of(keys.names(tenant=""))]
+        named.pause()
+        with pytest.raises(CommitOutcomeUnknownError, match="naming a checkpoint"):
+            commit_one(hasty(cluster.url, "replicas:1"), 0, 0, name="another")
+        named.resume()
 
 
 def test_what_may_cost_state_is_said_at_the_start(

@@ -7,7 +7,8 @@ import org.redisstate.core.errors.ConfigException
 
 /**
  * The way to the master that sentinels name. It is asked for again after each failure of a connection and each reply of a server
- * that is no master any more; the caller sends again.
+ * that is no master any more, and where replicas do not acknowledge: they may follow another master by now, of which a server that is
+ * cut off has not been told. The caller sends again.
  *
  * @param service the name under which the sentinels watch the master
  */
@@ -21,7 +22,8 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
     val master = Option(current.get).getOrElse(resolved())
     try {
       val replies = master.exchange(commands)
-      if (replies.exists(isFromNoMaster)) forget(master)
+      if (replies.exists(isFromNoMaster) || commands.lazyZip(replies).exists(fallsShort))
+        forget(master)
       replies
     } catch {
       case e: TransportException =>
@@ -120,6 +122,14 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
 
 private object SentinelTransport {
   private val NoMaster = Set("READONLY", "MASTERDOWN", "LOADING")
+
+  private def fallsShort(command: Command, reply: AnyRef): Boolean = (command.name, reply) match {
+    case ("WAIT", followed: java.lang.Long) => followed < number(command.args(0))
+    case ("WAITAOF", Seq(_, followed: java.lang.Long)) => followed < number(command.args(1))
+    case _ => false
+  }
+
+  private def number(text: Array[Byte]): Long = new String(text, UTF_8).toLong
 
   private def isFromNoMaster(reply: AnyRef): Boolean = reply match {
     case ErrorReply(message) => NoMaster(message.takeWhile(_ != ' '))

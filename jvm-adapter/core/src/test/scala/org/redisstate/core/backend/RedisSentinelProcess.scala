@@ -23,12 +23,14 @@ private[core] final class RedisSentinelProcess(name: String, masterPort: Int)
   awaitReady()
 
   /** Without one that it knows and that has caught up, a fail-over has nowhere to go. */
-  def awaitReplica(): Unit = {
+  def awaitReplicas(count: Int): Unit = {
     def known = Using.resource(new Jedis("127.0.0.1", port)) { jedis =>
-      jedis.sentinelReplicas(name).asScala.exists(_.get("master-link-status") == "ok")
+      jedis.sentinelReplicas(name).asScala.count(_.get("master-link-status") == "ok")
     }
-    await(known, s"the sentinel on port $port knows no replica")
+    await(known >= count, s"the sentinel on port $port does not know $count replicas")
   }
+
+  def awaitReplica(): Unit = awaitReplicas(1)
 
   override def close(): Unit = {
     process.destroyForcibly().waitFor()

@@ -4,6 +4,7 @@ import scala.util.Using
 
 import org.scalatest.funsuite.AnyFunSuite
 import redis.clients.jedis.Jedis
+import redis.clients.jedis.params.ClientKillParams
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._
@@ -65,6 +66,45 @@ class DurabilitySuite extends AnyFunSuite {
       assert(replica.port > 0)
     }
   }
+
+  test("a master that was cut off is left") {
+    replicated { (master, _) =>
+      Using.Manager { use =>
+        val follow = Seq("--replicaof", "127.0.0.1", master.port.toString)
+        val second = use(new RedisServerProcess(follow: _*))
+        val sentinel = use(new RedisSentinelProcess("state", master.port))
+        sentinel.awaitReplicas(2)
+        val partition = new TestPartition(
+          master,
+          url = Some(s"redis+sentinel://127.0.0.1:${sentinel.port}/state/0"),
+          durability = Durability.of("replicas:1"),
+          deadlineMs = 60000)
+        val store = partition.store("a")
+        commitOn(store, 0)
+        val session = store.open(1).write()
+        put(session, key(0, "x"), "1")
+        cutOff(master)
+        session.commit()
+        val newest = Using.resource(new Jedis("127.0.0.1", second.port))(raw =>
+          raw.hget(Keys.meta(partition.id), "l"))
+        assert(newest == "2")
+        assert(valueOf(partition.store("a"), 2) == "1")
+        partition.close()
+      }.get
+    }
+  }
+
+  /** Only who is connected now, and neither replica nor sentinel, can go on with the server. */
+  private def cutOff(server: RedisServerProcess): Unit =
+    Using.resource(new Jedis("127.0.0.1", server.port)) { raw =>
+      raw.configSet("bind", "127.0.0.2")
+      raw.clientList().linesIterator
+        .filter(line => line.contains(" name=sentinel") || line.contains(" flags=S"))
+        .foreach(line => raw.clientKill(ClientKillParams.clientKillParams().id(idOf(line))))
+    }
+
+  private def idOf(line: String): String =
+    line.split(' ').find(_.startsWith("id=")).get.stripPrefix("id=")
 
   test("a file that is not written at once is refused or waited for, as the server can tell") {
     val folder = java.nio.file.Files.createTempDirectory("rs-aof").toString
