@@ -49,9 +49,13 @@ def checkpoint_gen(
     Of several processes that create one name at once all get the same id.
 
     Raises:
+        ConfigError: The server does not do what `durability` waits for.
         UsageError: The name is empty, above 64 KiB or not to be written in UTF-8.
     """
     check_name(name, what="a checkpoint's name")
+    lasting = create and client.durability.asked
+    if lasting:
+        check_server(client)
     key, field = keys.names(tenant=tenant), keys.name_field(name)
     read = ("HGET", key, field)
     commands = [("HSETNX", key, field, uuid.uuid4().hex), read] if create else [read]
@@ -61,7 +65,7 @@ def checkpoint_gen(
     gen = _text(found)
     if not is_gen(gen):
         raise FormatError("looking for a checkpoint by its name", found="its id is malformed")
-    if create and client.durability.asked:
+    if lasting:
         # Commits wait for the master of their partition, which in a cluster may be another one.
         named: Command = ("HSET", key, field, gen)
         client.transaction("naming a checkpoint", [named], counts=lambda _: True)
