@@ -35,6 +35,9 @@ DEADLINE_S = 8
 SOCKET_TIMEOUT_S = 2
 VERSIONS_TO_RETAIN = 2  # so that maintenance removes, too
 EXECUTOR_LOST_S = 5
+# Spark waits for ten seconds for a Python process, whatever its conf says.
+SPARK_BUSY = "Python worker failed to connect back"
+BUSY_PAUSE_S = 10  # in which the process that came too late is gone
 
 
 def store_name(folder: Path) -> str:
@@ -169,6 +172,8 @@ class Run:
             if found is None:
                 raise
             append_line(self._folder / "restarts", [family, found])
+            if found == SPARK_BUSY:
+                threading.Event().wait(BUSY_PAUSE_S)
             return False
         return True
 

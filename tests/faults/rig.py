@@ -19,7 +19,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from tests.faults.families import PARTITIONS
 from tests.faults.feed import Feed, Rows
-from tests.faults.job import store_name
+from tests.faults.job import SPARK_BUSY, store_name
 from tests.faults.processes import DRIVER_JVM, EXECUTOR, WORKER, descendants, kill, marked, named
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
@@ -27,8 +27,6 @@ from tests.support.tcp_proxy import TcpProxy
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 270  # for a machine that is busy with other work; a test may take 300
 UNREACHABLE = ("REDIS_UNAVAILABLE", "REDIS_OUTCOME_UNKNOWN")
-# Spark waits for ten seconds for a Python process, whatever its conf says.
-SPARK_BUSY = "Python worker failed to connect back"
 _MARK = "REDIS_STATE_KILLS"
 _POLL_S = 0.02
 _LOG_CHARS = 6000
