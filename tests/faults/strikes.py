@@ -162,7 +162,7 @@ class Plan:
         return f"seed {self.seed}, checkpoint format {self.checkpoint_format}: {told}"
 
 
-def plan(seed: int, *, batches: int = 5) -> Plan:
+def plan(seed: int, *, batches: int = 4) -> Plan:
     """Seeds that follow each other go through all the strikes."""
     dice = random.Random(f"plan {seed}")
     names = [
