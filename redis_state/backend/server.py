@@ -20,6 +20,8 @@ from redis_state.errors import ConfigError, Kind
 VERSION_MIN = (6, 2)
 _LOG = logging.getLogger(__name__)
 _ATTEMPTED = "checking the server"
+_SAID_MAX = 256
+_said: set[str] = set()
 
 
 def check_server(client: Client) -> None:
@@ -41,7 +43,12 @@ def _check_one(client: Client) -> None:
         return
     settings = partial(_asked, client, *FILE_SETTINGS)
     for warning in judge(client.url, info, client.durability, settings):
-        _LOG.warning("%s", warning)
+        # A job of many batches registers a run for each; the log gets each sentence once.
+        if warning not in _said:
+            if len(_said) >= _SAID_MAX:
+                _said.clear()
+            _said.add(warning)
+            _LOG.warning("%s", warning)
 
 
 def _asked(client: Client, *command: str | bytes) -> object:
