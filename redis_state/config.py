@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from redis_state.errors import ConfigError
+from redis_state.format.signature import KEY_BYTES_MIN, BlockSigner
 from redis_state.url import Location, parse_url
 
 Value = str | int | bool | Location
@@ -263,6 +264,7 @@ class Config:
     versions_to_retain: int | None = None
     ephemeral: bool = False
     durability: str = "none"
+    signing_key_file: str | None = None
     local_memory: str | int = "auto"
     deadline: int = 60_000
     on_path_change: str = "fail"
@@ -293,6 +295,33 @@ class Config:
                 advice="Write the password into the file, or leave the option out.",
             )
         return text
+
+    def read_signer(self) -> BlockSigner | None:
+        """What signs blocks by the key in the file; ``None`` if no file is given.
+
+        Raises:
+            ConfigError: The file cannot be read, or is too short.
+        """
+        if self.signing_key_file is None:
+            return None
+        try:
+            key = re.sub(rb"\r?\n\Z", b"", Path(self.signing_key_file).read_bytes())
+        except OSError as error:
+            raise _no_key(type(error).__name__) from error
+        if len(key) < KEY_BYTES_MIN:
+            raise _no_key(f"it has {len(key)} bytes")
+        return BlockSigner(key)
+
+
+def _no_key(found: str) -> ConfigError:
+    return ConfigError(
+        "reading the signing key",
+        found=found,
+        advice=(
+            f"Give in 'signingKeyFile' a file of at least {KEY_BYTES_MIN} bytes that this user may "
+            "read, such as `openssl rand -hex 32` makes."
+        ),
+    )
 
 
 def normalize(values: Mapping[str, object]) -> dict[str, str]:

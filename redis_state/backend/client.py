@@ -38,6 +38,7 @@ class Client:
     Attributes:
         round_trips: Pipelines that were sent.
         durability: What commits wait for.
+        signer: Signs the blocks that go out and checks those that come in; ``None`` does neither.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Client:
         self._clock = clock
         self._transport = connect(config)
         self._waiting = Waiting(self.durability)
+        self.signer = config.read_signer()
         self.round_trips = 0
 
     @property
@@ -179,6 +181,16 @@ class Client:
                 "persistence there: replicas that follow, a disk that keeps up."
             ),
         )
+
+    def opened(
+        self, key: str, fields: Sequence[str], values: list[bytes | None]
+    ) -> list[bytes | None]:
+        """Blocks as their writer had them, of what the fields of a segment hold.
+
+        Raises:
+            FormatError: Blocks are signed, and a signature does not match.
+        """
+        return values if self.signer is None else self.signer.all_opened(key, fields, values)
 
     def parts(self, attempted: str) -> list[Client]:
         """One for each server that holds a part of the keys, on the connections of this one.

@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tls-cert-file", metavar="PATH", help="PEM file of a client certificate")
     group.add_argument("--tls-key-file", metavar="PATH", help="PEM file of its private key")
     group.add_argument(
+        "--signing-key-file", metavar="PATH", help="the secret by which the query signs its blocks"
+    )
+    group.add_argument(
         "--deadline",
         default=_DEADLINE,
         metavar="DURATION",
@@ -39,9 +42,8 @@ def options_of(arguments: argparse.Namespace) -> dict[str, object]:
     A password file wins over the environment: it was asked for.
     """
     names = ("username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
-    options: dict[str, object] = {
-        name: getattr(arguments, name) for name in (*names, "tls_key_file", "deadline")
-    }
+    more = ("tls_key_file", "signing_key_file", "deadline")
+    options: dict[str, object] = {name: getattr(arguments, name) for name in (*names, *more)}
     if arguments.password_file is None:
         options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
     return options

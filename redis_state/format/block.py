@@ -11,6 +11,7 @@ import zstandard
 from redis_state.errors import FormatError
 
 MAGIC = 0xB7
+SIGNED_MAGIC = 0xB8
 CODEC_NONE = 0
 CODEC_ZSTD = 1
 RAW_LENGTH_MAX = 80 << 20
@@ -67,6 +68,8 @@ def decode(ident: str, field: str, block: bytes) -> bytes:
     Raises:
         FormatError: The block is damaged, foreign or of another place.
     """
+    if block[:1] == bytes((SIGNED_MAGIC,)):
+        raise _bad(ident, field, "it is signed: give the key in 'signingKeyFile'")
     if len(block) < HEADER_BYTES or block[0] != MAGIC:
         raise _bad(ident, field, "it is no block of redis-state")
     _, codec, raw_length, check = _HEADER.unpack_from(block)

@@ -171,7 +171,7 @@ class PartitionClient:
             name: Its field in the manifest.
         """
         for chunk in chunks(fields) if fields else iter([fields]):
-            args = [name, str(STAGED_TTL_MS), *_flat(chunk)]
+            args = [name, str(STAGED_TTL_MS), *self._flat(ident, chunk)]
             reply = self._script(f"staging blocks of {ident}", "stage", [ident], args)
             self._check_staged(f"staging blocks of {ident}", reply, version=0)
 
@@ -240,7 +240,7 @@ class PartitionClient:
                 raise SegmentGoneError(segment)
             for reply in replies:
                 found += reply
-        return found
+        return self._opened(segment, names, found)
 
     def fetch_together(
         self, wanted: Sequence[tuple[Segment, Sequence[str]]]
@@ -260,7 +260,7 @@ class PartitionClient:
             for at, (segment, _) in enumerate(group):
                 if replies[2 * at + 1] != segment.entry.blocks:
                     raise SegmentGoneError(segment)
-                found.append(replies[2 * at])
+                found.append(self._opened(segment, group[at][1], replies[2 * at]))
         return found
 
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
@@ -298,12 +298,23 @@ class PartitionClient:
         args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), _CHECKPOINT_FORMAT]
         commands = [script("publish").by_text(both, *args, self._keep_ms)]
         if last:
-            staged = (ident, str(STAGED_TTL_MS), *_flat(last))
+            staged = (ident, str(STAGED_TTL_MS), *self._flat(ident, last))
             commands.insert(0, script("stage").by_text(both, *staged))
         replies = self._client.transaction(what, commands, counts=_is_published)
         if last:
             self._check_staged(what, words(what, replies[0]), version=parent.version)
         return words(what, replies[-1])
+
+    def _flat(self, ident: str, fields: Fields) -> list[str | bytes]:
+        signer, key = self._client.signer, keys.segment(self.id, ident)
+        if signer is not None:
+            fields = {name: signer.signed(key, name, block) for name, block in fields.items()}
+        return [word for pair in fields.items() for word in pair]
+
+    def _opened(
+        self, segment: Segment, names: Sequence[str], values: list[bytes | None]
+    ) -> list[bytes | None]:
+        return self._client.opened(keys.segment(self.id, segment.ident), names, values)
 
     def _check_staged(self, what: str, reply: list[str], *, version: int) -> None:
         if reply not in (["OK"], ["PUBLISHED"]):
@@ -371,7 +382,3 @@ def _groups(
         size += one[0].entry.bytes
     if group:
         yield group
-
-
-def _flat(fields: Fields) -> list[str | bytes]:
-    return [word for pair in fields.items() for word in pair]

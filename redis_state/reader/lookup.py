@@ -78,13 +78,8 @@ def _fetch(
     for opened in wanted:
         for segment in opened.segments:
             if segment.entry.blocks:
-                names = [FIELD] if segment.entry.header else []
-                if kind not in ORDERED_KINDS:
-                    bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
-                    names.append(str(bucket))
                 redis_key = opened.key(segment)
-                # There is no HMGET of nothing.
-                commands.append(("HMGET", redis_key, *(names or [FIELD])))
+                commands.append(("HMGET", redis_key, *_names(segment, key, kind)))
                 commands.append(("HLEN", redis_key))
     replies = iter(client.call(_WHAT, commands) if commands else ())
     result: list[list[_Piece] | None] = []
@@ -98,7 +93,10 @@ def _fetch(
         if any(count != segment.entry.blocks for segment, _, count in taken):
             result.append(None)
             continue
-        by_segment = {segment.ident: values for segment, values, _ in taken}
+        by_segment = {
+            segment.ident: client.opened(opened.key(segment), _names(segment, key, kind), values)
+            for segment, values, _ in taken
+        }
         result.append(
             [
                 _piece(segment, by_segment.get(segment.ident), key, kind)
@@ -106,6 +104,15 @@ def _fetch(
             ]
         )
     return result
+
+
+def _names(segment: Segment, key: bytes, kind: str) -> list[str]:
+    """The fields that are asked for first: the header if there is one, and the key's bucket."""
+    names = [FIELD] if segment.entry.header else []
+    if kind not in ORDERED_KINDS:
+        names.append(str(bucket_of(key, kind=kind, buckets=segment.entry.buckets)))
+    # There is no HMGET of nothing.
+    return names or [FIELD]
 
 
 def _piece(segment: Segment, values: list[bytes | None] | None, key: bytes, kind: str) -> _Piece:
@@ -148,7 +155,7 @@ def _fetch_parts(
         commands.append(("HLEN", opened.key(segment)))
     replies = client.call(_WHAT, commands)
     for place, values, count in zip(places, replies[::2], replies[1::2], strict=True):
-        index, _, segment, piece = place
+        index, opened, segment, piece = place
         if count != segment.entry.blocks:
             pieces[index] = None
         elif any(value is None for value in values):
@@ -156,7 +163,9 @@ def _fetch_parts(
                 f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
             )
         else:
-            piece.fields.update(zip(piece.missing, values, strict=True))
+            blocks = client.opened(opened.key(segment), piece.missing, values)
+            named = zip(piece.missing, blocks, strict=True)
+            piece.fields.update({name: block for name, block in named if block is not None})
 
 
 def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:

@@ -136,8 +136,7 @@ def _raw_header(client: Client, opened: Opened, segment: Segment) -> bytes | Non
     raw, count = client.call(_WHAT, [("HGET", key, FIELD), ("HLEN", key)])
     if count != segment.entry.blocks:
         raise _GoneError
-    found: bytes | None = raw
-    return found
+    return client.opened(key, [FIELD], [raw])[0]
 
 
 def _fields(
@@ -152,7 +151,8 @@ def _fields(
         values, count = client.call(_WHAT, [("HMGET", key, *chunk), ("HLEN", key)])
         if count != segment.entry.blocks:
             raise _GoneError
-        yield {name: value for name, value in zip(chunk, values, strict=True) if value is not None}
+        blocks = client.opened(key, chunk, values)
+        yield {name: block for name, block in zip(chunk, blocks, strict=True) if block is not None}
 
 
 def _whole(client: Client, opened: Opened, segment: Segment) -> Content:

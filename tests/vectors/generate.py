@@ -21,6 +21,7 @@ from tests.vectors import of_pieces, of_segments
 FOLDER = Path(__file__).parent
 FILES: Mapping[str, Callable[[], Any]] = {
     "blocks.json": of_pieces.blocks,
+    "signatures.json": of_pieces.signatures,
     "rows.json": of_pieces.rows,
     "entries.json": of_pieces.entries,
     "headers.json": of_pieces.headers,

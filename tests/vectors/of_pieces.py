@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import struct
 import zlib
 from typing import Any
@@ -55,6 +56,33 @@ def _block(field: str, codec: int, raw_length: int, stored: bytes) -> bytes:
     """A block by the letter of the format, whatever it is worth."""
     head = struct.pack(">BI", codec, raw_length)
     return b"\xb7" + head + struct.pack(">I", _check(field, head, stored)) + stored
+
+
+def signatures() -> Any:
+    secret, key, field = bytes(range(32)), "{rs:1:0:3}:d:1:ab", "0.1"
+    whole = _block(field, 0, 2, b"\x91\xc0")
+    tag = hmac.digest(secret, f"{key}\0{field}\0".encode() + whole, "sha256")[:16]
+    value = b"\xb8" + tag + whole
+    bad = [
+        ("no bytes", key, field, b""),
+        ("not signed", key, field, whole),
+        ("cut off in the signature", key, field, value[:12]),
+        ("another signature", key, field, b"\xb8" + bytes(16) + whole),
+        ("a flipped bit in the block", key, field, value[:-1] + bytes([value[-1] ^ 1])),
+        ("of another field", key, "0.2", value),
+        ("of another segment", key + "c", field, value),
+    ]
+    return {
+        "secret": secret.hex(),
+        "key": key,
+        "field": field,
+        "block": whole.hex(),
+        "value": value.hex(),
+        "bad": [
+            {"name": name, "key": at, "field": of, "value": data.hex(), "error": "FORMAT"}
+            for name, at, of, data in bad
+        ],
+    }
 
 
 def blocks() -> Any:

@@ -10,6 +10,9 @@ object Block {
   val HeaderBytes: Int = 10
   val RawLengthMax: Int = 80 << 20
   private val Magic: Byte = 0xb7.toByte
+
+  /** What a signed block begins with: see [[BlockSigner]]. */
+  val SignedMagic: Byte = 0xb8.toByte
   private val CodecNone: Byte = 0
   private val CodecZstd: Byte = 1
 
@@ -47,6 +50,8 @@ object Block {
     def bad(found: String): Nothing =
       throw new FormatException(s"$ident field $field: $found. The bytes were not read. " +
         "Restore that Redis, or rewind the checkpoint to a batch whose state is whole.")
+    if (block.nonEmpty && block(0) == SignedMagic)
+      bad("it is signed: give the key in 'signingKeyFile'")
     if (block.length < HeaderBytes || block(0) != Magic) bad("not a block of redis-state")
     val length = getInt(block, 2)
     if (length < 0 || length > RawLengthMax) bad("the raw length is above the limit")

@@ -2,7 +2,7 @@ package org.redisstate.core.protocol
 
 import scala.collection.mutable
 
-import org.redisstate.core.format.Segment
+import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.Pin
 
 /**
@@ -83,8 +83,13 @@ object CheckpointFormat {
  * @param versionsToRetain how many versions below the opened one stay loadable
  * @param keepMs 0, or the expiry of every key of an ephemeral checkpoint
  * @param format what the run's commits are told apart by
+ * @param signer signs blocks, if any does
  */
-final case class ProtocolSettings(versionsToRetain: Int, keepMs: Long, format: CheckpointFormat)
+final case class ProtocolSettings(
+    versionsToRetain: Int,
+    keepMs: Long,
+    format: CheckpointFormat,
+    signer: Option[BlockSigner] = None)
 
 object ProtocolSettings {
 

@@ -91,7 +91,7 @@ final class PartitionClient(
     val what = s"stage blocks of $ident of $id"
     val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields)
     chunks.foreach { chunk =>
-      run(what, Script.Stage, Seq(ident), stageArgs(field, chunk))
+      run(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk))
     }
   }
 
@@ -112,7 +112,7 @@ final class PartitionClient(
     val what = s"commit version ${parent.version + 1} of $id"
     val chunks = chunked(rest)
     chunks.dropRight(1).foreach(chunk =>
-      this.run(what, Script.Stage, Seq(ident), stageArgs(ident, chunk)))
+      this.run(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk)))
     var last = chunks.lastOption.getOrElse(Nil)
     var tries = 0
     while (true) {
@@ -188,7 +188,7 @@ final class PartitionClient(
           if blocks == piece.segment.entry.blocks.toLong =>
         val values = found.asInstanceOf[Seq[Array[Byte]]]
         bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
-        values
+        opened(piece, values)
       case (piece, _) => throw new SegmentGone(piece.segment)
     }
   }
@@ -274,7 +274,7 @@ final class PartitionClient(
       settings.format.number.toString,
       settings.keepMs.toString
     )
-    val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, last)))
+    val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, ident, last)))
     val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
@@ -317,9 +317,24 @@ final class PartitionClient(
     settings.keepMs.toString
   )
 
-  private def stageArgs(field: String, fields: Seq[EncodedField]): Seq[Array[Byte]] =
+  private def stageArgs(
+      ident: String,
+      field: String,
+      fields: Seq[EncodedField]): Seq[Array[Byte]] = {
+    val key = Command.bytes(Keys.segment(id, ident))
+    def stored(one: EncodedField): Array[Byte] =
+      settings.signer.fold(one.block)(_.signed(key, one.name, one.block))
     Seq(bytes(field), bytes(ProtocolSettings.StagedTtlMs.toString)) ++
-      fields.flatMap(f => Seq(bytes(f.name), f.block))
+      fields.flatMap(f => Seq(bytes(f.name), stored(f)))
+  }
+
+  private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
+    settings.signer.fold(values) { signer =>
+      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
+      piece.fields.zip(values).map { case (field, value) =>
+        if (value == null) null else signer.opened(key, field, value)
+      }
+    }
 
   private def run(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     run(what, script, Nil, args.map(bytes))

@@ -35,6 +35,19 @@ class FormatVectorsSuite extends AnyFunSuite {
     }
   }
 
+  test("blocks are signed for their places, and nothing else is taken for signed") {
+    val file = read("signatures").getAsJsonObject
+    val signer = new BlockSigner(bytes(file, "secret"))
+    def at(one: JsonObject): (Array[Byte], String) = (text(one, "key").getBytes, text(one, "field"))
+    val (key, field) = at(file)
+    assert(hex(signer.signed(key, field, bytes(file, "block"))) == text(file, "value"))
+    assert(hex(signer.opened(key, field, bytes(file, "value"))) == text(file, "block"))
+    objects(file.get("bad")).foreach { one =>
+      val (otherKey, otherField) = at(one)
+      refused(text(one, "name"))(signer.opened(otherKey, otherField, bytes(one, "value")))
+    }
+  }
+
   test("rows are read, and written to the same bytes") {
     val file = read("rows").getAsJsonObject
     objects(file.get("good")).foreach { one =>

@@ -9,7 +9,7 @@ import redis.clients.jedis.Jedis
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._
-import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
+import org.redisstate.core.format.{BlockSigner, Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
 import org.redisstate.core.protocol.{
@@ -65,9 +65,10 @@ private[store] final class TestPartition(
   def store(
       run: String,
       validator: RowValidator = RowValidator.None,
-      format: CheckpointFormat = CheckpointFormat.V1): PartitionStore = {
-    val client =
-      new PartitionClient(backend, id, ProtocolSettings(versionsToRetain, 0, format), registry)
+      format: CheckpointFormat = CheckpointFormat.V1,
+      signer: Option[BlockSigner] = None): PartitionStore = {
+    val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
+    val client = new PartitionClient(backend, id, settings, registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate
 
 import org.redisstate.core.backend.{ConnectionSettings, Durability, RedisUrl, Secret, TlsSettings}
+import org.redisstate.core.format.BlockSigner
 
 /** The options under `spark.sql.streaming.stateStore.redis.`, typed. */
 final class RedisStateConf private (
@@ -27,6 +28,10 @@ final class RedisStateConf private (
   /** Empty, or the tenant prefix and a colon. */
   val keyPrefix: String = text("keyPrefix").fold("")(_ + ":")
   val versionsToRetain: Int = number("versionsToRetain").fold(minVersionsToRetain)(_.toInt)
+
+  /** Reads the key; None where blocks are not signed. */
+  def signer(): Option[BlockSigner] = text("signingKeyFile").map(BlockSigner.of)
+
   val ephemeral: Boolean = flag("ephemeral")
   val adoptMovedCheckpoint: Boolean = text("onPathChange").contains("adopt")
 

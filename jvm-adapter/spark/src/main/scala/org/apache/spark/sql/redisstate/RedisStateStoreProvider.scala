@@ -235,7 +235,7 @@ class RedisStateStoreProvider
     val client = new PartitionClient(
       backend,
       partition,
-      ProtocolSettings(conf.versionsToRetain, keepMs, format),
+      ProtocolSettings(conf.versionsToRetain, keepMs, format, conf.signer()),
       registry)
     val origin = taskOrigin()
     lazy val run = enter(registry, client, keepMs, markerFile, marker, origin)

@@ -1,0 +1,60 @@
+"""Blocks signed with a key that the server does not hold (docs/format.md, section 4.7)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from redis_state.errors import FormatError
+from redis_state.format.block import SIGNED_MAGIC
+
+KEY_BYTES_MIN = 32
+_TAG_BYTES = 16
+_HEAD = bytes((SIGNED_MAGIC,))
+
+
+class BlockSigner:
+    """Signs what is stored and checks what is read.
+
+    Args:
+        key: At least `KEY_BYTES_MIN` bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def signed(self, key: str, field: str, block: bytes) -> bytes:
+        """What is stored in a field of a segment; `key` is the segment's name in the server."""
+        return _HEAD + self._tag(key, field, block) + block
+
+    def opened(self, key: str, field: str, value: bytes) -> bytes:
+        """The block of a stored value.
+
+        Raises:
+            FormatError: It was not signed with this key, or not for this place.
+        """
+        tag, block = value[1 : 1 + _TAG_BYTES], value[1 + _TAG_BYTES :]
+        if value[:1] != _HEAD or not hmac.compare_digest(tag, self._tag(key, field, block)):
+            raise FormatError(
+                f"reading field {field} of {key}",
+                found="it has no signature by this key",
+                advice=(
+                    "Somebody else than this query's writers changed it, or 'signingKeyFile' has "
+                    "another key than they had. Nothing of it was used."
+                ),
+            )
+        return block
+
+    def all_opened(
+        self, key: str, fields: Iterable[str], values: Iterable[bytes | None]
+    ) -> list[bytes | None]:
+        """As `opened` for several fields of a segment; ``None`` stays."""
+        return [
+            None if value is None else self.opened(key, field, value)
+            for field, value in zip(fields, values, strict=True)
+        ]
+
+    def _tag(self, key: str, field: str, block: bytes) -> bytes:
+        place = b"%s\0%s\0" % (key.encode("utf-8"), field.encode("ascii"))
+        return hmac.digest(self._key, place + block, hashlib.sha256)[:_TAG_BYTES]

@@ -1,0 +1,140 @@
+"""Blocks that carry a signature: who has no key can neither read nor change them unnoticed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.cli.main import main
+from redis_state.errors import ConfigError, FormatError
+from redis_state.format import block
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.protocol import checkpoint_gen
+from redis_state.provider import StateStoreProvider
+from tests.support.redis_server import RedisServer
+
+ROWS = {("n", number): [number] * 9 for number in range(400)}
+VERSIONS = 6
+_HEAD_BYTES = 17
+
+Open = Callable[..., StateStoreProvider]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("5" * 64 + "\n")
+    return path
+
+
+@pytest.fixture
+def name() -> str:
+    return f"signed {uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def open_provider(redis_server: RedisServer, name: str) -> Iterator[Open]:
+    made: list[StateStoreProvider] = []
+
+    def new(secret: Path | None, *, partition: int = 0) -> StateStoreProvider:
+        options = config.parse({"url": redis_server.url, "signingKeyFile": secret})
+        id_ = StateStoreProviderId(StateStoreId(name, 0, partition), "run-1")
+        made.append(StateStoreProvider(id_, config=options))
+        return made[-1]
+
+    yield new
+    for provider in made:
+        provider.close()
+
+
+def fill(provider: StateStoreProvider) -> dict[object, object]:
+    rows: dict[object, object] = {}
+    for version in range(VERSIONS):
+        changed = dict(list(ROWS.items())[version * 50 : version * 50 + 150])
+        store = provider.get_store(version)
+        store.put_many(changed)
+        store.commit()
+        rows |= changed
+    return rows
+
+
+def read(provider: StateStoreProvider) -> dict[object, object]:
+    return dict(provider.get_read_store(VERSIONS).iterator())
+
+
+def a_block(client: redis.Redis, *, partition: int = 0) -> tuple[bytes, bytes, bytes]:
+    """Key, field and value of one block of the newest version."""
+    (key,) = client.keys(f"*:0:{partition}:*:d:{VERSIONS}:*")
+    return key, b"0/0", client.hget(key, "0/0")  # type: ignore[return-value]
+
+
+def test_state_that_is_signed_is_read_and_maintained(
+    redis_server: RedisServer, open_provider: Open, secret: Path, name: str
+) -> None:
+    rows = fill(open_provider(secret))
+    assert read(open_provider(secret)) == rows
+    client = redis_server.client()
+    assert a_block(client)[2][0] == block.SIGNED_MAGIC
+    words = ["maintain", "--once", "--url", redis_server.url]
+    assert main([*words, "--signing-key-file", str(secret)]) == 0
+    of_client = Client(config.parse({"url": redis_server.url}))
+    gen = checkpoint_gen(of_client, name)
+    of_client.close()
+    meta = keys.meta(StateStoreId(name, 0, 0).partition(gen or ""))
+    assert any(field.startswith(b"s:") for field in client.hkeys(meta))
+    assert read(open_provider(secret)) == rows
+
+
+def test_what_somebody_changed_is_refused(
+    redis_server: RedisServer, open_provider: Open, secret: Path
+) -> None:
+    for partition in (0, 1):
+        fill(open_provider(secret, partition=partition))
+    client = redis_server.client()
+    key, field, value = a_block(client)
+    ident = key.decode().rpartition("d:")[2]
+    payload = block.decode(f"d:{ident}", "0/0", value[_HEAD_BYTES:])
+    forged = block.encode(f"d:{ident}", "0/0", payload.replace(b"n", b"m"))
+    for bad in (
+        forged,
+        value[:_HEAD_BYTES] + forged,
+        value[:_HEAD_BYTES],
+        client.hget(key, "0/1"),
+        a_block(client, partition=1)[2],
+        value[:1] + bytes(16) + value[_HEAD_BYTES:],
+    ):
+        client.hset(key, field, bad)  # type: ignore[arg-type]
+        with pytest.raises(FormatError, match="no signature by this key"):
+            read(open_provider(secret))
+    client.hset(key, field, value)
+    assert read(open_provider(secret))
+
+
+def test_state_and_key_have_to_belong_together(
+    open_provider: Open, secret: Path, tmp_path: Path
+) -> None:
+    fill(open_provider(secret))
+    with pytest.raises(FormatError, match="it is signed: give the key in 'signingKeyFile'"):
+        read(open_provider(None))
+    other = tmp_path / "other"
+    other.write_bytes(bytes(32))
+    with pytest.raises(FormatError, match="no signature by this key"):
+        read(open_provider(other))
+    fill(open_provider(None, partition=2))
+    with pytest.raises(FormatError, match="no signature by this key"):
+        read(open_provider(secret, partition=2))
+
+
+def test_a_key_that_cannot_be_used_is_told(open_provider: Open, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_text("x" * 31 + "\r\n")
+    for path, found in ((short, "it has 31 bytes"), (tmp_path / "absent", "FileNotFoundError")):
+        with pytest.raises(ConfigError, match=found) as caught:
+            open_provider(path)
+        assert "signingKeyFile" in str(caught.value)
