@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from redis_state.errors import StateError
+import redis_state
+from redis_state.errors import FormatError, StateError
 from redis_state.reader import Query, Reader
 from tests.spark.streams import Streams
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "k string, v long, ts timestamp"
 BATCHES = 3
+SIGNING_KEY = "spark.sql.streaming.stateStore.redis.signingKeyFile"
 START = datetime(2024, 1, 1, 10, tzinfo=timezone.utc)
 
 
@@ -83,6 +87,25 @@ def test_three_round_trips_to_the_first_value(streams: Streams, reader: Reader) 
     before = reader.client.round_trips
     assert reader.query(query_id).operator(0).get({"k": "ü"}) == {"count": BATCHES - 1}
     assert reader.client.round_trips - before == 3
+
+
+def test_signed_state_is_for_who_has_the_key(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("7" * 64)
+    streams.spark.conf.set(SIGNING_KEY, str(secret))
+    try:
+        query = run(streams, reader, lambda df: df.groupBy("k").agg(sf.count("*").alias("n")))
+    finally:
+        streams.spark.conf.unset(SIGNING_KEY)
+    with pytest.raises(FormatError, match="signingKeyFile"):
+        list(query.operator(0).items(version=BATCHES))
+    with redis_state.connect(shared_redis_server.url, signing_key_file=str(secret)) as with_key:
+        state = with_key.query(query.info.id).operator(0)
+        counts = {key["k"]: value["n"] for key, value in state.items(version=BATCHES)}
+        assert counts == {key: n for key, (_, n) in sums(BATCHES).items()}
+        assert state.get({"k": "ü"}, version=BATCHES) == {"n": counts["ü"]}
 
 
 def test_a_window_is_a_key_column_with_parts(streams: Streams, reader: Reader) -> None:

@@ -69,7 +69,8 @@ object BlockSigner {
     def bad(found: String, cause: Throwable = null): Nothing = throw new ConfigException(
       s"the signing key: $found. Give in 'signingKeyFile' a file of at least $KeyBytesMin bytes that this user may read, " +
         "on the driver and on every executor, such as `openssl rand -hex 32` makes.",
-      cause)
+      cause
+    )
     val bytes =
       try Files.readAllBytes(Path.of(file))
       catch { case e: java.io.IOException => bad(e.getClass.getSimpleName, e) }

@@ -274,7 +274,8 @@ final class PartitionClient(
       settings.format.number.toString,
       settings.keepMs.toString
     )
-    val stages = if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, ident, last)))
+    val stages =
+      if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, ident, last)))
     val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
