@@ -1,6 +1,8 @@
 """State that one Spark minor wrote opens under the next, and goes on as if nothing had changed.
 
-Runs on the newer minor; the older one's environment is made by `make env-4.1` and so on.
+Runs on the newer minor; the older one's environment is made by `make env-4.1` and so on. The first
+test runs all queries, for longer than a test may take: `python tools/compatibility.py 4.3 --
+tests/upgrades` gives it the time.
 """
 
 from __future__ import annotations
