@@ -203,10 +203,12 @@ def main(scratch: Path, url: str) -> None:
         match line.rstrip("\n").split("\t"):
             case ["run", folder, number, kinds, families]:
                 spark.conf.set(FORMAT, number)
-                Run(spark, Path(folder), kinds.split(","), families.split(",")).all()
+                run = Run(spark, Path(folder), kinds.split(","), families.split(","))
+                threading.Thread(target=run.all, daemon=True).start()
             case words:
                 raise SystemExit(f"what is {words}?")
-    spark.stop()
+    # Who started it is gone. Queries may wait at a place for ever; the JVM ends with this process.
+    os._exit(0)
 
 
 if __name__ == "__main__":
