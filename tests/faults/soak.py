@@ -106,6 +106,12 @@ def session(folder: Path, url: str) -> SparkSession:
         # The heap is there from the start, so that the process grows by what leaks beside it.
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch",
+        # What Spark keeps for its UI, also without one, would take hours to reach its bounds.
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "100",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
