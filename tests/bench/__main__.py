@@ -51,6 +51,7 @@ def session(url: str, folder: Path) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.python.authenticate.socketTimeout", "200s")  # a busy machine starts it late
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "10s")
