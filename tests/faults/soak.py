@@ -31,6 +31,7 @@ from tests.support.redis_server import RedisServer
 COMMAND = "python -m tests.faults.soak"
 SAMPLE_S = 15.0
 BOUNCE_S = 60.0
+PACE = "3 seconds"
 WARM_UP = 1 / 3  # of the time, in which caches fill and code is compiled
 WARM_UP_MIN_S = DROPPED_TTL_MS / 1000 + 60  # keys that were dropped stay for so long
 GROWTH_MAX = 0.05  # of the median, from the first to the last sample that counts
@@ -132,6 +133,8 @@ def query(spark: SparkSession, folder: Path, soak: Soak, ended: threading.Event)
     counted = keyed.agg(sf.count("*"), sf.max("value"))
     writer = counted.writeStream.outputMode("update").foreachBatch(soak.keep)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    # Keys that were dropped stay for a time: their number follows the pace of the batches.
+    writer = writer.trigger(processingTime=PACE)
     while not ended.is_set():
         try:
             started = writer.start()
