@@ -73,8 +73,8 @@ def session(scratch: Path, url: str) -> SparkSession:
         "spark.executor.heartbeatInterval": "1s",
         "spark.storage.blockManagerHeartbeatTimeoutMs": f"{EXECUTOR_LOST_S}s",
         "spark.network.timeoutInterval": "1s",
-        # Faults are what is tested here: neither tasks nor executors run out of tries.
-        "spark.task.maxFailures": "1000",
+        # Tries enough for the faults, and few enough for what fails each time to show.
+        "spark.task.maxFailures": "40",
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.python.authenticate.socketTimeout": "270s",
         "spark.scheduler.mode": "FAIR",
