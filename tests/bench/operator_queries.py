@@ -160,10 +160,10 @@ _PANDAS = "transformWithStateInPandas"
 
 WORKS = (
     OperatorWork(f"{_PANDAS}, value state, tiny", _processor(Value, "None"), 2_000, 100, tiny=True),
-    OperatorWork(f"{_PANDAS}, value state", _processor(Value, "None"), 20_000, 4_000),
-    OperatorWork(f"{_PANDAS}, list state", _processor(List, "None"), 10_000, 2_000),
-    OperatorWork(f"{_PANDAS}, map state", _processor(Map, "None"), 10_000, 2_000),
-    OperatorWork(f"{_PANDAS}, timers", _processor(Timers, "EventTime"), 10_000, 1_500),
+    OperatorWork(f"{_PANDAS}, value state", _processor(Value, "None"), 15_000, 3_000),
+    OperatorWork(f"{_PANDAS}, list state", _processor(List, "None"), 6_000, 1_200),
+    OperatorWork(f"{_PANDAS}, map state", _processor(Map, "None"), 6_000, 1_200),
+    OperatorWork(f"{_PANDAS}, timers", _processor(Timers, "EventTime"), 5_000, 1_000),
     OperatorWork("left outer join", _join, 10_000, 10_000, inputs=2, mode="append"),
     OperatorWork("session windows", _sessions, 20_000, 10_000, mode="append"),
 )
