@@ -106,7 +106,12 @@ CASES: dict[str, Case] = {
 }
 
 
+ONE_PARTITION = pytest.mark.compatibility(
+    refused={"4.0": ("ChekpointInfo length: 1", "its format 2 asserts more than one partition")}
+)
 REFUSED = {
+    "global aggregation": ONE_PARTITION,
+    "limit": ONE_PARTITION,
     "join, state format 3 asked for (4.3 takes 2)": operators.FORMAT_3,
     "transformWithState, initial state": transform.ROWS,
 }
