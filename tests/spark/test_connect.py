@@ -18,7 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240  # for a machine that is busy with other work
 
 
-@pytest.mark.compatibility("Spark Connect", "aggregation, transformWithStateInPandas")
+@pytest.mark.compatibility(
+    "Spark Connect",
+    "aggregation, transformWithStateInPandas",
+    refused={
+        "4.0": (
+            "'GroupedData' object has no attribute 'transformWithStateInPandas'",
+            "its Connect client has no transformWithStateInPandas",
+        )
+    },
+)
 def test_a_connect_session_keeps_its_state_in_redis(
     shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
