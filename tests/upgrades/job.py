@@ -46,7 +46,7 @@ def deduplication(inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def deduplication_within_watermark(inputs: Sequence[DataFrame]) -> DataFrame:
-    return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k"])
+    return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k", "v"])
 
 
 def pandas_with_state(inputs: Sequence[DataFrame]) -> DataFrame:
