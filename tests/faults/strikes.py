@@ -17,7 +17,11 @@ from tests.support.tcp_proxy import Fault
 
 Strike = Callable[[Run, random.Random], None]
 
-CONFLICTS = ("REDIS_FENCED", "CONCURRENT_STREAM_LOG_UPDATE")
+CONFLICTS = (
+    "REDIS_FENCED",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+)
 """What two drivers of one checkpoint may end with: one of them has to give way."""
 
 _CHANCES = {
@@ -101,7 +105,15 @@ def driver_stopped(run: Run, dice: random.Random) -> None:
 
 
 def driver_replaced(run: Run, _dice: random.Random) -> None:
-    """It sleeps, another one goes on with its work; then it wakes and does not know."""
+    """It sleeps, another one goes on with its work; then it wakes and does not know.
+
+    Not in the first batch: what two drivers may do to that is not promised (docs/reliability.md).
+    """
+
+    def all_logged_the_first() -> bool:
+        return run.is_done() or all(len(run.outputs(family)) > 1 for family in FAMILIES)
+
+    run.wait("the second batch of every family", all_logged_the_first)
     zombie = run.rig.driver
     pids = zombie.processes()
     for pid in pids:

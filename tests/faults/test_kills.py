@@ -1,13 +1,12 @@
 """Real queries of every operator family, side by side, while what they run on is killed.
 
 A seed decides what strikes when; `python -m tests.faults.kills --seed S` plays one again, and more
-of them. `REDIS_STATE_TEST_SEED` is the first of these.
+of them. `REDIS_STATE_TEST_SEED` is the first of these; new seeds are for the long form.
 """
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -19,13 +18,14 @@ from tests.faults.strikes import plan, strike
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+FIRST_SEED = 1_063_074_870
 SEEDED = 9
 BATCHES = 3  # of the runs that are struck at a place
 
 
 @pytest.fixture(scope="module")
 def first_seed() -> int:
-    return int(os.environ.get("REDIS_STATE_TEST_SEED", random.randrange(2**31)))
+    return int(os.environ.get("REDIS_STATE_TEST_SEED", FIRST_SEED))
 
 
 @pytest.fixture(scope="module")
