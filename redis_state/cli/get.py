@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, options_of
 from redis_state.cli.values import key_of, to_json
-from redis_state.errors import NotFoundError
 from redis_state.ids import DEFAULT_STORE
-from redis_state.reader import Query, connect
+from redis_state.reader import connect
 from redis_state.reader.codec import codec_of
 from redis_state.reader.operator_state import DEFAULT_FAMILY
 
@@ -58,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the value."""
     with connect(arguments.url, **options_of(arguments)) as reader:
         query = reader.query(arguments.query)
-        _check(query, arguments.operator, arguments.store)
         state = query.operator(arguments.operator, arguments.store, family=arguments.family)
         at: dict[str, Any] = {"version": arguments.version, "uids": arguments.uid}
         family = state.family(**at)
@@ -66,15 +64,3 @@ def run(arguments: argparse.Namespace) -> int:
         value = get(key_of(codec_of(family).key, arguments.key), **at)
     print(json.dumps(to_json(value), ensure_ascii=False))
     return 0 if value else ABSENT_STATUS
-
-
-def _check(query: Query, operator: int, store: str) -> None:
-    operators = query.operators()
-    if any((one.operator, one.store) == (operator, store) and one.families for one in operators):
-        return
-    there = ", ".join(f"{info.operator} ({info.store})" for info in operators)
-    raise NotFoundError(
-        f"reading operator {operator}, store '{store}'",
-        found="the query lists no such operator or store",
-        advice=f"Operators and stores that have state: {there or 'none'}.",
-    )
