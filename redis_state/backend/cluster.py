@@ -113,8 +113,10 @@ class ClusterTransport:
         found = redirect(replies, step.to)
         waits = any(map(touches_undeclared_keys, step.part.commands))
         if found is not None and not (found.ask and waits):
-            if not found.ask and self._owners is not None:
-                self._owners = {**self._owners, found.slot: found.to}
+            # Another thread may set it to None at any time.
+            table = self._owners
+            if not found.ask and table is not None:
+                self._owners = {**table, found.slot: found.to}
             return _Step(step.part, found.to, asking=found.ask)
         if any(error_word(reply) == "NOSCRIPT" for reply in replies):
             again = taught(step.part, texts)

@@ -113,13 +113,15 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
           None
       }
     }.nextOption()
-    table = found.getOrElse {
+    val fresh = found.getOrElse {
       throw new TransportException(
         s"no node of ${settings.url} answers: ${failures.last.getMessage}",
         failures.last)
     }
-    retireAllBut(table)
-    table
+    // From here on another thread whose connection fails may set it to null.
+    table = fresh
+    retireAllBut(fresh)
+    fresh
   }
 
   private def ask(address: Address): Array[Address] =

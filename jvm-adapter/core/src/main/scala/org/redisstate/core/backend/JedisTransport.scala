@@ -38,7 +38,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     try {
       val connection = Option(idle.pollFirst()).getOrElse(connect())
       val replies = exchangeOn(connection, commands)
-      if (closed) connection.close() else idle.addFirst(connection)
+      idle.addFirst(connection)
+      if (closed) disconnectIdle()
       replies
     } finally permits.release()
   }

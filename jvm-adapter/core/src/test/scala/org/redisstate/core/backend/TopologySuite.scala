@@ -1,8 +1,9 @@
 package org.redisstate.core.backend
 
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.Executors
 
-import scala.util.Using
+import scala.util.{Failure, Try, Using}
 
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -22,6 +23,24 @@ final class TopologySuite extends AnyFunSuite {
       backend.call("write", keys.map(k => Command("SET", k, s"of $k")))
       val read = backend.call("read", keys.map(k => Command("GET", k)))
       assert(read.map(text) == keys.map(k => s"of $k"))
+    }.get
+  }
+
+  test("threads that lose a master at once get nothing but errors of the connection") {
+    Using.Manager { use =>
+      val cluster = use(new RedisClusterProcesses(masters = 2))
+      val keyOf = (0 to 1).map(owner =>
+        (0 until 20).map(n => s"{$n}:k").find(k => cluster.ownerOf(cluster.slotOf(k)) == owner).get)
+      val transport = use(new ClusterTransport(settings(clusterUrl(cluster))))
+      transport.exchange(Seq(Command("GET", keyOf(0)), Command("GET", keyOf(1))))
+      cluster.nodes(1).close()
+      val pool = use(Executors.newFixedThreadPool(4))(_.shutdown())
+      val work = (0 until 4).map { n =>
+        pool.submit(() =>
+          (0 until 500).map(_ => Try(transport.exchange(Seq(Command("GET", keyOf(n % 2)))))))
+      }
+      val failures = work.flatMap(_.get()).collect { case Failure(e) => e }
+      assert(failures.map(_.getClass).toSet == Set(classOf[TransportException]))
     }.get
   }
 
