@@ -223,7 +223,8 @@ class Client:
                 raise final from error
             if isinstance(error, redis.ResponseError):
                 raise _judged(attempted, message_of(error)) from error
-            shown = str(error) if isinstance(error, NoServerError) else type(error).__name__
+            said = isinstance(error, (NoServerError, redis.exceptions.BusyLoadingError))
+            shown = message_of(error) if said else type(error).__name__
             raise _TryAgainError(shown, hint(error, self._config)) from error
 
     def _checked(self, attempted: str, replies: list[Any]) -> list[Any]:

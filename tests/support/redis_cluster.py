@@ -10,6 +10,7 @@ from typing import Any
 from redis.crc import key_slot
 
 from tests.support.redis_server import RedisServer, free_port
+from tests.support.tls import Certificates
 from tests.support.waiting import wait_until
 
 SLOTS = 16384
@@ -20,14 +21,20 @@ _NODE_TIMEOUT_MS = 1500
 class RedisCluster:
     """Masters that share all slots evenly, each with its replicas.
 
+    Args:
+        tls: Certificates, for nodes that speak TLS only, with each other too.
+
     Attributes:
         masters: As started; a fail-over makes one of the replicas a master.
     """
 
-    def __init__(self, *, masters: int = 2, replicas: int = 0) -> None:
-        self.masters = [_node() for _ in range(masters)]
+    def __init__(
+        self, *, masters: int = 2, replicas: int = 0, tls: Certificates | None = None
+    ) -> None:
+        self._scheme = "rediss" if tls else "redis"
+        self.masters = [_node(tls) for _ in range(masters)]
         # One list a master.
-        self.replicas = [[_node() for _ in range(replicas)] for _ in range(masters)]
+        self.replicas = [[_node(tls) for _ in range(replicas)] for _ in range(masters)]
         self._ids: dict[int, str] = {}
 
     @property
@@ -37,7 +44,7 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """One node is enough to find the others."""
-        return f"redis+cluster://127.0.0.1:{self.masters[0].port}"
+        return f"{self._scheme}+cluster://127.0.0.1:{self.masters[0].port}"
 
     def owner_of(self, key: str) -> int:
         """Index of the master to which the slot of a key was given at the start."""
@@ -131,15 +138,17 @@ class RedisCluster:
         return self._ids[node.port]
 
 
-def _node() -> RedisServer:
+def _node(tls: Certificates | None) -> RedisServer:
     node = RedisServer(
+        tls=tls or False,
         options={
+            **({"tls-cluster": "yes", "tls-replication": "yes"} if tls else {}),
             "cluster-enabled": "yes",
             "cluster-node-timeout": str(_NODE_TIMEOUT_MS),
             "cluster-require-full-coverage": "no",
             "repl-ping-replica-period": "1",
             "repl-diskless-sync-delay": "0",
-        }
+        },
     )
     # The bus listens that much higher.
     while node.port + _BUS_OFFSET > 65535:

@@ -12,6 +12,7 @@ from types import TracebackType
 import redis
 
 from tests.support.redis_server import RedisServer, free_port, server_program
+from tests.support.tls import Certificates
 from tests.support.waiting import wait_until
 
 SERVICE = "state"
@@ -21,28 +22,37 @@ _DOWN_AFTER_MS = 1000
 class SentinelSet:
     """One sentinel is enough here: it alone is the quorum.
 
+    Args:
+        tls: Certificates, for servers and a sentinel that speak TLS only.
+
     Attributes:
         servers: The first was started as the master.
     """
 
-    def __init__(self, *, replicas: int = 1, password: str | None = None) -> None:
+    def __init__(
+        self, *, replicas: int = 1, password: str | None = None, tls: Certificates | None = None
+    ) -> None:
         # A replica is served when it asks; the default is to wait for more of them.
         auth = {"repl-diskless-sync-delay": "0"}
         if password is not None:
             auth["masterauth"] = password
-        self.servers = [RedisServer(password=password, options=auth)]
+        if tls is not None:
+            auth["tls-replication"] = "yes"
+        self.servers = [RedisServer(password=password, tls=tls or False, options=auth)]
         for _ in range(replicas):
             follow = {"replicaof": f"127.0.0.1 {self.servers[0].port}", **auth}
-            self.servers.append(RedisServer(password=password, options=follow))
+            self.servers.append(RedisServer(password=password, tls=tls or False, options=follow))
         self.port = free_port()
         self._password = password
+        self._tls = tls
         self._folder = Path(tempfile.mkdtemp(prefix="rs-sentinel-"))
         self._sentinel: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Address of database 0, as redis-state takes it."""
-        return f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
+        scheme = "rediss" if self._tls else "redis"
+        return f"{scheme}+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
 
     def fail_over(self) -> None:
         """Asks the sentinel to make a replica the master, which stays up as a replica."""
@@ -99,7 +109,7 @@ class SentinelSet:
         # A sentinel rewrites the file that it is started with.
         config = self._folder / "sentinel.conf"
         lines = [
-            f"port {self.port}",
+            *self._listening(),
             "bind 127.0.0.1",
             f"dir {self._folder}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 1",
@@ -118,8 +128,29 @@ class SentinelSet:
                 stderr=subprocess.STDOUT,
             )
 
+    def _listening(self) -> list[str]:
+        if self._tls is None:
+            return [f"port {self.port}"]
+        return [
+            "port 0",
+            f"tls-port {self.port}",
+            f"tls-cert-file {self._tls.certificate}",
+            f"tls-key-file {self._tls.key}",
+            f"tls-ca-cert-file {self._tls.authority}",
+            "tls-auth-clients no",
+            "tls-replication yes",
+        ]
+
     def _asking(self) -> redis.Redis:
-        return redis.Redis("127.0.0.1", self.port, socket_timeout=10, protocol=2)
+        authority = None if self._tls is None else str(self._tls.authority)
+        return redis.Redis(
+            "127.0.0.1",
+            self.port,
+            socket_timeout=10,
+            protocol=2,
+            ssl=authority is not None,
+            ssl_ca_certs=authority,
+        )
 
     def _knows_all(self) -> bool:
         with suppress(redis.ConnectionError), self._asking() as client:

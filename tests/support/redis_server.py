@@ -7,6 +7,7 @@ faults need more: kill, restart on the same port and folder, TLS, any option.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -61,7 +62,8 @@ class RedisServer:
             nothing beyond the process.
         password: What clients must send; `None` asks for nothing.
         maxmemory: As the server's option: bytes or `64mb`.
-        tls: Serve TLS only, with a certificate made for this server (`certificates`).
+        tls: Serve TLS only, with a certificate made for this server (`certificates`), or with one
+            that several servers share.
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
         old_program: Program of a server below Redis 6; `None` means `program`.
         program: `None` means `server_program`.
@@ -73,7 +75,7 @@ class RedisServer:
         folder: Path | None = None,
         password: str | None = None,
         maxmemory: int | str | None = None,
-        tls: bool = False,
+        tls: bool | Certificates = False,
         options: dict[str, str] | None = None,
         old_program: str | None = None,
         program: str | None = None,
@@ -92,7 +94,7 @@ class RedisServer:
         self._options = dict(options or {})
         self._process: subprocess.Popen[bytes] | None = None
         self.password = password
-        self.certificates: Certificates | None = make_certificates(self._scratch) if tls else None
+        self.certificates = make_certificates(self._scratch) if tls is True else tls or None
         self.host = _HOST
         self.port = free_port()
 
@@ -158,11 +160,29 @@ class RedisServer:
         """Ends the process in order; the folder stays."""
         self._end(force=False)
 
-    def restart(self) -> None:
-        """Starts again on the same port and folder after `kill` or `shutdown`."""
+    def restart(self, *, loaded: bool = True, **options: str) -> None:
+        """Starts again on the same port and folder after `kill`, `shutdown` or a crash.
+
+        Args:
+            loaded: Whether to wait until all data is loaded, or only until the server answers.
+            options: Further ones of the server's, with `_` for `-`.
+        """
+        self._options |= {name.replace("_", "-"): value for name, value in options.items()}
         self._spawn()
-        if not self._is_ready():
+        if not self._is_ready(loaded=loaded):
             raise RuntimeError(f"the server did not start again:\n{self.log}")
+
+    def fill_disk(self, *, room: int = 0) -> None:
+        """Lets the largest file of the folder grow by `room` bytes only, and no other beyond it."""
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        self._limit_files(room + max((path.stat().st_size for path in files), default=0))
+
+    def clear_disk(self) -> None:
+        """Gives files room again."""
+        self._limit_files(resource.RLIM_INFINITY)
+
+    def _limit_files(self, size: int) -> None:
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def stop(self) -> None:
         """Ends the process, whatever its state, and removes what it left behind."""
@@ -188,6 +208,8 @@ class RedisServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # A file that may not grow is then an error, as a full disk is, and no signal.
+                restore_signals=False,
             )
 
     def _arguments(self) -> list[str]:
@@ -215,14 +237,19 @@ class RedisServer:
         options |= self._options
         return [part for option in options.items() for part in _as_arguments(*option)]
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, *, loaded: bool = True) -> bool:
         assert self._process is not None
         retry = Retry(ConstantBackoff(_READY_POLL_S), 0)
         with self.client(retry=retry) as client:
             for _ in range(_READY_POLLS_MAX):
-                with suppress(redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError):
+                try:
                     if client.ping():
                         return self._process.poll() is None
+                except redis.BusyLoadingError:
+                    if not loaded:
+                        return True
+                except (redis.ConnectionError, redis.TimeoutError):
+                    pass
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_READY_POLL_S)
                     return False

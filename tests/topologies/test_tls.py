@@ -1,0 +1,116 @@
+"""TLS with sentinels and with a cluster, of which each server speaks nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from redis.crc import key_slot
+
+from redis_state.backend.client import Client
+from redis_state.config import Config
+from redis_state.errors import ConfigError, UnavailableError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_sentinel import SentinelSet
+from tests.support.tls import Certificates, make_certificates
+from tests.topologies.conftest import Connect
+
+Serve = Callable[[], RedisCluster | SentinelSet]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Of an authority that has signed none of the servers' certificates."""
+    return make_certificates(tmp_path_factory.mktemp("other-tls"))
+
+
+@pytest.fixture(scope="module")
+def cluster(certificates: Certificates) -> Iterator[RedisCluster]:
+    with RedisCluster(masters=2, tls=certificates) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def sentinels(certificates: Certificates) -> Iterator[SentinelSet]:
+    with SentinelSet(password="right-secret", tls=certificates) as started:
+        yield started
+
+
+def config_of(client: Client) -> Config:
+    return client._config
+
+
+def count_up(client: Client, version: int) -> int:
+    """A batch of a process that has nothing cached."""
+    id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), "run")
+    provider = StateStoreProvider(id_, config=config_of(client), client=client)
+    with closing(provider):
+        store = provider.get_store(version)
+        count: int = (store.get("count") or 0) + 1
+        store.put("count", count)
+        store.commit()
+        return count
+
+
+def test_state_in_a_cluster(
+    cluster: RedisCluster, connect: Connect, certificates: Certificates
+) -> None:
+    client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
+    assert [count_up(client, version) for version in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("topology", ["cluster", "sentinels"])
+def test_a_certificate_of_another_authority_is_refused_at_once(
+    request: pytest.FixtureRequest, topology: str, connect: Connect, others: Certificates
+) -> None:
+    url = request.getfixturevalue(topology).url
+    client = connect(url=url, **{"tls.caFile": str(others.authority)})
+    with pytest.raises(ConfigError, match="certificate is not accepted"):
+        client.call("reading", [("GET", "k")])
+
+
+@pytest.mark.parametrize("topology", ["cluster", "sentinels"])
+def test_without_tls_nobody_is_spoken_to(
+    request: pytest.FixtureRequest, topology: str, connect: Connect
+) -> None:
+    url = request.getfixturevalue(topology).url.replace("rediss+", "redis+")
+    client = connect(url=url, deadline="1s", socketTimeout="500ms")
+    with pytest.raises(UnavailableError, match="use a rediss:// URL"):
+        client.call("reading", [("GET", "k")])
+
+
+def test_slots_that_move(
+    cluster: RedisCluster, connect: Connect, certificates: Certificates
+) -> None:
+    client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
+    for key in ("{a}:k", "{c}:k"):
+        owner = cluster.owner_of(key)
+        assert client.transaction("writing", [("SET", key, "1")]) == [b"OK"]
+        cluster.begin_migration(key, to=1 - owner)
+        cluster.move_keys([key], source=owner, to=1 - owner)
+        # ASK, then MOVED: to a node of which the client has only heard from another one.
+        assert client.transaction("writing", [("APPEND", key, "2")]) == [2]
+        cluster.end_migration(key, to=1 - owner)
+        assert client.transaction("writing", [("APPEND", key, "3")]) == [3]
+    assert key_slot(b"{a}:k") * 2 // 16384 != key_slot(b"{c}:k") * 2 // 16384
+
+
+def test_a_fail_over_of_sentinel(
+    sentinels: SentinelSet, connect: Connect, certificates: Certificates
+) -> None:
+    authority = str(certificates.authority)
+    client = connect(url=sentinels.url, password="right-secret", **{"tls.caFile": authority})
+    assert [count_up(client, version) for version in range(2)] == [1, 2]
+    client.call("waiting", [("SET", "last", "1"), ("WAIT", "1", "10000")])
+    sentinels.servers[0].kill()
+    assert [count_up(client, version) for version in range(2, 4)] == [3, 4]
+    with sentinels.servers[1].client() as direct:
+        assert direct.role()[0] == b"master"
