@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from redis_state.errors import (
@@ -56,10 +57,19 @@ _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is
 # The server became a replica between a commit and the wait behind it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
+# What Redis 6.2 puts before the reply to a command inside a script.
+_AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
+
+
+def bare(message: str) -> str:
+    """An error reply without what an old server puts before it; its first word says what it is."""
+    around = _AROUND.search(message)
+    return message[around.end() :] if around else message
 
 
 def class_of(message: str) -> ReplyClass:
     """The class of an error reply."""
+    message = bare(message)
     word = message.split(" ", 1)[0]
     if word == _ABORTED:
         return class_of(message.partition(": ")[2])

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import redis
 
 from redis_state.backend.connection import new_connections
+from redis_state.backend.replies import bare
 from redis_state.backend.script import Command
 from redis_state.config import Config
 from redis_state.url import Address
@@ -66,8 +67,8 @@ class ServerTransport:
 
 
 def error_word(reply: object) -> str:
-    """First word of an error reply, as the server sent it; empty for anything else."""
-    return message_of(reply).partition(" ")[0] if isinstance(reply, redis.RedisError) else ""
+    """First word of an error reply; empty for anything else."""
+    return bare(message_of(reply)).partition(" ")[0] if isinstance(reply, redis.RedisError) else ""
 
 
 def message_of(error: redis.RedisError) -> str:

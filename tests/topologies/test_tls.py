@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TypeVar
 
 import pytest
 from redis.crc import key_slot
@@ -15,10 +16,11 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import SentinelSet
+from tests.support.redis_server import NoTlsError
 from tests.support.tls import Certificates, make_certificates
 from tests.topologies.conftest import Connect
 
-Serve = Callable[[], RedisCluster | SentinelSet]
+Servers = TypeVar("Servers", RedisCluster, SentinelSet)
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +34,25 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("other-tls"))
 
 
+@contextmanager
+def or_skipped(servers: Servers) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(servers)
+        except NoTlsError as error:
+            pytest.skip(str(error))
+        yield servers
+
+
 @pytest.fixture(scope="module")
 def cluster(certificates: Certificates) -> Iterator[RedisCluster]:
-    with RedisCluster(masters=2, tls=certificates) as started:
+    with or_skipped(RedisCluster(masters=2, tls=certificates)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def sentinels(certificates: Certificates) -> Iterator[SentinelSet]:
-    with SentinelSet(password="right-secret", tls=certificates) as started:
+    with or_skipped(SentinelSet(password="right-secret", tls=certificates)) as started:
         yield started
 
 

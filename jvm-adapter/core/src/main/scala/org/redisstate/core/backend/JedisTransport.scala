@@ -141,7 +141,7 @@ private object JedisTransport {
     })
 
   def reply(value: Any): AnyRef = value match {
-    case e: JedisDataException => ErrorReply(Option(e.getMessage).getOrElse(""))
+    case e: JedisDataException => ErrorReply(ReplyClass.bare(Option(e.getMessage).getOrElse("")))
     case list: java.util.List[_] => list.asScala.iterator.map(reply).toVector
     case other => other.asInstanceOf[AnyRef]
   }

@@ -52,7 +52,15 @@ object ReplyClass {
     "while the cluster is down",
     "cannot be used with replica instances")
 
-  def of(message: String): ReplyClass = {
+  /** What Redis 6.2 puts before the reply to a command inside a script. */
+  private val around = """(?s)Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )""".r
+
+  /** An error reply without what an old server puts before it; its first word says what it is. */
+  def bare(reply: String): String =
+    around.findFirstMatchIn(reply).fold(reply)(found => reply.substring(found.end))
+
+  def of(reply: String): ReplyClass = {
+    val message = bare(reply)
     val word = message.takeWhile(_ != ' ')
     if (transient(word) || transientTexts.exists(message.contains)) Transient
     else if (full(word) || message.contains("OOM command not allowed")) Full
