@@ -180,6 +180,8 @@ def main() -> int:
         works = [work if work.tiny else work.scaled(QUICK_SCALE) for work in works]
     with tempfile.TemporaryDirectory(prefix="redis-state-bench-") as scratch:
         folder = Path(scratch)
+        # First, because it needs the test classes: without them it fails at once.
+        lines = timers.measure(folder, quick=options.quick) if options.only in timers.NAME else []
         with redis_state.EmbeddedRedis() as server:
             spark = session(server.url, folder)
             quiet_workers(spark)
@@ -190,7 +192,6 @@ def main() -> int:
                 )
                 found.append((work, batches))
             spark.stop()
-        lines = timers.measure(folder, quick=options.quick) if options.only in timers.NAME else []
     text = report(found, lines, measured=measured, command="python -m tests.bench.operators")
     print(text)
     if options.write:
