@@ -90,7 +90,7 @@ def run_scalatest(suite: Scalatest) -> Counts:
         return Counts(failed=1)
     target = ROOT / "jvm-adapter" / suite.module / "target"
     command = java_command(suite.module, ROOT / suite.spark_jars if suite.spark_jars else None)
-    command += ["org.scalatest.tools.Runner", "-oWF", "-R", str(target / "test-classes")]
+    command += ["org.scalatest.tools.Runner", "-oDWF", "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
     code, output = run_limited(command, cwd=target, env=_environment(), limit_s=suite.limit_s)
