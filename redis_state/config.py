@@ -268,6 +268,7 @@ class Config:
     local_memory: str | int = "auto"
     deadline: int = 60_000
     on_path_change: str = "fail"
+    copy_every_batches: int = 0
     socket_timeout: int = 5_000
     connections_max: int = 16
 

@@ -88,6 +88,10 @@ final case class Segment(isSnapshot: Boolean, version: Long, uid: String, entry:
   /** What follows `P:` in the segment's key; part of every block's check. */
   def ident: String =
     if (isSnapshot) Segment.snapshotIdent(version, entry.ref) else Segment.deltaIdent(version, uid)
+
+  /** Its field of the manifest. */
+  def field: String =
+    if (isSnapshot) Segment.snapshotField(version, uid) else Segment.deltaIdent(version, uid)
 }
 
 object Segment {

@@ -173,7 +173,11 @@ final class PartitionClient(
   }
 
   /** As `fetch` of a segment, all pieces in one round trip. */
-  def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
+  def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
+    pieces.zip(fetchStored(pieces)).map { case (piece, values) => opened(piece, values) }
+
+  /** As `fetch`, signatures included where there are any. */
+  def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
     roundTrips.incrementAndGet()
     val commands = pieces.flatMap { piece =>
       val key = Command.bytes(Keys.segment(id, piece.segment.ident))
@@ -188,7 +192,7 @@ final class PartitionClient(
           if blocks == piece.segment.entry.blocks.toLong =>
         val values = found.asInstanceOf[Seq[Array[Byte]]]
         bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
-        opened(piece, values)
+        values
       case (piece, _) => throw new SegmentGone(piece.segment)
     }
   }

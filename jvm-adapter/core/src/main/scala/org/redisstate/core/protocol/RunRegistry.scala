@@ -106,6 +106,15 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   /** A display field of the query. */
   def field(name: String): Option[String] = Option(get(name))
 
+  /** Everything that is registered of the query. */
+  def fields(): Map[String, String] =
+    backend.call(s"read registry of checkpoint $gen", Seq(Command("HGETALL", query))).head match {
+      case all: Seq[_] => all.map(text).grouped(2).collect { case Seq(name, value) =>
+          name -> value
+        }.toMap
+      case _ => Map.empty
+    }
+
   private def get(field: String): String =
     backend.call(
       s"read registry of checkpoint $gen",

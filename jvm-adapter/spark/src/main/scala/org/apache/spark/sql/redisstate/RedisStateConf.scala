@@ -35,6 +35,9 @@ final class RedisStateConf private (
   val ephemeral: Boolean = flag("ephemeral")
   val adoptMovedCheckpoint: Boolean = text("onPathChange").contains("adopt")
 
+  /** After how many batches the state is copied into the checkpoint; 0 means never. */
+  val copyEveryBatches: Long = number("copyEveryBatches").get
+
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
   private def url: RedisUrl = values.collectFirst { case (_, Url(url)) => url }.get

@@ -2,6 +2,7 @@ package org.apache.spark.sql.redisstate
 
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
 
 import scala.util.Try
 import scala.util.control.NonFatal
@@ -23,10 +24,11 @@ import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Registers each run of a query before its first task exists, so that the run may take its partitions back to an older version and a
- * zombie may not. Set it in `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
+ * zombie may not; and copies its state every so many batches, if it is asked to. Set it in `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
  */
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
+  private val copiers = new ConcurrentHashMap[UUID, StateCopier]
 
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))
@@ -38,8 +40,11 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           e)
     }
 
-  override def onQueryProgress(event: QueryProgressEvent): Unit = ()
-  override def onQueryTerminated(event: QueryTerminatedEvent): Unit = ()
+  override def onQueryProgress(event: QueryProgressEvent): Unit =
+    Option(copiers.get(event.progress.runId)).foreach(_.batchDone(event.progress.batchId))
+
+  override def onQueryTerminated(event: QueryTerminatedEvent): Unit =
+    Option(copiers.remove(event.runId)).foreach(_.finish())
 
   private def executionOf(queryId: UUID): Option[StreamExecution] =
     SparkSession.getActiveSession
@@ -64,6 +69,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }
   }
 
+  /** Also begins to copy its state, if that is asked for. */
   private def register(
       event: QueryStartedEvent,
       sqlConf: SQLConf,
@@ -83,6 +89,16 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         .register(event.runId.toString, byDriver = true, above = 0, fields)
       logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
     } finally ExecutorRegistry.release(conf.connection)
+    val passes = conf.ephemeral || MarkerFile.isTemporary(new Path(checkpoint, "state").toString)
+    if (conf.copyEveryBatches > 0 && !passes) {
+      if (conf.copyEveryBatches * 2 > sqlConf.minBatchesToRetain) {
+        logWarning(
+          s"Query ${event.id}: copyEveryBatches=${conf.copyEveryBatches} is above half of " +
+            s"${SQLConf.MIN_BATCHES_TO_RETAIN.key}=${sqlConf.minBatchesToRetain}: Spark may have dropped from its logs what a " +
+            "copy has to go on from. Raise the latter.")
+      }
+      copiers.put(event.runId, new StateCopier(event.runId, gen, checkpoint, hadoopConf, conf))
+    }
   }
 
   /** The provider that the newest offset log of a checkpoint names, if there is one. */

@@ -1,0 +1,185 @@
+package org.redisstate.core.copy
+
+import java.io.{DataOutputStream, OutputStream}
+import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+
+import scala.collection.mutable
+
+import org.redisstate.core.backend.{Command, RedisBackend}
+import org.redisstate.core.errors.{FencedException, FormatException, UnavailableException}
+import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
+import org.redisstate.core.ids.{Keys, PartitionId, Pin}
+import org.redisstate.core.protocol._
+
+/** A store of an operator as the registry describes it; with 0 partitions their number is not known. */
+final case class CopiedStore(operator: Long, name: String, partitions: Int)
+
+/**
+ * One partition of a copy: what Redis lists of it at the copied version.
+ *
+ * @param segments newest first
+ * @param format checkpoint format of the run that holds it, as the manifest says
+ * @param retained versions that this run retains, as the manifest says
+ */
+final case class CopyPart(
+    id: PartitionId,
+    pin: Pin,
+    segments: Seq[Segment],
+    format: String,
+    retained: String) {
+
+  /** Name of its file. */
+  def name: String = s"${id.operator}-${id.partition}-${Keys.storeHash(id.storeName)}"
+
+  /** What stands at the beginning of its file. */
+  private[copy] def head: String = {
+    val place = Seq(
+      id.gen,
+      id.operator.toString,
+      id.partition.toString,
+      Keys.storeHash(id.storeName),
+      pin.version.toString,
+      pin.uid,
+      format,
+      retained)
+    (place.mkString(" ") +: segments.map(s => s"${s.field} ${s.entry.text}")).mkString("\n")
+  }
+}
+
+/**
+ * Reads the state of a query as Redis stores it, for a copy of one version (docs/format.md, section
+ * 11). Changes nothing. Blocks keep their signatures.
+ */
+final class CopySource(
+    backend: RedisBackend,
+    prefix: String,
+    gen: String,
+    signer: Option[BlockSigner]) {
+  import CopySource._
+
+  private val registry = new RunRegistry(backend, prefix, gen)
+  private val settings = ProtocolSettings(1, keepMs = 0, CheckpointFormat.V2, signer)
+
+  /** What the registry says of the query and its stores. */
+  def query(): Map[String, String] = registry.fields().filter { case (name, _) =>
+    QueryFields(name) || name.startsWith(StorePrefix)
+  }
+
+  /**
+   * Every partition of every store at one version, or an error: of a copy nothing is missing.
+   *
+   * @param stores from the registry
+   * @param runId of the run that has opened the version
+   * @throws FencedException when another run holds a partition
+   * @throws UnavailableException when not all partitions have opened the version yet
+   */
+  def parts(stores: Seq[CopiedStore], runId: String, version: Long): Seq[CopyPart] = {
+    val what = s"copy version $version of checkpoint $gen"
+    val ids = stores.flatMap(partitionsOf)
+    val opened = ids.map { id =>
+      val found = clientOf(id).open("", Some(version), None, Nil)
+      if (found.opened < version) {
+        throw new UnavailableException(
+          s"$what: $id has opened version ${found.opened} only. The copy is made later.")
+      }
+      found
+    }
+    // Looked at last: whoever holds a partition now held it while its segments were listed.
+    ids.zip(opened).zip(holders(ids)).map { case ((id, found), (holder, format, retained)) =>
+      if (holder != runId) {
+        throw new FencedException(
+          s"$what: the run $holder holds $id. This run is over, and copies nothing any more.")
+      }
+      CopyPart(id, found.pin, found.segments, format, retained)
+    }
+  }
+
+  /** Writes the file of a partition. */
+  def write(part: CopyPart, out: OutputStream): Unit = {
+    val data = new DataOutputStream(out)
+    val head = part.head.getBytes(US_ASCII)
+    data.write(Magic)
+    data.writeInt(head.length)
+    data.write(head)
+    val client = clientOf(part.id)
+    val written = mutable.HashMap.empty[Segment, Int].withDefaultValue(0)
+    Piece.grouped(pieces(client, part.segments)).foreach { group =>
+      group.zip(client.fetchStored(group)).foreach { case (piece, values) =>
+        piece.fields.zip(values).foreach { case (field, value) =>
+          if (value != null) {
+            val name = field.getBytes(US_ASCII)
+            data.writeShort(name.length)
+            data.write(name)
+            data.writeInt(value.length)
+            data.write(value)
+            written(piece.segment) += 1
+          }
+        }
+      }
+    }
+    part.segments.foreach { s =>
+      if (written(s) != s.entry.blocks) {
+        throw new FormatException(
+          s"copy ${s.ident} of ${part.id}: ${written(s)} of its ${s.entry.blocks} blocks have names " +
+            "that its header knows. Nothing was copied.")
+      }
+    }
+    data.flush()
+  }
+
+  /** All fields that the segments can have, in the order of the segments. */
+  private def pieces(client: PartitionClient, segments: Seq[Segment]): Seq[Piece] = {
+    val described = segments.filter(_.entry.header)
+    val asked = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
+    val headers = described.zip(Piece.grouped(asked).flatMap(client.fetch).map(_.head)).toMap
+    segments.filter(_.entry.blocks > 0).flatMap { segment =>
+      val reader = new SegmentReader(segment)
+      val header = reader.header(headers.getOrElse(segment, null))
+      val buckets = (0 until segment.entry.buckets).flatMap(reader.partNames(header, _))
+      val named = if (segment.entry.header) Seq(Header.Field) else Nil
+      client.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
+    }
+  }
+
+  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  private def partitionsOf(store: CopiedStore): Seq[PartitionId] = {
+    def ids(from: Int, until: Int) =
+      (from until until).map(PartitionId(prefix, gen, store.operator, _, store.name))
+    if (store.partitions > 0) ids(0, store.partitions)
+    else {
+      val found = mutable.ArrayBuffer.empty[PartitionId]
+      var all = true
+      while (all) {
+        val chunk = ids(found.size, found.size + PartitionsAtOnce)
+        val there = chunk.zip(holders(chunk)).takeWhile(_._2._1 != null).map(_._1)
+        found ++= there
+        all = there.size == chunk.size
+      }
+      found.toSeq
+    }
+  }
+
+  /** Run, checkpoint format and retained versions of each partition; null where there is no manifest. */
+  private def holders(ids: Seq[PartitionId]): Seq[(String, String, String)] =
+    ids.grouped(PartitionsAtOnce).toSeq.flatMap { some =>
+      val commands = some.map(id => Command("HMGET", Keys.meta(id), "r", "c", "n"))
+      backend.call(s"look who holds the partitions of checkpoint $gen", commands).map {
+        case fields: Seq[_] =>
+          val texts = fields.map {
+            case bytes: Array[Byte] => new String(bytes, UTF_8)
+            case _ => null
+          }
+          (texts.head, Option(texts(1)).getOrElse("1"), Option(texts(2)).getOrElse("1"))
+        case _ => (null, "1", "1")
+      }
+    }
+
+  private def clientOf(id: PartitionId) = new PartitionClient(backend, id, settings, registry)
+}
+
+object CopySource {
+  val StorePrefix = "op:"
+  private val Magic = "rs-copy1".getBytes(US_ASCII)
+  private val QueryFields = Set("path", "id", "name", "created")
+  private val PartitionsAtOnce = 256
+}

@@ -1,0 +1,122 @@
+package org.apache.spark.sql.redisstate
+
+import java.util.UUID
+import java.util.concurrent.{Executors, ExecutorService, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.json4s.{DefaultFormats, JValue}
+import org.json4s.jackson.JsonMethods
+
+import org.apache.spark.internal.Logging
+
+import org.redisstate.core.copy.{CopiedStore, CopySource}
+import org.redisstate.core.errors.{FormatException, UnavailableException}
+
+/**
+ * Copies the state of one run into its checkpoint every so many batches (option `copyEveryBatches`), on a thread of the driver. No
+ * batch waits for it, and none fails with it: a copy that fails is tried again with a later batch.
+ *
+ * The version that is copied after batch b is at most b, the state that batch b began with: Spark has logged the batch that wrote it,
+ * and every partition has opened it, so no attempt replaces it any more.
+ *
+ * @param gen id of the checkpoint
+ */
+private[redisstate] final class StateCopier(
+    runId: UUID,
+    gen: String,
+    checkpoint: Path,
+    hadoopConf: Configuration,
+    conf: RedisStateConf)
+    extends Logging {
+  import StateCopier._
+
+  private val wanted = new AtomicLong
+  @volatile private var copied = 0L
+  @volatile private var retryAtNs: Option[Long] = None
+  private val thread: ExecutorService = Executors.newSingleThreadExecutor { work =>
+    val made = new Thread(work, s"redis-state-copy-$runId")
+    made.setDaemon(true)
+    made
+  }
+
+  /** Spark has logged this batch. */
+  def batchDone(batch: Long): Unit = {
+    val version = batch / conf.copyEveryBatches * conf.copyEveryBatches
+    val isNew = wanted.getAndUpdate(math.max(_, version)) < version
+    val again = version > copied && retryAtNs.exists(_ <= System.nanoTime())
+    if (isNew || again) {
+      retryAtNs = None
+      thread.execute(() => copyIfDue())
+    }
+  }
+
+  /** The run is over: what is being copied may be finished. */
+  def finish(): Unit = {
+    thread.shutdown()
+    if (!thread.awaitTermination(FinishMaxMs, TimeUnit.MILLISECONDS)) {
+      logWarning(s"The copy of version ${wanted.get} of $checkpoint goes on after its query ended")
+    }
+  }
+
+  /** Versions that were wanted while another one was copied are passed over but for the newest. */
+  private def copyIfDue(): Unit = {
+    val version = wanted.get
+    if (version > copied) {
+      try {
+        copy(version)
+        copied = version
+      } catch {
+        case NonFatal(e) =>
+          retryAtNs = Some(System.nanoTime() + RetryNs)
+          logWarning(
+            s"Version $version of the state of $checkpoint was not copied, a later batch tries again",
+            e)
+      }
+    }
+  }
+
+  private def copy(version: Long): Unit = {
+    val copies = new StateCopies(checkpoint, hadoopConf)
+    val offsets = copies.offsetsOf(version - 1).getOrElse(
+      throw new UnavailableException(
+        s"copy version $version of $checkpoint: its offset log has no batch ${version - 1} any more. " +
+          "Raise spark.sql.streaming.minBatchesToRetain, or copy more often."))
+    if (!copies.has(version, offsets)) {
+      val began = System.nanoTime()
+      val backend = ExecutorRegistry.acquire(conf.connection)
+      try {
+        val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer())
+        val query = source.query()
+        val parts = source.parts(storesOf(query), runId.toString, version)
+        if (parts.nonEmpty) {
+          copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
+          logInfo(
+            s"Copied version $version of the state of $checkpoint: ${parts.size} partitions in " +
+              s"${(System.nanoTime() - began) / 1000000L} ms")
+        }
+      } finally ExecutorRegistry.release(conf.connection)
+    }
+    copies.tidy()
+  }
+
+  private def storesOf(query: Map[String, String]): Seq[CopiedStore] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    query.toSeq.sortBy(_._1).collect { case (StoreField(operator, name), described) =>
+      val partitions =
+        ((JsonMethods.parse(described): JValue) \ "partitions").extractOpt[Int].getOrElse(
+          throw new FormatException(
+            s"copy checkpoint $gen: the description of operator $operator cannot be read"))
+      CopiedStore(operator.toLong, name, partitions)
+    }
+  }
+}
+
+private[redisstate] object StateCopier {
+  private val StoreField = s"(?s)${CopySource.StorePrefix}([0-9]{1,18}):(.*)".r
+  private val FinishMaxMs = 60000L
+  private val RetryNs = 60L * 1000 * 1000 * 1000
+}
