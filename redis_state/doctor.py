@@ -28,6 +28,7 @@ class PartitionHealth:
         floor: Retention keeps nothing below it.
         loadable: Versions on the living timeline that load, 0 among them.
         broken: Segments that are not whole, as the manifest names them.
+        present: Whether there is a manifest.
         problem: Why nothing can be said; empty if something can.
     """
 
@@ -37,6 +38,7 @@ class PartitionHealth:
     floor: int = 0
     loadable: frozenset[int] = frozenset({0})
     broken: tuple[str, ...] = ()
+    present: bool = True
     problem: str = ""
 
 
@@ -79,15 +81,20 @@ def diagnose(
     ids = [id_ for one in operators.values() for id_ in find_partitions(client, gen, one, tenant)]
     found = []
     for number, id_ in enumerate(ids, 1):
-        found.append(_partition(client, id_))
+        found.append(look_at(client, id_))
         progress("looking at partitions", number, len(ids))
     return Diagnosis(tuple(found))
 
 
-def _partition(client: Client, id_: PartitionId) -> PartitionHealth:
+def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
+    """What Redis holds of one partition.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+    """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
     if not raw:
-        return PartitionHealth(id_, problem="it has no manifest")
+        return PartitionHealth(id_, present=False, problem="it has no manifest")
     try:
         fields = {name.decode("ascii"): value.decode("ascii") for name, value in raw.items()}
         segments = [

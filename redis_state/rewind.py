@@ -52,7 +52,16 @@ def newest_commit(checkpoint: Path) -> int | None:
     Raises:
         ConfigError: The folder is no checkpoint, or cannot be read.
     """
-    return max(map(_number, _entries(checkpoint, "commits")), default=None)
+    return max(committed_batches(checkpoint), default=None)
+
+
+def committed_batches(checkpoint: Path) -> set[int]:
+    """The batches of the commit log.
+
+    Raises:
+        ConfigError: The folder is no checkpoint, or cannot be read.
+    """
+    return {_number(path) for path in _entries(checkpoint, "commits")}
 
 
 def plan_rewind(checkpoint: Path, to_batch: int) -> Rewind:
@@ -62,7 +71,7 @@ def plan_rewind(checkpoint: Path, to_batch: int) -> Rewind:
         UsageError: The commit log does not have that batch.
         ConfigError: The folder is no checkpoint, or cannot be read.
     """
-    committed = {_number(path) for path in _entries(checkpoint, "commits")}
+    committed = committed_batches(checkpoint)
     if to_batch not in committed:
         known = f"{min(committed)} to {max(committed)}" if committed else "none"
         raise UsageError(

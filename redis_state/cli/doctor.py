@@ -13,6 +13,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.cli.marker import gen_of, local_path
+from redis_state.copies import newest_fitting
 from redis_state.doctor import Diagnosis, PartitionHealth, diagnose
 from redis_state.rewind import newest_commit
 
@@ -52,7 +53,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
     steps, status = advice(found, committed, arguments.checkpoint)
     print(steps)
+    if status and found.newest_batch(at_most=committed) is None:
+        copy = newest_fitting(local_path(arguments.checkpoint))
+        if copy is not None:
+            print(_way_back(copy.batch, arguments.checkpoint))
     return status
+
+
+def _way_back(batch: int, checkpoint: str) -> str:
+    return (
+        f"The checkpoint has a copy of the state behind batch {batch}:\n"
+        "  1. stop the query;\n"
+        f"  2. redis-state restore --checkpoint {checkpoint} --url … --yes\n"
+        "  3. start the query: it runs the later batches again, and the sink gets them twice."
+    )
 
 
 def report(found: Diagnosis) -> Iterator[str]:

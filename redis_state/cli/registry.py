@@ -6,7 +6,18 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from redis_state.cli import acl, conf, doctor, get, maintain, options_doc, purge, queries, rewind
+from redis_state.cli import (
+    acl,
+    conf,
+    doctor,
+    get,
+    maintain,
+    options_doc,
+    purge,
+    queries,
+    restore,
+    rewind,
+)
 
 if TYPE_CHECKING:
     # argparse has no public name for this class.
@@ -30,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     maintain,
     doctor,
     rewind,
+    restore,
     purge,
     options_doc,
 )

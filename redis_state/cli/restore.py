@@ -1,0 +1,86 @@
+"""`redis-state restore`: bring the state of a query back from a copy in its checkpoint folder."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.marker import gen_of, local_path
+from redis_state.copies import Copy, plan_restore
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "restore",
+        help="bring lost state back from a copy in the checkpoint folder",
+        description="Bring the state of a stopped query back into a Redis that has lost it, from "
+        "a copy that the option copyEveryBatches had made. Newer entries of the checkpoint's logs "
+        "are moved into a folder beside them; the query runs those batches again. Without --yes "
+        "the copy is read and checked, and it is only said what would be done. Partitions that "
+        "Redis still has are never replaced.",
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="PATH", help="in the local file system"
+    )
+    parser.add_argument(
+        "--to-batch", type=int, metavar="N", help="not the newest copy, but the one of this batch"
+    )
+    parser.add_argument("--yes", action="store_true", help="do it")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, tell, and restore."""
+    config = config_of(arguments)
+    gen, path = gen_of(arguments.checkpoint), local_path(arguments.checkpoint)
+    line = ProgressLine()
+    with closing(Client(config)) as client:
+        try:
+            plan = plan_restore(
+                client,
+                path,
+                gen,
+                to_batch=arguments.to_batch,
+                tenant=keys.tenant_of(config.key_prefix),
+                progress=line,
+            )
+            line.end()
+            print(_told(plan.copy))
+            if plan.there:
+                print(f"{plan.there} partitions serve it already")
+            for name in plan.rewind.files:
+                print(f"{name} -> {plan.rewind.folder}/{name}")
+            if arguments.yes:
+                plan.carry_out(client, line)
+        finally:
+            line.end()
+    partitions, files = len(plan.missing), len(plan.rewind.files)
+    if arguments.yes:
+        print(
+            f"{partitions} partitions were restored, {files} files were moved; batch "
+            f"{plan.copy.batch} is the newest now"
+        )
+    else:
+        print(
+            f"{partitions} partitions would be restored, {files} files would be moved; stop the "
+            "query, then add --yes"
+        )
+    return 0
+
+
+def _told(copy: Copy) -> str:
+    made = datetime.fromtimestamp(copy.created_ms / 1000, timezone.utc)
+    return (
+        f"copy of the state behind batch {copy.batch}: {len(copy.parts)} partitions, "
+        f"{copy.bytes:,} bytes, made {made:%Y-%m-%d %H:%M:%S} UTC"
+    )

@@ -1,0 +1,17 @@
+"""Copies of a query's state in its checkpoint folder, and how they come back (docs/format.md, 11).
+
+The driver of a Spark query writes them, see the option `copyEveryBatches`; Python reads them.
+"""
+
+from redis_state.copies.files import Copy, CopyPart, copies_of, read_copy
+from redis_state.copies.restore import Restore, newest_fitting, plan_restore
+
+__all__ = [
+    "Copy",
+    "CopyPart",
+    "Restore",
+    "copies_of",
+    "newest_fitting",
+    "plan_restore",
+    "read_copy",
+]

@@ -1,0 +1,174 @@
+"""The files of a copy: a manifest, and one file for each partition (docs/format.md, 11)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis_state import keys
+from redis_state.errors import FormatError
+from redis_state.ids import PartitionId, StoreId, is_gen
+
+FOLDER = Path("state") / "_redis_state_copies"
+MANIFEST = "manifest"
+FORMAT = 1
+_NAME = re.compile(r"([1-9][0-9]{0,18})-[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST_BYTES_MAX = 256 << 20
+_DIGEST_LINE = 65
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """One partition's file.
+
+    Attributes:
+        bytes: Its length.
+        sha256: Of its bytes, in hexadecimal digits.
+    """
+
+    operator: int
+    partition: int
+    store: str
+    bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"{self.operator}-{self.partition}-{keys.store_hash(self.store)}"
+
+    def id(self, gen: str, *, tenant: str = "") -> PartitionId:
+        """What the keys of the partition are made of."""
+        return PartitionId(StoreId(gen, self.operator, self.store, tenant), self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A complete copy.
+
+    Attributes:
+        offsets: SHA-256 of the entry of the offset log whose batch wrote the version.
+        query: Fields of the query's registry.
+        created_ms: Milliseconds since 1970.
+    """
+
+    folder: Path
+    gen: str
+    version: int
+    run_id: str
+    created_ms: int
+    offsets: str
+    query: Mapping[str, str]
+    parts: tuple[CopyPart, ...]
+
+    @property
+    def batch(self) -> int:
+        """The batch whose state it is."""
+        return self.version - 1
+
+    @property
+    def bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(part.bytes for part in self.parts)
+
+
+def copies_of(checkpoint: Path) -> list[Path]:
+    """Folders of the copies that were finished, newest version first."""
+    folder = checkpoint / FOLDER
+    try:
+        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted(
+        (path for path in found if (path / MANIFEST).is_file()), key=version_of, reverse=True
+    )
+
+
+def version_of(folder: Path) -> int:
+    """The version that the name of a copy's folder says."""
+    match = _NAME.fullmatch(folder.name)
+    return int(match[1]) if match else 0
+
+
+def offsets_of(checkpoint: Path, batch: int) -> str | None:
+    """What tells the timelines of a batch apart; ``None`` if the offset log has it no more."""
+    try:
+        return hashlib.sha256((checkpoint / "offsets" / str(batch)).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def read_copy(folder: Path) -> Copy:
+    """Read the manifest of a copy.
+
+    Raises:
+        FormatError: It is damaged, or of a format that this release does not know.
+    """
+    what = f"reading the copy in {folder}"
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            raw = file.read(_MANIFEST_BYTES_MAX)
+    except OSError as error:
+        raise damaged(what, f"its manifest cannot be read: {type(error).__name__}") from error
+    text = raw[_DIGEST_LINE:]
+    if raw[:_DIGEST_LINE] != hashlib.sha256(text).hexdigest().encode() + b"\n":
+        raise damaged(what, "its manifest does not match its SHA-256")
+    try:
+        return _parse(folder, json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(what, "its manifest is malformed, or of a newer release") from error
+
+
+def damaged(what: str, found: str) -> FormatError:
+    """The error for a copy that cannot be used."""
+    return FormatError(
+        what,
+        found=found,
+        advice="Nothing of it was used. Give an older batch with --to-batch, or restore the files.",
+    )
+
+
+def _parse(folder: Path, raw: Any) -> Copy:
+    gen, offsets = _text(raw["gen"]), _text(raw["offsets"])
+    version = _whole(raw["version"])
+    query = {_text(name): _text(value) for name, value in raw["query"].items()}
+    parts = tuple(
+        CopyPart(
+            _whole(part["operator"]),
+            _whole(part["partition"]),
+            _text(part["store"]),
+            _whole(part["bytes"]),
+            _digest(part["sha256"]),
+        )
+        for part in raw["parts"]
+    )
+    known = raw["format"] == FORMAT and is_gen(gen) and version == version_of(folder)
+    if not known or not parts or len({part.name for part in parts}) != len(parts):
+        raise ValueError
+    created_ms = _whole(raw["created"])
+    return Copy(folder, gen, version, _text(raw["run"]), created_ms, _digest(offsets), query, parts)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise TypeError
+    return value
+
+
+def _digest(value: object) -> str:
+    text = _text(value)
+    if not _SHA256.fullmatch(text):
+        raise ValueError
+    return text

@@ -1,0 +1,218 @@
+"""The file of one partition, read piece by piece and compared with all that is known of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from redis_state import keys
+from redis_state.copies.files import Copy, CopyPart, damaged
+from redis_state.errors import FormatError
+from redis_state.format import block
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.segment import combined_checksum
+from redis_state.ids import PartitionId, is_uid, text_number
+
+MAGIC = b"rs-copy1"
+_LENGTH = struct.Struct(">I")
+_NAME_LENGTH = struct.Struct(">H")
+_HEAD_BYTES_MAX = 64 << 20
+_NAME_BYTES_MAX = 32
+# A signature goes before the block, and the block has a header.
+_VALUE_BYTES_MAX = block.RAW_LENGTH_MAX + 64
+_NAME = re.compile(r"h|(?:0|[1-9][0-9]{0,9})(?:[./](?:0|[1-9][0-9]{0,9}))?")
+_HEAD_WORDS = 8
+
+OpenBlocks = Callable[[str, Sequence[str], list[bytes | None]], list[bytes | None]]
+"""Checks signatures: key of the segment, names and values of fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the file says of itself.
+
+    Attributes:
+        uid: Of the attempt that wrote the version.
+        checkpoint_format: Of the run that held the partition, 1 or 2.
+        retained: Versions that this run retained.
+        segments: Newest first; the last one stands alone.
+    """
+
+    uid: str
+    checkpoint_format: int
+    retained: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def floor(self) -> int:
+        """The lowest version that loads."""
+        last = self.segments[-1]
+        return last.version if last.snapshot or last.entry.complete else last.version - 1
+
+
+class PartFile:
+    """The file of a partition.
+
+    Args:
+        id_: Of the partition whose file it has to be.
+        open_blocks: As `redis_state.backend.client.Client.opened`.
+    """
+
+    def __init__(
+        self, copy: Copy, part: CopyPart, id_: PartitionId, *, open_blocks: OpenBlocks
+    ) -> None:
+        self._copy = copy
+        self._part = part
+        self._id = id_
+        self._open_blocks = open_blocks
+        self._what = f"reading {copy.folder / part.name}"
+
+    def head(self) -> Head:
+        """The beginning of the file; only `fields` sees damage behind it.
+
+        Raises:
+            FormatError: It is damaged, or of another partition or version.
+        """
+        with self._opened() as source:
+            return self._head(source)
+
+    def fields(self) -> Iterator[tuple[Segment, str, bytes]]:
+        """All fields as they are stored, segment by segment.
+
+        Nothing that was read may be used before the iteration ended well.
+
+        Raises:
+            FormatError: The file is damaged, or a signature does not match.
+        """
+        with self._opened() as source:
+            for segment in self._head(source).segments:
+                yield from self._segment(source, segment)
+            source.end(self._part.sha256)
+
+    def check(self) -> Head:
+        """Read all of it.
+
+        Raises:
+            FormatError: As `fields`.
+        """
+        for _ in self.fields():
+            pass
+        return self.head()
+
+    def _opened(self) -> _Source:
+        path: Path = self._copy.folder / self._part.name
+        try:
+            return _Source(path.open("rb"), self._what, self._part.bytes)
+        except OSError as error:
+            raise damaged(self._what, type(error).__name__) from error
+
+    def _head(self, source: _Source) -> Head:
+        if source.take(len(MAGIC)) != MAGIC:
+            raise damaged(self._what, "it is no file of a copy, or one of a newer release")
+        try:
+            lines = source.take_with_length(_LENGTH, _HEAD_BYTES_MAX).decode("ascii").split("\n")
+            segments = tuple(parse_segment(*line.split(" ", 1)) for line in lines[1:])
+        except (UnicodeDecodeError, TypeError) as error:
+            raise damaged(self._what, "its head is malformed") from error
+        words = lines[0].split(" ")
+        of = self._id.store
+        place = [of.gen, str(of.operator), str(self._id.partition), keys.store_hash(of.store)]
+        if len(words) != _HEAD_WORDS or words[:5] != [*place, str(self._copy.version)]:
+            raise damaged(self._what, "it is of another partition or version")
+        uid, format_, retained = words[5], text_number(words[6]), text_number(words[7])
+        if not is_uid(uid) or format_ not in (1, 2) or not retained or not segments:
+            raise damaged(self._what, "its head is malformed")
+        self._check_chain(segments, uid)
+        return Head(uid, format_, retained, segments)
+
+    def _check_chain(self, segments: Sequence[Segment], uid: str) -> None:
+        """A version that a walk from it would not build is not restored."""
+        version, last = self._copy.version, segments[-1]
+        for segment in segments:
+            if segment.version != version or segment.uid != uid:
+                raise damaged(self._what, "its segments are not those of one version")
+            if segment.alone and segment is not last:
+                raise damaged(self._what, "it has segments that the version does not need")
+            version, uid = version - 1, segment.entry.ref
+        whole = last.snapshot or last.entry.complete or (last.alone and last.version == 1)
+        if not whole:
+            raise damaged(self._what, "its segments do not make up a version")
+
+    def _segment(self, source: _Source, segment: Segment) -> Iterator[tuple[Segment, str, bytes]]:
+        entry, key = segment.entry, keys.segment(self._id, segment.ident)
+        checks: dict[str, bytes] = {}
+        size = 0
+        for _ in range(entry.blocks):
+            raw = source.take_with_length(_NAME_LENGTH, _NAME_BYTES_MAX)
+            name = raw.decode("ascii", "replace")
+            if not _NAME.fullmatch(name) or name in checks:
+                raise damaged(self._what, f"a field of {segment.ident} has a wrong name")
+            value = source.take_with_length(_LENGTH, _VALUE_BYTES_MAX)
+            (plain,) = self._open_blocks(key, [name], [value])
+            checks[name] = self._check_bytes(segment, name, plain or b"")
+            size += len(plain or b"")
+            yield segment, name, value
+        if size != entry.bytes or combined_checksum(checks) != entry.checksum:
+            raise damaged(self._what, f"the blocks of {segment.ident} are not those of its entry")
+
+    def _check_bytes(self, segment: Segment, name: str, plain: bytes) -> bytes:
+        if plain[:1] == bytes((block.SIGNED_MAGIC,)):
+            raise FormatError(
+                self._what,
+                found="its blocks are signed",
+                advice="Give the key that the query has with --signing-key-file.",
+            )
+        try:
+            block.decode(segment.ident, name, plain)
+        except FormatError as error:
+            raise damaged(self._what, f"field {name} of {segment.ident}: {error.found}") from error
+        return block.check_bytes(plain)
+
+
+class _Source:
+    """A file of which no more is read, or claimed in memory, than it has to hold."""
+
+    def __init__(self, file: BinaryIO, what: str, left: int) -> None:
+        self._file = file
+        self._what = what
+        self._left = left
+        self._digest = hashlib.sha256()
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def take(self, length: int) -> bytes:
+        """The next bytes."""
+        if length > self._left:
+            raise damaged(self._what, "it is cut off")
+        try:
+            found = self._file.read(length)
+        except OSError as error:
+            raise damaged(self._what, type(error).__name__) from error
+        if len(found) != length:
+            raise damaged(self._what, "it is cut off")
+        self._left -= length
+        self._digest.update(found)
+        return found
+
+    def take_with_length(self, kind: struct.Struct, most: int) -> bytes:
+        """The next bytes, whose number stands before them."""
+        (length,) = kind.unpack(self.take(kind.size))
+        if length > most:
+            raise damaged(self._what, f"a length of {length} is above {most}")
+        return self.take(length)
+
+    def end(self, sha256: str) -> None:
+        """Nothing may follow."""
+        if self._left or self._file.read(1):
+            raise damaged(self._what, "something stands behind its end")
+        if self._digest.hexdigest() != sha256:
+            raise damaged(self._what, "it does not match its SHA-256")

@@ -1,0 +1,224 @@
+"""Brings a copy back into a Redis that has lost the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.copies.files import Copy, CopyPart, copies_of, offsets_of, read_copy, version_of
+from redis_state.copies.part import Head, PartFile
+from redis_state.doctor import look_at
+from redis_state.errors import FormatError, Kind, NotFoundError, StateError, UnavailableError
+from redis_state.format.entry import Segment
+from redis_state.ids import PartitionId
+from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.protocol.partition import PartitionClient
+from redis_state.protocol.runs import STAGED_TTL_MS
+from redis_state.rewind import Rewind, committed_batches, plan_rewind
+
+_TRIES = 3
+_CHUNK_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """What has to be done so that a query goes on from a copy.
+
+    Attributes:
+        missing: Partitions that Redis does not have.
+        there: Number of those that serve the version already.
+        rewind: What moves the newer entries of Spark's logs aside.
+    """
+
+    copy: Copy
+    missing: tuple[CopyPart, ...]
+    there: int
+    rewind: Rewind
+    tenant: str = ""
+
+    def carry_out(self, client: Client, progress: Progress = silent) -> None:
+        """Restore the partitions, then the registry, then move the entries.
+
+        It can be cut anywhere and run again.
+
+        Raises:
+            FormatError: A file changed meanwhile.
+            StateError: Another one made a partition meanwhile.
+            ConfigError: An entry cannot be moved; all state is restored.
+        """
+        for number, part in enumerate(self.missing, 1):
+            id_ = part.id(self.copy.gen, tenant=self.tenant)
+            _restore(client, id_, self.copy, part)
+            progress("restoring partitions", number, len(self.missing))
+        self._register(client)
+        self.rewind.carry_out()
+
+    def _register(self, client: Client) -> None:
+        """So that readers and maintenance find it before the query runs; it renews all of that."""
+        query = keys.query(self.copy.gen, tenant=self.tenant)
+        known = {"f": "1", **self.copy.query}
+        client.call(
+            "describing the query",
+            [
+                *(("HSETNX", query, name, value.encode()) for name, value in known.items()),
+                ("PERSIST", query),
+            ],
+        )
+
+
+def newest_fitting(checkpoint: Path) -> Copy | None:
+    """The newest copy whose batch the commit log has, on the same timeline.
+
+    Raises:
+        FormatError: A manifest is damaged.
+        ConfigError: The folder is no checkpoint, or cannot be read.
+    """
+    committed = committed_batches(checkpoint)
+    for folder in copies_of(checkpoint):
+        if version_of(folder) - 1 in committed:
+            copy = read_copy(folder)
+            if copy.offsets == offsets_of(checkpoint, copy.batch):
+                return copy
+    return None
+
+
+def plan_restore(
+    client: Client,
+    checkpoint: Path,
+    gen: str,
+    *,
+    to_batch: int | None = None,
+    tenant: str = "",
+    progress: Progress = silent,
+) -> Restore:
+    """Choose a copy, read all of it, and look what Redis has; nothing is changed.
+
+    Args:
+        gen: Id of the checkpoint.
+        to_batch: The batch whose state is wanted; ``None`` takes the newest there is.
+
+    Raises:
+        NotFoundError: There is no such copy, or its batch is not in Spark's logs.
+        FormatError: The copy is damaged, or of another checkpoint.
+        StateError: Redis has a partition that does not serve the version.
+        ConfigError: The folder is no checkpoint, or cannot be read.
+    """
+    copy = _chosen(checkpoint, to_batch)
+    if copy.gen != gen:
+        raise FormatError(
+            f"reading the copy in {copy.folder}",
+            found="it is of another checkpoint",
+            advice="Look whose checkpoint folder this is. Nothing was changed.",
+        )
+    missing: list[CopyPart] = []
+    for number, part in enumerate(copy.parts, 1):
+        id_ = part.id(gen, tenant=tenant)
+        head = PartFile(copy, part, id_, open_blocks=client.opened).check()
+        if not _serves(client, id_, copy, head):
+            missing.append(part)
+        progress("reading the copy", number, len(copy.parts))
+    rewind = plan_rewind(checkpoint, copy.batch)
+    return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
+
+
+def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
+    what = "looking for a copy of the state"
+    if to_batch is None:
+        newest = newest_fitting(checkpoint)
+        if newest is None:
+            raise NotFoundError(
+                what,
+                found="there is none whose batch Spark's logs still have",
+                advice="Copies are made with the option copyEveryBatches; see operations.md.",
+                where=str(checkpoint),
+            )
+        return newest
+    of_batch = [folder for folder in copies_of(checkpoint) if version_of(folder) == to_batch + 1]
+    offsets = offsets_of(checkpoint, to_batch)
+    for folder in of_batch:
+        copy = read_copy(folder)
+        if copy.offsets == offsets:
+            return copy
+    batches = sorted({version_of(folder) - 1 for folder in copies_of(checkpoint)})
+    raise NotFoundError(
+        what,
+        found=f"the copy of batch {to_batch} is of a timeline that the query went back from"
+        if of_batch
+        else f"there is none of batch {to_batch}",
+        advice=f"Copies are there of the batches {', '.join(map(str, batches))}."
+        if batches
+        else "Copies are made with the option copyEveryBatches; see operations.md.",
+        where=str(checkpoint),
+    )
+
+
+def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
+    """Whether Redis has the partition and serves the version; false if it has no manifest."""
+    health = look_at(client, id_)
+    if not health.present:
+        return False
+    if copy.version in health.loadable:
+        partition = PartitionClient(client, id_, versions_to_retain=1)
+        if partition.open("", copy.version).pin.uid == head.uid:
+            return True
+    raise StateError(
+        f"restoring version {copy.version}",
+        kind=Kind.STATE_LOST,
+        found="Redis has this partition, in other versions"
+        if not health.problem
+        else health.problem,
+        advice="Nothing was changed: state that is there is never replaced. `redis-state doctor` "
+        "says what it serves. If that is of no use, stop the query, remove all of it by "
+        f"`redis-state purge --gen {copy.gen}`, and restore.",
+        where=str(id_),
+    )
+
+
+def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> None:
+    file = PartFile(copy, part, id_, open_blocks=client.opened)
+    what = f"restoring {id_}"
+    for _ in range(_TRIES):
+        head = file.head()
+        _stage(client, id_, file)
+        args = [str(copy.version), head.uid, str(head.floor), str(head.retained)]
+        args.append(str(head.checkpoint_format))
+        for segment in head.segments:
+            args += [segment.field, segment.entry.text]
+        reply = client.script(what, script("restore"), [keys.meta(id_)], args)
+        if reply == ["OK"]:
+            return
+        # Our own, if its answer was lost; else this raises.
+        if reply == ["PRESENT"] and _serves(client, id_, copy, head):
+            return
+    raise UnavailableError(
+        what,
+        found="the server loses what is staged",
+        advice="A volatile-* eviction policy does that: give the server more memory.",
+    )
+
+
+def _stage(client: Client, id_: PartitionId, file: PartFile) -> None:
+    """Send all fields as they are stored: signatures were made for this place."""
+    of: Segment | None = None
+    fields: dict[str, bytes] = {}
+    size = 0
+    for segment, name, value in file.fields():
+        if of is not None and (segment is not of or size + len(value) > _CHUNK_BYTES_MAX):
+            _send(client, id_, of, fields)
+            fields, size = {}, 0
+        of = segment
+        fields[name] = value
+        size += len(value)
+    if of is not None:
+        _send(client, id_, of, fields)
+
+
+def _send(client: Client, id_: PartitionId, segment: Segment, fields: Mapping[str, bytes]) -> None:
+    pair = [keys.meta(id_), keys.segment(id_, segment.ident)]
+    flat = [word for field in fields.items() for word in field]
+    words = [segment.field, str(STAGED_TTL_MS), *flat]
+    client.script(f"staging blocks of {segment.ident}", script("stage"), pair, words)

@@ -1,0 +1,80 @@
+"""Writes a copy of a planted query as docs/format.md says, without the code that makes copies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis_state import keys
+from tests.contract.planting import GEN, Planted, uid
+
+FOLDER = "state/_redis_state_copies"
+
+
+def part_name(planted: Planted, partition: int) -> str:
+    return f"{planted.operator}-{partition}-{keys.store_hash(planted.store)}"
+
+
+def part_bytes(planted: Planted, partition: int, version: int) -> bytes:
+    """The file of a partition whose deltas all stand there."""
+    client: Any = planted.client
+    id_ = planted.id(partition)
+    meta = keys.meta(id_)
+    place = f"{GEN} {planted.operator} {partition} {keys.store_hash(planted.store)}"
+    lines = [f"{place} {version} {uid(version)} 1 2"]
+    body = b""
+    for at in range(version, 0, -1):
+        ident = f"d:{at}:{uid(at)}"
+        entry = client.hget(meta, ident)
+        lines.append(f"{ident} {entry.decode()}")
+        for name, value in client.hgetall(keys.segment(id_, ident)).items():
+            body += struct.pack(">H", len(name)) + name + struct.pack(">I", len(value)) + value
+    head = "\n".join(lines).encode()
+    return b"rs-copy1" + struct.pack(">I", len(head)) + head + body
+
+
+def plant_copy(
+    planted: Planted,
+    checkpoint: Path,
+    version: int,
+    *,
+    change: Callable[[int, bytes], bytes] = lambda _partition, raw: raw,
+) -> Path:
+    """A copy of a version of every partition.
+
+    Args:
+        change: What becomes of a partition's file before its SHA-256 is taken.
+    """
+    folder = checkpoint / FOLDER / f"{version}-{version:032x}"
+    folder.mkdir(parents=True)
+    parts = []
+    for partition in range(planted.partitions):
+        raw = change(partition, part_bytes(planted, partition, version))
+        (folder / part_name(planted, partition)).write_bytes(raw)
+        part = {"operator": planted.operator, "partition": partition, "store": planted.store}
+        parts.append({**part, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()})
+    offsets = (checkpoint / "offsets" / str(version - 1)).read_bytes()
+    client: Any = planted.client
+    query = client.hgetall(keys.query(GEN))
+    listed = {name.decode(): value.decode() for name, value in query.items()}
+    manifest = {
+        "format": 1,
+        "gen": GEN,
+        "version": version,
+        "run": "run",
+        "created": 1_700_000_000_000,
+        "offsets": hashlib.sha256(offsets).hexdigest(),
+        "query": {name: listed[name] for name in listed if name == "name" or name[:3] == "op:"},
+        "parts": parts,
+    }
+    write_manifest(folder, manifest)
+    return folder
+
+
+def write_manifest(folder: Path, manifest: dict[str, object]) -> None:
+    text = json.dumps(manifest).encode()
+    (folder / "manifest").write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
