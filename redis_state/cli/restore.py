@@ -34,6 +34,11 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--to-batch", type=int, metavar="N", help="not the newest copy, but the one of this batch"
     )
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id as its marker file has it, if the folder is a local copy of one "
+        "in another file system; move the entries that are named there, too",
+    )
     parser.add_argument("--yes", action="store_true", help="do it")
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -42,7 +47,8 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, tell, and restore."""
     config = config_of(arguments)
-    gen, path = gen_of(arguments.checkpoint), local_path(arguments.checkpoint)
+    path = local_path(arguments.checkpoint)
+    gen = arguments.gen or gen_of(arguments.checkpoint)
     line = ProgressLine()
     with closing(Client(config)) as client:
         try:

@@ -139,6 +139,17 @@ def test_an_older_copy_on_request(case: Case, planted: Planted, raw: Any) -> Non
     assert "batch 1 is the newest now" in case.told()
 
 
+def test_a_local_copy_of_a_checkpoint_elsewhere(case: Case, planted: Planted, raw: Any) -> None:
+    plant_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    (case.checkpoint / "state" / "_redis_state").unlink()
+    case.refused("[REDIS_MARKER_MISSING]", "--gen")
+    assert case.run("restore", "--gen", "f" * 32, "--yes") == 1
+    assert "it is of another checkpoint" in case.told()
+    assert case.run("restore", "--gen", GEN, "--yes") == 0
+    assert raw.exists(keys.meta(planted.id(0)))
+
+
 def test_a_part_of_the_partitions(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
     kept = dump(raw)

@@ -24,7 +24,8 @@ import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Registers each run of a query before its first task exists, so that the run may take its partitions back to an older version and a
- * zombie may not; and copies its state every so many batches, if it is asked to. Set it in `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
+ * zombie may not; and has its state copied every so many batches, if that is asked for. Set it in
+ * `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
  */
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
