@@ -9,6 +9,7 @@ import redis.clients.jedis.Jedis
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._
+import org.redisstate.core.copy.CopySource
 import org.redisstate.core.format.{BlockSigner, Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
@@ -34,6 +35,7 @@ private[store] final class TestPartition(
     url: Option[String] = None,
     durability: Durability = Durability.None,
     deadlineMs: Long = 5000,
+    number: Int = 3,
     between: Transport => Transport = identity) {
   private val settings = ConnectionSettings(
     RedisUrl.parse(url.getOrElse(server.url)),
@@ -53,7 +55,7 @@ private[store] final class TestPartition(
     () => false,
     durability = durability,
     waitMs = 200)
-  val id: PartitionId = PartitionId("", gen, 0, 3, "default")
+  val id: PartitionId = PartitionId("", gen, 0, number, "default")
   val budget: MemoryBudget = new MemoryBudget(1L << 30)
 
   /** Looks at the server without the code under test. */
@@ -73,6 +75,9 @@ private[store] final class TestPartition(
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)
   }
+
+  def copySource(signer: Option[BlockSigner]): CopySource =
+    new CopySource(backend, "", gen, signer)
 
   /** Names behind `P:` of all keys of the partition. */
   def keys: Set[String] = {

@@ -1,0 +1,151 @@
+"""Copies of the state in the checkpoint: all servers are lost, and the query goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from redis_state.cli.main import main
+from redis_state.copies import copies_of, read_copy
+from redis_state.copies.files import FOLDER, version_of
+from tests.spark.streams import Output, Streams
+from tests.spark.test_checkpoint_format_2 import format_of
+from tests.spark.test_checkpoints import NAME, Job, failure, job, use_server
+from tests.spark.test_operators import EVENTS, joined, two_inputs
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+__all__ = ["job", "use_server"]
+pytestmark = pytest.mark.spark
+
+EVERY = 2
+
+
+@pytest.fixture
+def copying(redis_conf: Callable[..., None]) -> None:
+    redis_conf({"copyEveryBatches": str(EVERY)})
+
+
+def versions(checkpoint: Path) -> list[int]:
+    return [version_of(folder) for folder in copies_of(checkpoint)]
+
+
+def wait_for_copy(checkpoint: Path, version: int) -> None:
+    """The newest one is finished when the query has ended, and older ones are gone."""
+    folder = checkpoint / FOLDER
+
+    def is_there() -> bool:
+        newest = versions(checkpoint)[:1] == [version]
+        return newest and len(list(folder.iterdir())) == len(copies_of(checkpoint)) <= EVERY
+
+    wait_until(is_there, f"a copy of version {version}")
+
+
+def restore(server: RedisServer, checkpoint: Path) -> None:
+    place = ["--url", server.url, "--checkpoint", str(checkpoint)]
+    assert main(["restore", *place]) == 0
+    with server.client() as client:
+        assert not client.keys("*}:m")
+    assert main(["restore", *place, "--yes"]) == 0
+    assert main(["doctor", *place]) == 0
+
+
+@pytest.mark.usefixtures("copying")
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_the_state_outlives_its_server(
+    job: Job, use_server: Callable[..., RedisServer], number: str
+) -> None:
+    with format_of(job.streams.spark, number):
+        checkpoint = job.streams.checkpoint(NAME)
+        server = use_server()
+        job.feed(6)
+        job.run()
+        wait_for_copy(checkpoint, 4)
+        server.stop()
+        empty = use_server()
+        job.feed(1)
+        assert "REDIS_STATE_LOST" in failure(job.run)
+        restore(empty, checkpoint)
+        job.output.clear()
+        job.run()
+        assert sorted(job.output) == [4, 5, 6]
+        job.check()
+        wait_for_copy(checkpoint, 6)
+
+
+@pytest.mark.usefixtures("copying")
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_a_join_goes_on_as_if_nothing_had_happened(
+    streams: Streams, use_server: Callable[..., RedisServer], number: str
+) -> None:
+    """Four stores a partition, which have to be of one version."""
+    calm, struck = Joined(streams, "calm"), Joined(streams, "struck")
+    with format_of(streams.spark, number):
+        server = use_server()
+        for query in (calm, struck):
+            query.run(0, 1, 2)
+        checkpoint = streams.checkpoint(struck.name)
+        wait_for_copy(checkpoint, max(struck.output) // EVERY * EVERY)
+        copy = read_copy(copies_of(checkpoint)[0])
+        assert len({part.store for part in copy.parts}) == 4
+        calm.run(3)
+        server.stop()
+        restore(use_server(), checkpoint)
+        struck.output = {n: rows for n, rows in struck.output.items() if n <= copy.batch}
+        struck.run()
+        struck.run(3)
+    assert struck.output == calm.output
+
+
+class Joined:
+    """A full outer join and what it gave out."""
+
+    def __init__(self, streams: Streams, name: str) -> None:
+        self.name = name
+        self.output: Output = {}
+        self._streams = streams
+        self._inputs = [streams.input(f"{name}{side}", EVENTS) for side in "lr"]
+
+    def run(self, *batches: int) -> None:
+        for number in batches:
+            for source, rows in zip(self._inputs, two_inputs(6)[number], strict=True):
+                source.add(rows)
+        frame = joined([one.stream(self._streams.spark) for one in self._inputs], "full_outer")
+        self._streams.run(frame, self.name, mode="append", output=self.output)
+
+
+@pytest.mark.usefixtures("copying")
+def test_a_rewind_makes_copies_of_its_own(job: Job) -> None:
+    job.feed(6)
+    job.run()
+    checkpoint = job.streams.checkpoint(NAME)
+    wait_for_copy(checkpoint, 4)
+    (abandoned, *_) = copies_of(checkpoint)
+    job.rewind_to(1)
+    job.run()
+    wait_for_copy(checkpoint, 4)
+    wait_until(lambda: not abandoned.exists(), "the copy of the abandoned timeline to go")
+    job.check()
+
+
+@pytest.mark.usefixtures("copying")
+def test_no_batch_fails_with_a_copy(job: Job) -> None:
+    checkpoint = job.streams.checkpoint(NAME)
+    (checkpoint / FOLDER).parent.mkdir(parents=True)
+    (checkpoint / FOLDER).write_text("where copies would go")
+    job.feed(4)
+    job.run()
+    job.check()
+    (checkpoint / FOLDER).unlink()
+    job.feed(1)
+    job.run()
+    wait_for_copy(checkpoint, 4)
+    job.check()
+
+
+def test_without_the_option_nothing_is_copied(job: Job) -> None:
+    job.feed(3)
+    job.run()
+    assert not (job.streams.checkpoint(NAME) / FOLDER).exists()
