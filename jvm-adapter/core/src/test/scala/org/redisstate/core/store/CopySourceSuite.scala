@@ -9,9 +9,9 @@ import scala.util.Using
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.copy.{CopiedStore, CopyPart}
+import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{FencedException, StateLostException, UnavailableException}
-import org.redisstate.core.format.BlockSigner
+import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.Keys
 
 /** What the driver copies of a partition, and when it does not. */
@@ -77,7 +77,7 @@ class CopySourceSuite extends AnyFunSuite {
     ()
   }
 
-  private def stored(partition: TestPartition, segment: org.redisstate.core.format.Segment) =
+  private def stored(partition: TestPartition, segment: Segment) =
     partition.raw.hgetAll(Keys.segment(partition.id, segment.ident).getBytes(UTF_8)).asScala.map {
       case (name, value) => new String(name, US_ASCII) -> value.toSeq
     }
