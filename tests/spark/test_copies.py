@@ -70,7 +70,10 @@ def test_the_state_outlives_its_server(
         restore(empty, checkpoint)
         job.output.clear()
         job.run()
-        assert sorted(job.output) == [4, 5, 6]
+        assert min(job.output) == 4
+        job.check()
+        job.feed(2)
+        job.run()
         job.check()
         wait_for_copy(checkpoint, 6)
 
@@ -124,18 +127,22 @@ def test_a_rewind_makes_copies_of_its_own(job: Job) -> None:
     wait_for_copy(checkpoint, 4)
     (abandoned, *_) = copies_of(checkpoint)
     job.rewind_to(1)
+    job.output.clear()
+    job.run()  # The file source gives out in one batch what it had seen before.
+    job.feed(2)
     job.run()
-    wait_for_copy(checkpoint, 4)
     wait_until(lambda: not abandoned.exists(), "the copy of the abandoned timeline to go")
+    wait_for_copy(checkpoint, 4)
     job.check()
 
 
 @pytest.mark.usefixtures("copying")
 def test_no_batch_fails_with_a_copy(job: Job) -> None:
     checkpoint = job.streams.checkpoint(NAME)
-    (checkpoint / FOLDER).parent.mkdir(parents=True)
+    job.feed(1)
+    job.run()
     (checkpoint / FOLDER).write_text("where copies would go")
-    job.feed(4)
+    job.feed(3)
     job.run()
     job.check()
     (checkpoint / FOLDER).unlink()
