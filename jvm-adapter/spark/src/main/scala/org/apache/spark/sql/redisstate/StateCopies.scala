@@ -62,7 +62,8 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       val manifest = compact(render(
         ("format" -> 1) ~ ("gen" -> head.gen) ~ ("version" -> head.version) ~
           ("run" -> head.runId) ~ ("created" -> System.currentTimeMillis()) ~
-          ("offsets" -> head.offsets) ~ ("query" -> head.query) ~ ("parts" -> stored))).getBytes(UTF_8)
+          ("offsets" -> head.offsets) ~ ("query" -> head.query) ~ ("parts" -> stored))).getBytes(
+        UTF_8)
       store(new Path(place, Manifest)) { out =>
         out.write(s"${hex(sha256.digest(manifest))}\n".getBytes(UTF_8))
         out.write(manifest)
@@ -133,7 +134,9 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   private def delete(place: Path): Unit =
     try files.delete(place)
-    catch { case NonFatal(e) => logWarning(s"The copy in $place stays until the next one is made", e) }
+    catch {
+      case NonFatal(e) => logWarning(s"The copy in $place stays until the next one is made", e)
+    }
 }
 
 private[redisstate] object StateCopies {
