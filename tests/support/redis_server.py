@@ -65,6 +65,7 @@ class RedisServer:
         tls: Serve TLS only, with a certificate made for this server (`certificates`), or with one
             that several servers share.
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
+        unix_socket: Listen on `socket` too.
         old_program: Program of a server below Redis 6; `None` means `program`.
         program: `None` means `server_program`.
     """
@@ -77,6 +78,7 @@ class RedisServer:
         maxmemory: int | str | None = None,
         tls: bool | Certificates = False,
         options: dict[str, str] | None = None,
+        unix_socket: bool = False,
         old_program: str | None = None,
         program: str | None = None,
     ) -> None:
@@ -92,6 +94,8 @@ class RedisServer:
         self._keeps = folder is not None
         self._maxmemory = maxmemory
         self._options = dict(options or {})
+        if unix_socket:
+            self._options["unixsocket"] = str(self.socket)
         self._process: subprocess.Popen[bytes] | None = None
         self.password = password
         self.certificates = make_certificates(self._scratch) if tls is True else tls or None
@@ -109,6 +113,11 @@ class RedisServer:
         """What the server wrote so far."""
         path = self._scratch / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket that it listens on beside its port, if it was asked to."""
+        return self._scratch / "server.sock"
 
     def pause(self) -> None:
         """Stops the process where it is; its connections stay open."""

@@ -98,7 +98,7 @@ def _pool() -> ProcessPoolExecutor:
 
 def _start() -> None:
     global _server
-    _server = RedisServer().start()
+    _server = RedisServer(unix_socket=True).start()
     # The process pool ends its processes without unwinding them.
     from multiprocessing.util import Finalize
 
@@ -112,7 +112,7 @@ def _groups(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def _some_schedules(seeds: list[int]) -> tuple[Counter[str], list[Failure]]:
-    runner = Runner(_server.url)
+    runner = Runner(_server.url, _server.socket)
     failures = [failure for seed in seeds if (failure := runner.run(seed)) is not None]
     runner.close()
     return runner.counters, failures
@@ -120,7 +120,7 @@ def _some_schedules(seeds: list[int]) -> tuple[Counter[str], list[Failure]]:
 
 def _one_mutant(name: str, seeds: int) -> Verdict:
     (mutant,) = (one for one in MUTANTS if one.name == name)
-    runner = Runner(_server.url)
+    runner = Runner(_server.url, _server.socket)
     try:
         with mutant.patch():
             for seed in range(1, seeds + 1):

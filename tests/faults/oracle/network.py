@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -16,6 +18,8 @@ from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 
 _HANG_S = 60
+_REAL_FLUSH_EVERY = 16
+_UNKNOWN_SHA = "0" * 40
 _LATE_STEPS_MAX = 12
 _SLOW_TURNS = 12
 _CUT_OFF_EXCHANGES = 8
@@ -67,6 +71,8 @@ class Network:
     def __init__(
         self, random: Random, server: Transport, counters: Counter[str], watch: Watcher
     ) -> None:
+        self.watchdog = Watchdog()
+        self._scripts = _Scripts()
         self.faults = True
         self.actors: list[Actor] = []
         self._random = random
@@ -99,7 +105,8 @@ class Network:
     def step(self) -> Actor | None:
         """Let one actor make one exchange; the actor if it ended with that."""
         self._step += 1
-        self._arrive(lambda due: due <= self._step)
+        if self._late:
+            self._arrive(lambda due: due <= self._step)
         if not self.actors:
             return None
         actor = self._choose()
@@ -116,10 +123,8 @@ class Network:
 
     def _resume(self, actor: Actor) -> None:
         self._current = actor
-        signal.signal(signal.SIGALRM, _hangs)
-        signal.alarm(_HANG_S)
+        self.watchdog.turns += 1
         actor.stack.switch()
-        signal.alarm(0)
         self._current = None
 
     def _choose(self) -> Actor:
@@ -175,14 +180,19 @@ class Network:
         else:
             if fate == 4:
                 self._counters["scripts flushed"] += 1
-                self._server.exchange([("SCRIPT", "FLUSH")])
+                self._forget_scripts()
             return self._deliver(commands)
         raise redis.ConnectionError("the connection was cut")
 
     def _deliver(self, commands: Sequence[Command]) -> list[Any]:
-        replies = self._server.exchange(commands)
+        replies = self._server.exchange(self._scripts.known(commands))
         self._watch(commands, replies)
         return replies
+
+    def _forget_scripts(self) -> None:
+        self._scripts.forget()
+        if self._random.randrange(_REAL_FLUSH_EVERY) == 0:
+            self._server.exchange([("SCRIPT", "FLUSH")])
 
     def _arrive(self, is_due: Callable[[int], bool]) -> None:
         due = [one for one in self._late if is_due(one[0])]
@@ -202,8 +212,59 @@ def _live(actor: Actor, body: Callable[[], None]) -> None:
         actor.failure = error
 
 
-def _hangs(_signal: int, _frame: object) -> None:
-    raise HangError
+class Watchdog:
+    """Ends who neither talks to the server nor ends: looks now and then whether turns were taken.
+
+    Attributes:
+        turns: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._seen = -1
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, self._look)
+        signal.setitimer(signal.ITIMER_REAL, _HANG_S, _HANG_S)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _look(self, _signal: int, _frame: object) -> None:
+        if self.turns == self._seen:
+            raise HangError
+        self._seen = self.turns
+
+
+class _Scripts:
+    """Which scripts the server of a schedule knows.
+
+    Compiling all of them again after each flush was most of the server's work. So a script that
+    counts as forgotten is asked for by a hash that no server knows: the answer is the real one.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str | bytes] = set()
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def known(self, commands: Sequence[Command]) -> list[Command]:
+        """What to send for these commands."""
+        return [self._known_one(command) for command in commands]
+
+    def _known_one(self, command: Command) -> Command:
+        if command[0] == "EVAL":
+            self._known.add(_sha(command[1]))
+        elif command[0] == "EVALSHA" and command[1] not in self._known:
+            return (command[0], _UNKNOWN_SHA, *command[2:])
+        return command
+
+
+@cache
+def _sha(text: str | bytes) -> str:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)

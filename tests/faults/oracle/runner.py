@@ -7,17 +7,22 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 from redis_state import config as options
 from redis_state.backend.transport import ServerTransport
 from redis_state.protocol import partition
 from redis_state.protocol.partition import SegmentGoneError
+from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.network import HangError
 from tests.faults.oracle.schedule import Schedule
 
 DESTRUCTIVE_EVERY = 4
 """One schedule in so many runs on a server that loses data."""
+
+LIBRARY_EVERY = 15
+"""One schedule in so many uses the store's own transport, the others a cheaper one."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +43,19 @@ class Runner:
         counters: What all of them met.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, path: Path) -> None:
         self._url = url
-        self._server = ServerTransport(options.parse({"url": url, "connectionsMax": 4}))
+        self._library = ServerTransport(options.parse({"url": url, "connectionsMax": 4}))
+        self._direct = DirectTransport(path)
         self.counters: Counter[str] = Counter()
 
     def run(self, seed: int) -> Failure | None:
         """One schedule; ``None`` if no rule was broken."""
         destructive = seed % DESTRUCTIVE_EVERY == 0
+        server = self._library if seed % LIBRARY_EVERY == 0 else self._direct
         self.counters["schedules"] += 1
         with self._small_chunks(), _quiet():
-            schedule = Schedule(
-                seed, self._server, self._url, self.counters, destructive=destructive
-            )
+            schedule = Schedule(seed, server, self._url, self.counters, destructive=destructive)
             try:
                 problems = schedule.run()
             except HangError as error:
@@ -60,7 +65,8 @@ class Runner:
 
     def close(self) -> None:
         """Close the connections."""
-        self._server.close()
+        self._library.close()
+        self._direct.close()
 
     @contextmanager
     def _small_chunks(self) -> Iterator[None]:

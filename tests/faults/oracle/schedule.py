@@ -75,13 +75,17 @@ class Schedule:
         self._copy: Copy | None = None
         self._reader_is_slow = False
         self._keyspace = Keyspace(server, self._random)
-        self._server.exchange([("FLUSHDB",), ("SCRIPT", "FLUSH")])
+        self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self._partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
         self._timeline = Timeline(self._new_run(by_driver=True), counters)
 
     def run(self) -> list[str]:
         """What went wrong."""
+        with self._network.watchdog:
+            return self._run()
+
+    def _run(self) -> list[str]:
         try:
             for _ in range(_STEPS):
                 if self._timeline.problems:

@@ -12,18 +12,20 @@ import redis
 
 from redis_state.backend.script import Command, script
 
+_REPLY_WORDS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """One script that a server ran.
 
     Attributes:
-        reply: The words of its answer; the message alone if it was an error.
+        reply: The first words of its answer; the message alone if it was an error.
     """
 
     name: str
-    keys: tuple[str, ...]
-    args: tuple[str, ...]
+    keys: Sequence[Any]
+    args: Sequence[Any]
     reply: tuple[str, ...]
 
 
@@ -37,12 +39,11 @@ def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[
         if command[0] not in ("EVAL", "EVALSHA"):
             continue
         count = int(command[2])
-        words = list(map(_text, command[3:]))
         if isinstance(reply, redis.exceptions.NoScriptError):
             continue
-        answer = tuple(map(_text, reply)) if isinstance(reply, list) else (str(reply),)
-        name = _name(_text(command[1]))
-        yield Ran(name, tuple(words[:count]), tuple(words[count:]), answer)
+        first = reply[:_REPLY_WORDS] if isinstance(reply, list) else [str(reply)]
+        answer = tuple(map(_text, first))
+        yield Ran(_name(_text(command[1])), command[3 : 3 + count], command[3 + count :], answer)
 
 
 def forget_scripts() -> None:
