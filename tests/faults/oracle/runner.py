@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 from redis_state import config as options
+from redis_state import partition_state
 from redis_state.backend.transport import ServerTransport
 from redis_state.protocol import partition
 from redis_state.protocol.partition import SegmentGoneError
+from tests.faults.oracle.by_uid import partition_client
 from tests.faults.oracle.direct import DirectTransport
+from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.network import HangError
 from tests.faults.oracle.schedule import Schedule
 
@@ -23,6 +28,9 @@ DESTRUCTIVE_EVERY = 4
 
 LIBRARY_EVERY = 15
 """One schedule in so many uses the store's own transport, the others a cheaper one."""
+
+FORMATS = ((1,), (1,), (2,), (1, 2))
+"""Checkpoint formats of a schedule; with two of them the query goes over to the second one."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,27 @@ class Runner:
 
     def run(self, seed: int) -> Failure | None:
         """One schedule; ``None`` if no rule was broken."""
-        destructive = seed % DESTRUCTIVE_EVERY == 0
         server = self._library if seed % LIBRARY_EVERY == 0 else self._direct
         self.counters["schedules"] += 1
-        with self._small_chunks(), _quiet():
-            schedule = Schedule(seed, server, self._url, self.counters, destructive=destructive)
+        with self._patches(), _names_of(seed), _quiet():
+            schedule = Schedule(
+                seed,
+                server,
+                self._url,
+                self.counters,
+                destructive=seed // len(FORMATS) % DESTRUCTIVE_EVERY == 0,
+                formats=FORMATS[seed % len(FORMATS)],
+            )
+            problems = schedule.timeline.problems
             try:
-                problems = schedule.run()
+                with schedule.network.watchdog:
+                    schedule.run()
+                    Ending(schedule).run()
             except HangError as error:
                 self.counters["hangs"] += 1
                 problems = [f"{error} hangs"]
+            finally:
+                schedule.network.end()
         return Failure(seed, tuple(problems)) if problems else None
 
     def close(self) -> None:
@@ -69,7 +88,7 @@ class Runner:
         self._direct.close()
 
     @contextmanager
-    def _small_chunks(self) -> Iterator[None]:
+    def _patches(self) -> Iterator[None]:
         """A delta of a few rows is sent in several pieces, as a large one is."""
         begin = SegmentGoneError.__init__
 
@@ -79,9 +98,22 @@ class Runner:
 
         with (
             mock.patch.object(partition, "_CHUNK_FIELDS_MAX", 1),
+            mock.patch.object(partition_state, "PartitionClient", partition_client),
             mock.patch.object(SegmentGoneError, "__init__", counted),
         ):
             yield
+
+
+@contextmanager
+def _names_of(seed: int) -> Iterator[None]:
+    """The names of runs and attempts follow from the seed, so that a replay is the same again."""
+    random = Random(f"names {seed}")
+
+    def name() -> uuid.UUID:
+        return uuid.UUID(int=random.getrandbits(128), version=4)
+
+    with mock.patch.object(uuid, "uuid4", name):
+        yield
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -15,12 +15,13 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
-from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from tests.faults.oracle.by_uid import UidClient, asking
 from tests.faults.oracle.keyspace import Copy, Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
@@ -29,7 +30,6 @@ from tests.faults.oracle.wire import scripts_in
 _STEPS = 160
 _ACTORS_MAX = 4
 _KEYS = 6
-_SETTLING_BATCHES = 3
 _LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
 _NAME = "oracle"
 
@@ -54,56 +54,54 @@ class Schedule:
     Args:
         seed: Decides everything but the names of attempts.
         destructive: Whether the server may lose data.
+        formats: Checkpoint formats: that of the first run, and that to which the query goes over.
     """
 
     def __init__(
-        self, seed: int, server: Transport, url: str, counters: Counter[str], *, destructive: bool
+        self,
+        seed: int,
+        server: Transport,
+        url: str,
+        counters: Counter[str],
+        *,
+        destructive: bool,
+        formats: Sequence[int],
     ) -> None:
         self._random = Random(seed)
         self._server = server
-        self._counters = counters
+        self.counters = counters
         self._destructive = destructive
+        self._formats = formats
+        self._format = formats[0]
         self._config = options.parse(
             {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
         )
-        self._network = Network(self._random, server, counters, self._watch)
-        self._plain = self._client()
+        self.network = Network(self._random, server, counters, self._watch)
+        self._plain = self.client()
         self._runs = 0
         self._tasks: dict[Actor, Task] = {}
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
         self._copy: Copy | None = None
         self._reader_is_slow = False
-        self._keyspace = Keyspace(server, self._random)
+        self.keyspace = Keyspace(server, self._random)
         self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
-        self._partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
-        self._timeline = Timeline(self._new_run(by_driver=True), counters)
+        self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
+        self.timeline = Timeline(self._new_run(by_driver=True), counters)
 
-    def run(self) -> list[str]:
-        """What went wrong."""
-        with self._network.watchdog:
-            return self._run()
-
-    def _run(self) -> list[str]:
-        try:
-            for _ in range(_STEPS):
-                if self._timeline.problems:
-                    break
-                self._disturb()
-                self._step()
-            while self._network.actors and not self._timeline.problems:
-                self._step()
-            self._network.faults = False
-            self._network.flush()
-            if not self._timeline.problems:
-                self._settle()
-        finally:
-            self._network.end()
-        return self._timeline.problems
+    def run(self) -> None:
+        """Until everybody is done, or something went wrong."""
+        for _ in range(_STEPS):
+            if self.timeline.problems:
+                return
+            self._disturb()
+            self.step()
+        while self.network.actors and not self.timeline.problems:
+            self.step()
 
     def _disturb(self) -> None:
-        if len(self._network.actors) < _ACTORS_MAX and self._random.randrange(4) == 0:
+        if len(self.network.actors) < _ACTORS_MAX and self._random.randrange(4) == 0:
             self._start_something()
         if self._reader_is_slow:
             self._reader_is_slow = False
@@ -112,7 +110,7 @@ class Schedule:
         if chance < 4:
             self._expire_one()
         elif self._destructive and chance == 4:
-            self._copy = self._keyspace.copy()
+            self._copy = self.keyspace.copy()
         elif self._destructive and chance == 5 and self._copy is not None:
             self._fail_over(self._copy)
         elif self._destructive and chance == 6:
@@ -127,15 +125,15 @@ class Schedule:
         elif chance < 6:
             self._start_reader()
         elif chance < 9:
-            self._start_maintainer()
+            self.start_maintainer()
             if self._random.randrange(3) == 0:
-                self._start_maintainer()
+                self.start_maintainer()
         elif chance == 9:
             self._start_unregistered_zombie()
         else:
-            self._start_attempt()
+            self.start_attempt()
             if self._random.randrange(3) == 0:
-                self._start_attempt()
+                self.start_attempt()
 
     # ---- the driver ------------------------------------------------------------------------
 
@@ -146,7 +144,7 @@ class Schedule:
             if task.run is not None and not task.run.by_driver:
                 actor.killed = True
         self._runs += 1
-        run = Run(self._runs, f"run-{self._runs}", by_driver)
+        run = Run(self._runs, f"run-{self._runs}", by_driver, self._format)
         if by_driver:
             self._registered[run.run_id] = register_run(
                 self._plain, self._gen, run.run_id, by_driver=True
@@ -155,18 +153,21 @@ class Schedule:
 
     def _restart(self, *, back: int) -> None:
         """Attempts of the earlier runs go on as zombies."""
-        self._counters["restarts"] += 1
-        self._network.disturb()
+        self.counters["restarts"] += 1
+        self.network.disturb()
         if self._random.randrange(3) == 0:
             # A zombie from its first step on.
-            self._start_attempt()
+            self.start_attempt()
+        if self._format != self._formats[-1] and self._random.randrange(3) == 0:
+            self.counters["switches"] += 1
+            self._format = self._formats[-1]
         # Only a driver may go back: a run that executors had to register could be a zombie.
         by_driver = back > 0 or self._random.randrange(4) > 0
-        self._timeline.restart(self._new_run(by_driver=by_driver), back)
+        self.timeline.restart(self._new_run(by_driver=by_driver), back)
 
     def _perhaps_restart_beside_siblings(self, done: Task) -> None:
         """The driver restarts while another attempt of the batch just logged is under way."""
-        timeline = self._timeline
+        timeline = self.timeline
         siblings = [
             one
             for one in self._tasks.values()
@@ -175,19 +176,27 @@ class Schedule:
         logged = done.run == timeline.run and timeline.logged == done.version + 1
         if siblings and logged and self._random.randrange(3) == 0:
             self._restart(back=0)
-            self._start_attempt()
-            self._start_attempt()
+            self.start_attempt()
+            self.start_attempt()
 
     def _give_up_rewind(self) -> None:
         """The version has expired for good reason: the driver's log is put back."""
-        before = self._timeline.rewound_from
-        if before is not None:
-            self._timeline.logged, self._timeline.owners = before[0], dict(before[1])
-            self._timeline.rewound_from = None
+        if self.timeline.rewound_from is not None:
+            self.timeline.log = self.timeline.rewound_from
+            self.timeline.rewound_from = None
         self._restart(back=0)
 
-    def _step(self) -> None:
-        actor = self._network.step()
+    def restart_by_driver(self) -> None:
+        """A new run goes on from the newest logged version."""
+        self.timeline.restart(self._new_run(by_driver=True), 0)
+
+    def start_anew(self) -> None:
+        """A new run begins at version 0."""
+        self.timeline.restart(self._new_run(by_driver=True), self.timeline.logged)
+
+    def step(self) -> None:
+        """One exchange of one actor, and what follows from its end."""
+        actor = self.network.step()
         if actor is None:
             return
         task = self._tasks.pop(actor, None)
@@ -197,36 +206,57 @@ class Schedule:
             self._perhaps_restart_beside_siblings(task)
             return
         task.alone = actor.alone
-        was_current = self._timeline.current(task)
-        self._timeline.failed(task, actor.failure)
+        if task.run is not None and not task.run.by_driver:
+            task.below = self.keyspace.opened(self.partition) > task.version
+        was_current = self.timeline.current(task)
+        self.timeline.failed(task, actor.failure)
         error = actor.failure
         if was_current and task.run is not None and isinstance(error, RedisStateError):
             self._react(str(error.kind), task.run)
 
     def _react(self, kind: str, run: Run) -> None:
-        if kind == "VERSION_EXPIRED" and not self._timeline.destroyed:
+        if kind == "VERSION_EXPIRED" and not self.timeline.destroyed:
             self._give_up_rewind()
         elif kind in ("STATE_LOST", "VERSION_EXPIRED"):
             # The data is gone; after a few tries at older versions the user starts anew.
-            self._restart(back=self._random.choice([1, 2, self._timeline.logged]))
-        elif kind == "FENCED" and (self._timeline.destroyed or not run.by_driver):
-            self._restart_by_driver()
+            self._restart(back=self._random.choice([1, 2, self.timeline.logged]))
+        elif kind == "FENCED" and (self.timeline.destroyed or not run.by_driver):
+            self.restart_by_driver()
 
     # ---- who acts --------------------------------------------------------------------------
 
     def _start_unregistered_zombie(self) -> None:
-        """A task of a run that nobody knows, below the opened version: it must not get anywhere."""
-        opened = self._keyspace.opened(self._partition)
-        if opened > 0 and self._timeline.run.run_id in self._timeline.acquired:
-            self._counters["unregistered zombies"] += 1
-            run = Run(0, uuid.UUID(int=self._random.getrandbits(128)).hex, by_driver=False)
-            self._start_attempt_of(run, self._random.randrange(opened))
+        """A task of a run that nobody knows: it must not get anywhere.
 
-    def _start_attempt(self) -> None:
-        self._start_attempt_of(self._timeline.run, self._timeline.logged)
+        It goes on from below the opened version, from a timeline that was left, or is of the time
+        before the query went over to format 2.
+        """
+        timeline = self.timeline
+        opened = self.keyspace.opened(self.partition)
+        if opened == 0 or timeline.run.run_id not in timeline.acquired:
+            return
+        format_ = self._random.choice(self._formats[: self._formats.index(self._format) + 1])
+        run = Run(0, uuid.uuid4().hex, by_driver=False, format=format_)
+        left = [
+            pin
+            for pin in timeline.ever_logged
+            if pin.version < opened or pin != timeline.log.pin(pin.version)
+        ]
+        self.counters["unregistered zombies"] += 1
+        if format_ == 2 and left:
+            pin = self._random.choice(left)
+            self._start_attempt_of(run, pin.version, pin)
+        else:
+            versions = opened if format_ == self._format else opened + 1
+            self._start_attempt_of(run, self._random.randrange(versions), None)
 
-    def _start_attempt_of(self, run: Run, version: int) -> None:
-        timeline = self._timeline
+    def start_attempt(self) -> None:
+        """An attempt of the driver's newest batch."""
+        at = self.timeline.logged
+        self._start_attempt_of(self.timeline.run, at, self.timeline.log.pin(at))
+
+    def _start_attempt_of(self, run: Run, version: int, asked: Pin | None) -> None:
+        timeline = self.timeline
         timeline.started_max = max(timeline.started_max, version)
         executor = self._random.randrange(2)
         changes = [
@@ -236,7 +266,7 @@ class Schedule:
         gives_up = self._random.randrange(12) == 0
         logs, aborts = self._random.randrange(3) > 0, self._random.randrange(2) == 0
         name = f"run {run.number}, version {version}"
-        task = Task(name, version, run, run, counted_on=run == timeline.run)
+        task = Task(name, version, run, run, counted_on=run == timeline.run, asked=asked)
 
         def body() -> None:
             provider = self._provider(executor, run)
@@ -260,34 +290,58 @@ class Schedule:
                     store.abort()
                 raise
             timeline.was_committed(run, parent, begun=begun)
+            timeline.heard_of(run, store._local.pin)
             # A driver may crash before it logs what all tasks have committed.
             if logs:
-                timeline.log(run, version + 1)
+                timeline.logs(run, self._chosen(version + 1, store._local.pin))
 
-        self._tasks[self._network.start(name, body, writes=True)] = task
+        self._start(task, body, run.format, writes=True)
+
+    def _chosen(self, version: int, newest: Pin) -> Pin:
+        """In format 2 the driver may log any of the attempts that it has heard of."""
+        heard_of = self.timeline.confirmed.get(version, [])
+        if self._format == 1 or len(heard_of) < 2:
+            return newest
+        self.counters["choices"] += 1
+        return Pin(version, self._random.choice(heard_of))
+
+    def _start(self, task: Task, body: Callable[[], None], format_: int, *, writes: bool) -> None:
+        def asks() -> None:
+            with asking(format_, task.asked):
+                body()
+
+        self._tasks[self.network.start(task.name, asks, writes=writes)] = task
 
     def _start_reader(self) -> None:
-        timeline = self._timeline
+        timeline = self.timeline
         version = max(0, timeline.logged - self._random.choice([0, 0, 0, 1, -1]))
-        task = Task(
-            f"reader of {version}",
-            version,
-            None,
-            timeline.run,
-            counted_on=version == timeline.logged,
-        )
+        asked = timeline.log.pin(version)
+        if self._format == 2 and self._random.randrange(2) == 0:
+            asked = self._some_attempt() or asked
+        version = version if asked is None else asked.version
+        counted_on = version >= timeline.logged
+        task = Task(f"reader of {asked or version}", version, None, timeline.run, counted_on, asked)
 
         def body() -> None:
-            store = self._stranger().get_read_store(version)
+            store = self.stranger().get_read_store(version)
             assert isinstance(store, PartitionReadStore)
             self._compare(task, store)
 
-        self._tasks[self._network.start(task.name, body, writes=False)] = task
+        self._start(task, body, self._format, writes=False)
 
-    def _start_maintainer(self) -> None:
+    def _some_attempt(self) -> Pin | None:
+        """One of those that the driver may log next, or any that ever was."""
+        timeline = self.timeline
+        heard_of = timeline.next_attempts
+        if heard_of and self._random.randrange(2) == 0:
+            return Pin(timeline.logged + 1, self._random.choice(heard_of))
+        return self._random.choice(timeline.attempts) if timeline.attempts else None
+
+    def start_maintainer(self) -> None:
+        """Maintenance by the executor that serves the partition, or by somebody else."""
         kind = self._random.randrange(3)
         executor = self._random.randrange(2)
-        run = self._timeline.run
+        run = self.timeline.run
 
         def body() -> None:
             if kind == 0:
@@ -295,10 +349,10 @@ class Schedule:
                 return
             self._maintain()
             if kind == 1:
-                sweep_orphans(self._client())
+                sweep_orphans(self.client())
 
         task = Task("maintenance", -1, None, run, counted_on=False)
-        self._tasks[self._network.start(task.name, body, writes=False)] = task
+        self._start(task, body, run.format, writes=False)
 
     def _maintain(self) -> None:
         """What a maintainer of its own does, whose conf must not count."""
@@ -306,21 +360,31 @@ class Schedule:
         opened = partition.open("", None)
         if opened.pin.version > 0 and not opened.segments[0].snapshot:
             added = add_snapshot(partition, opened)
-            self._counters["snapshots"] += added is not None
+            self.counters["snapshots"] += added is not None
+        heard_of = self.timeline.next_attempts
+        if self._format == 2 and heard_of and self._random.randrange(2) == 0:
+            # As the JVM adapter does when Spark forces a snapshot with a commit.
+            self._add_snapshot_of(partition, Pin(self.timeline.logged + 1, heard_of[-1]))
         partition.retain()
+
+    def _add_snapshot_of(self, partition: PartitionClient, pin: Pin) -> None:
+        with asking(2, pin):
+            added = add_snapshot(partition, partition.open("", pin.version))
+        self.counters["snapshots of attempts"] += added is not None
 
     def _let_minutes_pass(self) -> None:
         """Maintenance goes by, and what it dropped expires, while somebody reads."""
-        self._network.disturb()
+        self.network.disturb()
         with suppress(RedisStateError):
             self._maintain()
-        self._keyspace.remove(self._keyspace.mortal())
+        self.keyspace.remove(self.keyspace.mortal())
 
     def _compare(self, task: Task, store: PartitionReadStore) -> None:
-        timeline = self._timeline
+        timeline = self.timeline
         rows = dict(store.iterator())
-        owner = timeline.owners.get(task.version) if timeline.current(task) else None
-        timeline.loaded(task.name, store._local.pin, rows, logged_in=owner)
+        owner = timeline.log.owners.get(task.version) if timeline.current(task) else None
+        pin = store._local.pin
+        timeline.loaded(task.name, pin, rows, asked=task.asked, logged_in=owner)
 
     def _provider(self, executor: int, run: Run) -> StateStoreProvider:
         """The executor's own, whose cache may have outlived earlier runs."""
@@ -339,134 +403,62 @@ class Schedule:
             self._providers[executor, run.run_id] = known
         return known
 
-    def _stranger(self) -> StateStoreProvider:
+    def stranger(self) -> StateStoreProvider:
         """Of a run that nobody knows, with nothing cached."""
         id_ = StateStoreProviderId(StateStoreId(_NAME, 0, 0), uuid.uuid4().hex)
-        return StateStoreProvider(id_, config=self._config, lists=True, client=self._client())
+        return StateStoreProvider(id_, config=self._config, lists=True, client=self.client())
 
-    def _client(self) -> Client:
-        return Client(self._config, clock=StepClock(), connect=self._network.connect)
+    def client(self) -> Client:
+        """What all actors talk through."""
+        return Client(self._config, clock=StepClock(), connect=self.network.connect)
 
     def _partition_client(self, *, versions_to_retain: int) -> PartitionClient:
-        return PartitionClient(
-            self._client(), self._partition, versions_to_retain=versions_to_retain
-        )
+        return UidClient(self.client(), self.partition, versions_to_retain=versions_to_retain)
 
     # ---- what the server does --------------------------------------------------------------
 
     def _watch(self, commands: Sequence[Command], replies: list[Any]) -> None:
         for ran in scripts_in(commands, replies):
             outcome = " ".join(ran.reply[: 2 if ran.reply[0] == "FENCED" else 1])
-            self._counters[f"{ran.name}: {outcome}"] += 1
+            self.counters[f"{ran.name}: {outcome}"] += 1
             if ran.name == "acquire" and ran.reply[0] == "OK":
-                self._timeline.acquired.add(ran.args[0])
-                if ran.args[3] == str(self._timeline.logged):
-                    self._timeline.rewound_from = None
+                self.timeline.acquired.add(ran.args[0])
+                if ran.args[3] == str(self.timeline.logged):
+                    self.timeline.rewound_from = None
             if ran.name == "open" and ran.args[0] == "" and self._random.randrange(6) == 0:
                 self._reader_is_slow = True
             if ran.name in ("publish", "snapshot") and ran.reply[0] not in _LEAVE_BLOCKS:
-                if self._keyspace.holds(ran.keys[1]):
-                    self._timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
-            elif ran.name == "abort" and not self._keyspace.holds(ran.keys[1]):
-                named = self._keyspace.names_blocks(ran.keys[0], ran.args[0])
-                if named and not self._timeline.destroyed:
-                    self._timeline.problem("abort dropped what is published")
+                if self.keyspace.holds(ran.keys[1]):
+                    self.timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
+            elif ran.name == "abort" and not self.keyspace.holds(ran.keys[1]):
+                named = self.keyspace.names_blocks(ran.keys[0], ran.args[0])
+                if named and not self.timeline.destroyed:
+                    self.timeline.problem("abort dropped what is published")
 
     def _expire_one(self) -> None:
-        if self._keyspace.remove_one(self._keyspace.mortal()):
-            self._counters["expired"] += 1
-            self._network.disturb()
+        if self.keyspace.remove_one(self.keyspace.mortal()):
+            self.counters["expired"] += 1
+            self.network.disturb()
 
     def _destroy(self) -> None:
         names = [
             name
-            for name in self._keyspace.names()
+            for name in self.keyspace.names()
             if b"}:" in name and name[-2:] not in (b":q", b":n")
         ]
-        manifest = keys.meta(self._partition)
-        there = self._keyspace.holds(manifest)
-        if self._keyspace.remove_one(names):
-            self._counters["destroyed"] += 1
-            self._timeline.destroyed = True
+        manifest = keys.meta(self.partition)
+        there = self.keyspace.holds(manifest)
+        if self.keyspace.remove_one(names):
+            self.counters["destroyed"] += 1
+            self.timeline.destroyed = True
             # Without a manifest any attempt at version 0 makes it anew, which format 1 cannot tell
             # from the lost one (docs/reliability.md, "What is not promised").
-            self._timeline.forked |= there and not self._keyspace.holds(manifest)
+            self.timeline.forked |= there and not self.keyspace.holds(manifest)
 
     def _fail_over(self, copy: Copy) -> None:
-        self._counters["fail-overs"] += 1
-        self._timeline.destroyed = self._timeline.forked = True
-        self._keyspace.restore(copy)
-
-    # ---- the end ---------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        """Alone and without faults everything works, nothing is left over, nothing can expire."""
-        self._read_back()
-        for _ in range(_SETTLING_BATCHES):
-            self._batch_alone()
-            self._maintain_alone()
-        if self._timeline.problems:
-            return
-        if self._timeline.destroyed:
-            sweep_orphans(self._client())
-        self._keyspace.remove(self._keyspace.mortal())
-        self._look_for_orphans()
-        self._read_back()
-
-    def _maintain_alone(self) -> None:
-        if not self._timeline.problems:
-            self._start_maintainer()
-            while self._network.actors:
-                self._step()
-
-    def _batch_alone(self) -> None:
-        self._restart_by_driver()
-        before = self._timeline.logged
-        for _ in range(_SETTLING_BATCHES):
-            self._start_attempt()
-            while self._network.actors:
-                self._step()
-            if self._timeline.problems:
-                return
-            if self._timeline.logged == before + 1:
-                return
-        if self._timeline.destroyed:
-            self._timeline.restart(self._new_run(by_driver=True), self._timeline.logged)
-
-    def _restart_by_driver(self) -> None:
-        self._timeline.restart(self._new_run(by_driver=True), 0)
-
-    def _read_back(self) -> None:
-        """What every kept version says to somebody who has nothing cached."""
-        oldest = max(0, self._timeline.started_max - RETAINED)
-        if self._timeline.acquired & {self._timeline.run.run_id}:
-            for version in range(oldest, self._timeline.logged + 1):
-                self._read_back_one(version)
-
-    def _read_back_one(self, version: int) -> None:
-        try:
-            store = self._stranger().get_read_store(version)
-        except RedisStateError as error:
-            if not self._timeline.destroyed:
-                self._counters["false lost"] += 1
-                self._timeline.problem(f"in the end, version {version}: {error}")
-            return
-        assert isinstance(store, PartitionReadStore)
-        self._timeline.loaded(
-            "in the end",
-            store._local.pin,
-            dict(store.iterator()),
-            logged_in=self._timeline.owners.get(version),
-        )
-
-    def _look_for_orphans(self) -> None:
-        there, named = self._keyspace.segments(self._partition)
-        for name in sorted(there - named):
-            self._counters["orphans"] += 1
-            self._timeline.problem(f"{name} is of no manifest and never expires")
-        for name in sorted(named - there):
-            if not self._timeline.destroyed:
-                self._timeline.problem(f"the manifest names {name}, which is gone")
+        self.counters["fail-overs"] += 1
+        self.timeline.destroyed = self.timeline.forked = True
+        self.keyspace.restore(copy)
 
 
 def _change(

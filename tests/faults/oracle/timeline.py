@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redis_state.errors import Kind, RedisStateError
@@ -25,11 +25,43 @@ class Run:
     Attributes:
         number: Later runs have greater ones.
         by_driver: Whether it was registered before its tasks started.
+        format: Its checkpoint format, 1 or 2.
     """
 
     number: int
     run_id: str
     by_driver: bool
+    format: int = 1
+
+
+@dataclass(frozen=True)
+class Log:
+    """The driver's commit log.
+
+    Attributes:
+        newest: The newest version in it.
+        owners: The run that logged each version.
+        uids: Its attempt, where the run had format 2.
+    """
+
+    newest: int = 0
+    owners: Mapping[int, Run] = field(default_factory=dict)
+    uids: Mapping[int, str] = field(default_factory=dict)
+
+    def up_to(self, newest: int) -> Log:
+        """Without what is newer."""
+        owners = {at: by for at, by in self.owners.items() if at <= newest}
+        return Log(newest, owners, {at: uid for at, uid in self.uids.items() if at <= newest})
+
+    def plus(self, run: Run, uid: str) -> Log:
+        """With one more version."""
+        at = self.newest + 1
+        uids = {**self.uids, at: uid} if run.format == 2 else self.uids
+        return Log(at, {**self.owners, at: run}, uids)
+
+    def pin(self, version: int) -> Pin | None:
+        """The attempt of a version, where the log says it."""
+        return Pin(version, self.uids[version]) if version in self.uids else None
 
 
 @dataclass
@@ -39,8 +71,10 @@ class Timeline:
     Attributes:
         contents: What each attempt wrote, noted before it was sent.
         writers: The run of each attempt.
-        owners: The run in which the driver logged each version.
-        logged: The newest version that the driver counts on.
+        log: What the driver counts on.
+        confirmed: Attempts of each version that the driver's run has told it of.
+        attempts: Those of all runs.
+        ever_logged: Those that were in the log at some time.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
         forked: Whether a server went back in time or lost the manifest: format 1 cannot tell one
             timeline from another then.
@@ -50,13 +84,15 @@ class Timeline:
     counters: Counter[str]
     contents: dict[str, Rows] = field(default_factory=dict)
     writers: dict[str, Run] = field(default_factory=dict)
-    owners: dict[int, Run] = field(default_factory=dict)
+    log: Log = field(default_factory=Log)
+    confirmed: dict[int, list[str]] = field(default_factory=dict)
+    attempts: list[Pin] = field(default_factory=list)
+    ever_logged: list[Pin] = field(default_factory=list)
     parents: dict[tuple[Run, int], str] = field(default_factory=dict)
     acquired: set[str] = field(default_factory=set)
     committed: dict[Run, int] = field(default_factory=dict)
-    logged: int = 0
     started_max: int = 0
-    rewound_from: tuple[int, dict[int, Run]] | None = None
+    rewound_from: Log | None = None
     destroyed: bool = False
     forked: bool = False
     problems: list[str] = field(default_factory=list)
@@ -65,13 +101,25 @@ class Timeline:
         """Something happened that must never happen."""
         self.problems.append(text)
 
-    def loaded(self, who: str, pin: Pin, rows: Rows, *, logged_in: Run | None) -> None:
+    @property
+    def logged(self) -> int:
+        """The newest version that the driver counts on."""
+        return self.log.newest
+
+    def loaded(
+        self, who: str, pin: Pin, rows: Rows, *, asked: Pin | None, logged_in: Run | None
+    ) -> None:
         """Judge what a load gave.
 
         Args:
+            asked: The attempt that was asked for, in format 2.
             logged_in: The run whose attempt this has to be; ``None`` if any attempt may be read.
         """
         self.counters["loads compared"] += 1
+        if asked is not None:
+            self.counters["loads by uid"] += 1
+            if pin != asked:
+                self._wrong(f"{who}: asked for {asked}, was given {pin}")
         wanted = {} if pin.version == 0 else self.contents.get(pin.uid)
         if wanted is None:
             self._wrong(f"{who}: version {pin.version} is of an attempt that nobody made")
@@ -126,8 +174,7 @@ class Timeline:
             self.problem(f"{task.name}: {error}")
 
     def _fenced(self, task: Task, error: RedisStateError) -> None:
-        below = task.run is not None and not task.run.by_driver
-        if task.alone and self.current(task) and not self.destroyed and not below:
+        if task.alone and self.current(task) and not self.destroyed and not task.below:
             self.counters["false fenced"] += 1
             self.problem(f"{task.name}: nobody was in its way: {error}")
 
@@ -144,25 +191,43 @@ class Timeline:
         return task.run is not None and task.run.run_id in self.acquired
 
     def current(self, task: Task) -> bool:
-        """Whether the driver has counted on what a task was asked for since it started."""
-        return task.counted_on and task.seen_by == self.run and task.version == self.logged
+        """Whether the driver has counted on what a task was asked for since it started.
 
-    def log(self, run: Run, version: int) -> None:
+        It counts on what it logged, and on all attempts of the next version: it may log any.
+        """
+        if not task.counted_on or task.seen_by != self.run:
+            return False
+        if task.version == self.logged:
+            return task.asked == self.log.pin(task.version)
+        return task.asked is not None and task.asked.uid in self.next_attempts
+
+    @property
+    def next_attempts(self) -> Sequence[str]:
+        """Attempts that the driver may log next."""
+        return self.confirmed.get(self.logged + 1, ())
+
+    def heard_of(self, run: Run, pin: Pin) -> None:
+        """A task told its driver, if that still lives, of an attempt that it committed."""
+        self.attempts.append(pin)
+        if run == self.run:
+            self.confirmed.setdefault(pin.version, []).append(pin.uid)
+
+    def logs(self, run: Run, pin: Pin) -> None:
         """The driver has heard that every task of a batch committed."""
-        if run == self.run and version == self.logged + 1:
-            self.logged = version
-            self.owners[version] = run
+        if run == self.run and pin.version == self.logged + 1:
+            self.log = self.log.plus(run, pin.uid)
+            self.ever_logged.append(pin)
 
     def restart(self, run: Run, back: int) -> None:
         """A new run begins at the newest logged version, or at an earlier one."""
         self.run = run
+        self.confirmed.clear()
         target = max(0, self.logged - back)
         if target < self.logged:
             self.counters["rewinds"] += 1
-            if self.rewound_from is None or self.rewound_from[0] < self.logged:
-                self.rewound_from = self.logged, dict(self.owners)
-            self.logged = target
-            self.owners = {at: by for at, by in self.owners.items() if at <= target}
+            if self.rewound_from is None or self.rewound_from.newest < self.logged:
+                self.rewound_from = self.log
+            self.log = self.log.up_to(target)
 
 
 @dataclass(eq=False)
@@ -173,7 +238,9 @@ class Task:
         run: ``None`` for a reader.
         seen_by: The run that was current when it started.
         counted_on: Whether its version was the newest logged one then.
+        asked: The attempt that it was told to open, in format 2.
         alone: Whether no other writer did anything while it ran.
+        below: Whether no driver registered its run, which so may not write on its version.
     """
 
     name: str
@@ -181,4 +248,6 @@ class Task:
     run: Run | None
     seen_by: Run
     counted_on: bool
+    asked: Pin | None = None
     alone: bool = False
+    below: bool = False

@@ -1,0 +1,67 @@
+"""Checkpoint format 2 over the Python store: what the JVM adapter sends where Spark gives a uid.
+
+Python's own checkpoints are of format 1, so nothing outside of the protocol layer takes a uid. Here
+it comes along with whoever asks: an actor has a context of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from redis_state.ids import Pin
+from redis_state.protocol import PartitionClient
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a driver tells its tasks.
+
+    Attributes:
+        format: Checkpoint format of the run, 1 or 2.
+        pin: The attempt to open; ``None`` if the driver knows no uid.
+    """
+
+    format: int = 1
+    pin: Pin | None = None
+
+
+_NOTHING = Asked()
+_asked: ContextVar[Asked] = ContextVar("asked", default=_NOTHING)
+
+
+@contextmanager
+def asking(format_: int, pin: Pin | None) -> Iterator[None]:
+    """What is opened in here is this attempt, for a run of this format."""
+    token = _asked.set(Asked(format_, pin))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+class UidClient(PartitionClient):
+    """Names the attempt that it opens."""
+
+    def _script(
+        self, what: str, name: str, idents: Sequence[str], args: Sequence[str | bytes]
+    ) -> list[str]:
+        pin = _asked.get().pin
+        if name == "open" and pin is not None and args[1] == str(pin.version):
+            args = [*args[:2], pin.uid, *args[3:]]
+        return super()._script(what, name, idents, args)
+
+
+class FormatTwo(UidClient):
+    """Attempts of a version stay side by side."""
+
+    _format: ClassVar[str] = "2"
+
+
+def partition_client(*args: Any, **kwargs: Any) -> PartitionClient:
+    """The client of a partition for the run that asks."""
+    kind = FormatTwo if _asked.get().format == 2 else UidClient
+    return kind(*args, **kwargs)
