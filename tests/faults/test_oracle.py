@@ -24,6 +24,13 @@ def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
     assert result.counters["schedules"] == GROUP
 
 
+def test_a_seed_does_the_same_again() -> None:
+    seeds = range(12, 18)  # every pair of formats, with and without loss, whole and short
+    first, second = (campaign.schedules(seeds, jobs=1) for _ in range(2))
+    assert first.counters == second.counters
+    assert first.failures == second.failures == []
+
+
 @pytest.mark.parametrize("group", range(MUTANTS_GROUPS))
 def test_every_mutant_is_found(group: int) -> None:
     names = [mutant.name for mutant in MUTANTS][group::MUTANTS_GROUPS]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
+from typing import Any
 
 from tests.faults.oracle.mutants import MUTANTS
 from tests.faults.oracle.runner import Failure, Runner
@@ -38,6 +40,10 @@ REQUIRED = {
     "rewinds": "rewinds",
     "fail-overs": "fail-overs",
     "keys destroyed": "destroyed",
+    "loads by uid": "loads by uid",
+    "batches logged by one of several attempts": "choices",
+    "snapshots of attempts": "snapshots of attempts",
+    "queries gone over to format 2": "switches",
 }
 """What a run has to meet, and the counter that says so."""
 
@@ -67,33 +73,58 @@ class Verdict:
     failure: Failure | None
 
 
-def schedules(seeds: Iterable[int], tell: Callable[[int], None] = lambda _n: None) -> Result:
-    """Run schedules; `tell` hears after each group how many are done."""
+@dataclass(frozen=True)
+class Group:
+    """Some schedules, and what they met."""
+
+    seeds: Sequence[int]
+    result: Result
+
+
+def schedules(seeds: Iterable[int], *, jobs: int | None = None) -> Result:
+    """Run schedules, as `groups` does."""
     result = Result()
-    done = 0
-    with _pool() as pool:
-        for counters, failures in pool.map(_some_schedules, _groups(seeds)):
-            result.counters.update(counters)
-            result.failures += failures
-            done = result.counters["schedules"]
-            tell(done)
+    for group in groups(seeds, jobs=jobs):
+        result.counters.update(group.result.counters)
+        result.failures += group.result.failures
     return result
 
 
-def mutants(names: Sequence[str], seeds: int = MUTANT_SEEDS) -> Iterator[Verdict]:
+def groups(seeds: Iterable[int], *, jobs: int | None = None) -> Iterator[Group]:
+    """Run schedules, some at a time.
+
+    Args:
+        jobs: Processes; ``None`` means one for each core.
+    """
+    with _workers(jobs) as run:
+        yield from run(_some_schedules, _groups(seeds))
+
+
+def mutants(
+    names: Sequence[str], seeds: int = MUTANT_SEEDS, *, jobs: int | None = None
+) -> Iterator[Verdict]:
     """Run schedules on each of these mutants until one breaks a rule."""
-    with _pool() as pool:
-        yield from pool.map(_one_mutant, names, [seeds] * len(names))
+    with _workers(jobs) as run:
+        yield from run(partial(_one_mutant, seeds=seeds), names)
 
 
 _server: RedisServer
 
 
-def _pool() -> ProcessPoolExecutor:
+@contextmanager
+def _workers(jobs: int | None) -> Iterator[Any]:
+    """What does the work of `map`: processes, or for a single one this very process."""
+    global _server
+    if jobs == 1:
+        with RedisServer(unix_socket=True) as _server:
+            yield map
+        return
     # A forked server process would belong to two parents.
-    return ProcessPoolExecutor(
-        os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_start
-    )
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_start)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _start() -> None:
@@ -111,11 +142,11 @@ def _groups(seeds: Iterable[int]) -> Iterator[list[int]]:
         yield group
 
 
-def _some_schedules(seeds: list[int]) -> tuple[Counter[str], list[Failure]]:
+def _some_schedules(seeds: list[int]) -> Group:
     runner = Runner(_server.url, _server.socket)
     failures = [failure for seed in seeds if (failure := runner.run(seed)) is not None]
     runner.close()
-    return runner.counters, failures
+    return Group(seeds, Result(runner.counters, failures))
 
 
 def _one_mutant(name: str, seeds: int) -> Verdict:

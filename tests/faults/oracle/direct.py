@@ -63,7 +63,8 @@ class DirectTransport:
         return ("EVALSHA", self._hashes[text], *command[2:])
 
     def _answered(self, commands: Sequence[Command]) -> list[Any]:
-        self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))
+        packed: list[bytes] = [hiredis.pack_command(one) for one in commands]  # type: ignore[arg-type]  # its stub wants tuples of one
+        self._socket.sendall(b"".join(packed))
         return [self._meant(command[0], self._reply()) for command in commands]
 
     def _reply(self) -> Any:

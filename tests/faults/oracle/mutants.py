@@ -330,6 +330,41 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "if meta(ARGV[1]) then return {'NAMED'} end\n",
         "",
     ),
+    (
+        "sibling-replaced-in-format-2",
+        "in format 2 attempts of a version stay side by side",
+        "publish",
+        "if ARGV[9] == '2' then",
+        "if false then",
+    ),
+    (
+        "uid-not-looked-at",
+        "in format 2 the attempt that was asked for is opened",
+        "open",
+        "elseif wanted ~= '' then\n  uid = wanted\n",
+        "",
+    ),
+    (
+        "siblings-forgotten",
+        "a run that no driver registered goes on from any attempt of the newest version",
+        "acquire",
+        "local siblings = ' ' .. (meta('b') or '') .. ' '",
+        "local siblings = ''",
+    ),
+    (
+        "unregistered-run-on-a-left-timeline",
+        "a run that no driver registered goes on from the living timeline or not at all",
+        "acquire",
+        "if not living then return",
+        "if false then return",
+    ),
+    (
+        "format-1-after-format-2",
+        "once a query has format 2, no unregistered run of format 1 acquires",
+        "acquire",
+        "if ARGV[3] ~= '1' and (ARGV[8] == '2' or meta('c') == '2') then",
+        "if ARGV[3] ~= '1' and ARGV[8] == '2' then",
+    ),
 )
 
 CLIENT_MUTANTS: tuple[Mutant, ...] = (

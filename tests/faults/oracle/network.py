@@ -116,6 +116,8 @@ class Network:
         self._resume(actor)
         if isinstance(actor.failure, HangError):
             raise HangError(actor.name)
+        if isinstance(actor.failure, (KeyboardInterrupt, SystemExit)):
+            raise actor.failure
         if not actor.stack.dead:
             return None
         self.actors.remove(actor)

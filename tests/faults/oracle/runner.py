@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -26,8 +26,9 @@ from tests.faults.oracle.schedule import Schedule
 DESTRUCTIVE_EVERY = 4
 """One schedule in so many runs on a server that loses data."""
 
-LIBRARY_EVERY = 15
-"""One schedule in so many uses the store's own transport, the others a cheaper one."""
+WHOLE_EVERY = 15
+"""One schedule in so many leaves nothing out: the store's own transport, and the list of
+checkpoints, which four exchanges of every attempt go to and nothing that is judged depends on."""
 
 FORMATS = ((1,), (1,), (2,), (1, 2))
 """Checkpoint formats of a schedule; with two of them the query goes over to the second one."""
@@ -59,9 +60,10 @@ class Runner:
 
     def run(self, seed: int) -> Failure | None:
         """One schedule; ``None`` if no rule was broken."""
-        server = self._library if seed % LIBRARY_EVERY == 0 else self._direct
+        whole = seed % WHOLE_EVERY == 0
+        server = self._library if whole else self._direct
         self.counters["schedules"] += 1
-        with self._patches(), _names_of(seed), _quiet():
+        with self._patches(), _names_of(seed), _quiet(), nullcontext() if whole else _unlisted():
             schedule = Schedule(
                 seed,
                 server,
@@ -102,6 +104,15 @@ class Runner:
             mock.patch.object(SegmentGoneError, "__init__", counted),
         ):
             yield
+
+
+@contextmanager
+def _unlisted() -> Iterator[None]:
+    def nothing(*_: object, **__: object) -> None:
+        return None
+
+    with mock.patch.object(partition_state, "confirm_checkpoint", nothing):
+        yield
 
 
 @contextmanager

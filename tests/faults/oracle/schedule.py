@@ -27,7 +27,7 @@ from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
 from tests.faults.oracle.wire import scripts_in
 
-_STEPS = 160
+_STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
 _LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")

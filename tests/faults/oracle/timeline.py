@@ -74,7 +74,7 @@ class Timeline:
         log: What the driver counts on.
         confirmed: Attempts of each version that the driver's run has told it of.
         attempts: Those of all runs.
-        ever_logged: Those that were in the log at some time.
+        ever_logged: Those of format 2 that were in the log at some time.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
         forked: Whether a server went back in time or lost the manifest: format 1 cannot tell one
             timeline from another then.
@@ -216,7 +216,8 @@ class Timeline:
         """The driver has heard that every task of a batch committed."""
         if run == self.run and pin.version == self.logged + 1:
             self.log = self.log.plus(run, pin.uid)
-            self.ever_logged.append(pin)
+            if run.format == 2:
+                self.ever_logged.append(pin)
 
     def restart(self, run: Run, back: int) -> None:
         """A new run begins at the newest logged version, or at an earlier one."""
