@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from redis_state import keys
 from redis_state.backend.client import Client, words
@@ -18,7 +19,6 @@ from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, r
 DROPPED_TTL_MS = 10 * 60 * 1000
 """A segment that was dropped lives this long for readers under way."""
 
-_CHECKPOINT_FORMAT = "1"
 _CACHED_MAX = 4
 _REREGISTER_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
@@ -85,6 +85,9 @@ class PartitionClient:
         where: What errors call the partition; empty means by its numbers.
     """
 
+    # Of Python checkpoints: no uid comes from outside.
+    _format: ClassVar[str] = "1"
+
     def __init__(
         self,
         client: Client,
@@ -146,7 +149,7 @@ class PartitionClient:
         what = f"acquiring the partition at version {pin.version}"
         for tries in range(_ACQUIRE_TRIES_MAX):
             args = [run.run_id, str(run.epoch), "1" if run.by_driver else "0", str(pin.version)]
-            args += [pin.uid, self._retain, str(DROPPED_TTL_MS), _CHECKPOINT_FORMAT, self._keep_ms]
+            args += [pin.uid, self._retain, str(DROPPED_TTL_MS), self._format, self._keep_ms]
             reply = self._script(what, "acquire", [], args)
             match reply:
                 case ["OK", dropped]:
@@ -295,7 +298,7 @@ class PartitionClient:
         ident = f"d:{parent.version + 1}:{uid}"
         both = [self._meta, keys.segment(self.id, ident)]
         args = [run.run_id, str(run.epoch), str(parent.version), parent.uid, uid]
-        args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), _CHECKPOINT_FORMAT]
+        args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), self._format]
         commands = [script("publish").by_text(both, *args, self._keep_ms)]
         if last:
             staged = (ident, str(STAGED_TTL_MS), *self._flat(ident, last))
