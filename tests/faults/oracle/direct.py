@@ -18,16 +18,14 @@ from redis._parsers.base import BaseParser
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 
-_TIMEOUT_S = 30
 _READ_BYTES = 1 << 16
 
 
 class DirectTransport:
-    """One server on a unix socket, for one thread."""
+    """One server on a unix socket, for one thread. A watchdog ends what waits for ever."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(_TIMEOUT_S)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader(replyError=BaseParser.parse_error)
         with redis.Redis(protocol=2) as library:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 from redis_state import keys
 from redis_state.backend.transport import Transport
 from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId
+from tests.faults.oracle.dice import Dice
 
 Copy = Sequence[tuple[bytes, bytes]]
 
@@ -17,9 +17,9 @@ Copy = Sequence[tuple[bytes, bytes]]
 class Keyspace:
     """The keys of one schedule, seen from outside of the protocol."""
 
-    def __init__(self, server: Transport, random: Random) -> None:
+    def __init__(self, server: Transport, dice: Dice) -> None:
         self._server = server
-        self._random = random
+        self._dice = dice
 
     def names(self) -> list[bytes]:
         """All keys."""
@@ -52,7 +52,7 @@ class Keyspace:
 
     def remove_one(self, names: Sequence[bytes]) -> bool:
         """One of these keys is no more; false if there are none."""
-        self.remove([self._random.choice(names)] if names else [])
+        self.remove([self._dice.choice(names)] if names else [])
         return bool(names)
 
     def copy(self) -> Copy:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from random import Random
 from typing import Any
 
 import redis
@@ -16,6 +15,7 @@ from greenlet import greenlet  # type: ignore[import-untyped]  # the package shi
 
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
+from tests.faults.oracle.dice import Dice
 
 _HANG_S = 60
 _REAL_FLUSH_EVERY = 16
@@ -69,13 +69,13 @@ class Network:
     """
 
     def __init__(
-        self, random: Random, server: Transport, counters: Counter[str], watch: Watcher
+        self, dice: Dice, server: Transport, counters: Counter[str], watch: Watcher
     ) -> None:
         self.watchdog = Watchdog()
         self._scripts = _Scripts()
         self.faults = True
         self.actors: list[Actor] = []
-        self._random = random
+        self._dice = dice
         self._server = server
         self._counters = counters
         self._watch = watch
@@ -89,7 +89,7 @@ class Network:
 
     def start(self, name: str, body: Callable[[], None], *, writes: bool) -> Actor:
         """An actor that waits for its first turn."""
-        actor = Actor(name, writes, slow=self._random.randrange(5) == 0)
+        actor = Actor(name, writes, slow=self._dice.one_in(5))
         if writes:
             actor.alone = not self._late and not any(other.writes for other in self.actors)
             self.disturb()
@@ -110,7 +110,7 @@ class Network:
         if not self.actors:
             return None
         actor = self._choose()
-        if self.faults and self._random.randrange(60) == 0:
+        if self.faults and self._dice.one_in(60):
             self._counters["killed"] += 1
             actor.killed = True
         self._resume(actor)
@@ -131,8 +131,8 @@ class Network:
 
     def _choose(self) -> Actor:
         awake = [actor for actor in self.actors if not actor.slow]
-        some = awake if awake and self._random.randrange(_SLOW_TURNS) else self.actors
-        return self._random.choice(some)
+        some = awake if awake and not self._dice.one_in(_SLOW_TURNS) else self.actors
+        return self._dice.choice(some)
 
     def flush(self) -> None:
         """What is still on its way arrives."""
@@ -158,7 +158,7 @@ class Network:
         return self._by_fate(actor, commands)
 
     def _by_fate(self, actor: Actor, commands: Sequence[Command]) -> list[Any]:
-        fate = self._random.randrange(24) if self.faults else -1
+        fate = self._dice.below(24) if self.faults else -1
         if fate >= 0 and actor.cut_off > 0:
             actor.cut_off -= 1
         elif fate == 0:
@@ -166,19 +166,19 @@ class Network:
         elif fate == 1:
             self._counters["reply lost"] += 1
             self._deliver(commands)
-            if self._random.randrange(8) == 0:
+            if self._dice.one_in(8):
                 # Longer than its deadline: what came of the request stays unknown.
                 actor.cut_off = _CUT_OFF_EXCHANGES
         elif fate == 2:
             self._counters["request late"] += 1
-            due = self._step + self._random.randint(1, _LATE_STEPS_MAX)
+            due = self._step + self._dice.between(1, _LATE_STEPS_MAX)
             self._late.append((due, commands))
             self.disturb()
         elif fate == 3 and len(commands) > 1:
             self._counters["pipeline cut"] += 1
             # Without its EXEC a transaction has no effect.
             if commands[0] != ("MULTI",):
-                self._deliver(commands[: self._random.randint(1, len(commands) - 1)])
+                self._deliver(commands[: self._dice.between(1, len(commands) - 1)])
         else:
             if fate == 4:
                 self._counters["scripts flushed"] += 1
@@ -193,7 +193,7 @@ class Network:
 
     def _forget_scripts(self) -> None:
         self._scripts.forget()
-        if self._random.randrange(_REAL_FLUSH_EVERY) == 0:
+        if self._dice.one_in(_REAL_FLUSH_EVERY):
             self._server.exchange([("SCRIPT", "FLUSH")])
 
     def _arrive(self, is_due: Callable[[int], bool]) -> None:

@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 from redis_state import config as options
@@ -22,6 +21,7 @@ from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from tests.faults.oracle.by_uid import UidClient, asking
+from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keyspace import Copy, Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
@@ -67,7 +67,7 @@ class Schedule:
         destructive: bool,
         formats: Sequence[int],
     ) -> None:
-        self._random = Random(seed)
+        self._dice = Dice(seed)
         self._server = server
         self.counters = counters
         self._destructive = destructive
@@ -76,7 +76,7 @@ class Schedule:
         self._config = options.parse(
             {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
         )
-        self.network = Network(self._random, server, counters, self._watch)
+        self.network = Network(self._dice, server, counters, self._watch)
         self._plain = self.client()
         self._runs = 0
         self._tasks: dict[Actor, Task] = {}
@@ -84,7 +84,7 @@ class Schedule:
         self._registered: dict[str, RegisteredRun] = {}
         self._copy: Copy | None = None
         self._reader_is_slow = False
-        self.keyspace = Keyspace(server, self._random)
+        self.keyspace = Keyspace(server, self._dice)
         self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
@@ -101,12 +101,12 @@ class Schedule:
             self.step()
 
     def _disturb(self) -> None:
-        if len(self.network.actors) < _ACTORS_MAX and self._random.randrange(4) == 0:
+        if len(self.network.actors) < _ACTORS_MAX and self._dice.one_in(4):
             self._start_something()
         if self._reader_is_slow:
             self._reader_is_slow = False
             self._let_minutes_pass()
-        chance = self._random.randrange(160)
+        chance = self._dice.below(160)
         if chance < 4:
             self._expire_one()
         elif self._destructive and chance == 4:
@@ -117,22 +117,22 @@ class Schedule:
             self._destroy()
 
     def _start_something(self) -> None:
-        chance = self._random.randrange(24)
+        chance = self._dice.below(24)
         if chance < 2:
             self._restart(back=0)
         elif chance == 2:
-            self._restart(back=self._random.randint(1, 3))
+            self._restart(back=self._dice.between(1, 3))
         elif chance < 6:
             self._start_reader()
         elif chance < 9:
             self.start_maintainer()
-            if self._random.randrange(3) == 0:
+            if self._dice.one_in(3):
                 self.start_maintainer()
         elif chance == 9:
             self._start_unregistered_zombie()
         else:
             self.start_attempt()
-            if self._random.randrange(3) == 0:
+            if self._dice.one_in(3):
                 self.start_attempt()
 
     # ---- the driver ------------------------------------------------------------------------
@@ -155,14 +155,14 @@ class Schedule:
         """Attempts of the earlier runs go on as zombies."""
         self.counters["restarts"] += 1
         self.network.disturb()
-        if self._random.randrange(3) == 0:
+        if self._dice.one_in(3):
             # A zombie from its first step on.
             self.start_attempt()
-        if self._format != self._formats[-1] and self._random.randrange(3) == 0:
+        if self._format != self._formats[-1] and self._dice.one_in(3):
             self.counters["switches"] += 1
             self._format = self._formats[-1]
         # Only a driver may go back: a run that executors had to register could be a zombie.
-        by_driver = back > 0 or self._random.randrange(4) > 0
+        by_driver = back > 0 or not self._dice.one_in(4)
         self.timeline.restart(self._new_run(by_driver=by_driver), back)
 
     def _perhaps_restart_beside_siblings(self, done: Task) -> None:
@@ -174,7 +174,7 @@ class Schedule:
             if (one.run, one.version) == (done.run, done.version)
         ]
         logged = done.run == timeline.run and timeline.logged == done.version + 1
-        if siblings and logged and self._random.randrange(3) == 0:
+        if siblings and logged and self._dice.one_in(3):
             self._restart(back=0)
             self.start_attempt()
             self.start_attempt()
@@ -219,7 +219,7 @@ class Schedule:
             self._give_up_rewind()
         elif kind in ("STATE_LOST", "VERSION_EXPIRED"):
             # The data is gone; after a few tries at older versions the user starts anew.
-            self._restart(back=self._random.choice([1, 2, self.timeline.logged]))
+            self._restart(back=self._dice.choice([1, 2, self.timeline.logged]))
         elif kind == "FENCED" and (self.timeline.destroyed or not run.by_driver):
             self.restart_by_driver()
 
@@ -235,7 +235,7 @@ class Schedule:
         opened = self.keyspace.opened(self.partition)
         if opened == 0 or timeline.run.run_id not in timeline.acquired:
             return
-        format_ = self._random.choice(self._formats[: self._formats.index(self._format) + 1])
+        format_ = self._dice.choice(self._formats[: self._formats.index(self._format) + 1])
         run = Run(0, uuid.uuid4().hex, by_driver=False, format=format_)
         left = [
             pin
@@ -244,11 +244,11 @@ class Schedule:
         ]
         self.counters["unregistered zombies"] += 1
         if format_ == 2 and left:
-            pin = self._random.choice(left)
+            pin = self._dice.choice(left)
             self._start_attempt_of(run, pin.version, pin)
         else:
             versions = opened if format_ == self._format else opened + 1
-            self._start_attempt_of(run, self._random.randrange(versions), None)
+            self._start_attempt_of(run, self._dice.below(versions), None)
 
     def start_attempt(self) -> None:
         """An attempt of the driver's newest batch."""
@@ -258,13 +258,13 @@ class Schedule:
     def _start_attempt_of(self, run: Run, version: int, asked: Pin | None) -> None:
         timeline = self.timeline
         timeline.started_max = max(timeline.started_max, version)
-        executor = self._random.randrange(2)
+        executor = self._dice.below(2)
         changes = [
-            (self._random.choice("puaar"), f"k{self._random.randrange(_KEYS)}", n)
-            for n in range(self._random.randrange(1, 5))
+            (self._dice.choice("puaar"), f"k{self._dice.below(_KEYS)}", n)
+            for n in range(self._dice.between(1, 4))
         ]
-        gives_up = self._random.randrange(12) == 0
-        logs, aborts = self._random.randrange(3) > 0, self._random.randrange(2) == 0
+        gives_up = self._dice.one_in(12)
+        logs, aborts = not self._dice.one_in(3), self._dice.one_in(2)
         name = f"run {run.number}, version {version}"
         task = Task(name, version, run, run, counted_on=run == timeline.run, asked=asked)
 
@@ -272,8 +272,7 @@ class Schedule:
             provider = self._provider(executor, run)
             store = provider.get_list_store(version)
             assert isinstance(store, PartitionListStore)
-            self._compare(task, store)
-            rows = {key: list(values) for key, values in store.iterator()}
+            rows = self._compare(task, store)
             stamp = len(timeline.contents)
             for what, key, n in changes:
                 _change(store, rows, what, key, stamp * 10 + n)
@@ -303,7 +302,7 @@ class Schedule:
         if self._format == 1 or len(heard_of) < 2:
             return newest
         self.counters["choices"] += 1
-        return Pin(version, self._random.choice(heard_of))
+        return Pin(version, self._dice.choice(heard_of))
 
     def _start(self, task: Task, body: Callable[[], None], format_: int, *, writes: bool) -> None:
         def asks() -> None:
@@ -314,9 +313,9 @@ class Schedule:
 
     def _start_reader(self) -> None:
         timeline = self.timeline
-        version = max(0, timeline.logged - self._random.choice([0, 0, 0, 1, -1]))
+        version = max(0, timeline.logged - self._dice.choice([0, 0, 0, 1, -1]))
         asked = timeline.log.pin(version)
-        if self._format == 2 and self._random.randrange(2) == 0:
+        if self._format == 2 and self._dice.one_in(2):
             asked = self._some_attempt() or asked
         version = version if asked is None else asked.version
         counted_on = version >= timeline.logged
@@ -333,14 +332,14 @@ class Schedule:
         """One of those that the driver may log next, or any that ever was."""
         timeline = self.timeline
         heard_of = timeline.next_attempts
-        if heard_of and self._random.randrange(2) == 0:
-            return Pin(timeline.logged + 1, self._random.choice(heard_of))
-        return self._random.choice(timeline.attempts) if timeline.attempts else None
+        if heard_of and self._dice.one_in(2):
+            return Pin(timeline.logged + 1, self._dice.choice(heard_of))
+        return self._dice.choice(timeline.attempts) if timeline.attempts else None
 
     def start_maintainer(self) -> None:
         """Maintenance by the executor that serves the partition, or by somebody else."""
-        kind = self._random.randrange(3)
-        executor = self._random.randrange(2)
+        kind = self._dice.below(3)
+        executor = self._dice.below(2)
         run = self.timeline.run
 
         def body() -> None:
@@ -362,7 +361,7 @@ class Schedule:
             added = add_snapshot(partition, opened)
             self.counters["snapshots"] += added is not None
         heard_of = self.timeline.next_attempts
-        if self._format == 2 and heard_of and self._random.randrange(2) == 0:
+        if self._format == 2 and heard_of and self._dice.one_in(2):
             # As the JVM adapter does when Spark forces a snapshot with a commit.
             self._add_snapshot_of(partition, Pin(self.timeline.logged + 1, heard_of[-1]))
         partition.retain()
@@ -379,19 +378,20 @@ class Schedule:
             self._maintain()
         self.keyspace.remove(self.keyspace.mortal())
 
-    def _compare(self, task: Task, store: PartitionReadStore) -> None:
+    def _compare(self, task: Task, store: PartitionReadStore) -> dict[str, list[int]]:
         timeline = self.timeline
         rows = dict(store.iterator())
         owner = timeline.log.owners.get(task.version) if timeline.current(task) else None
         pin = store._local.pin
         timeline.loaded(task.name, pin, rows, asked=task.asked, logged_in=owner)
+        return rows
 
     def _provider(self, executor: int, run: Run) -> StateStoreProvider:
         """The executor's own, whose cache may have outlived earlier runs."""
         known = self._providers.get((executor, run.run_id))
-        if known is None or self._random.randrange(6) == 0:
+        if known is None or self._dice.one_in(6):
             earlier = [p for (at, _), p in self._providers.items() if at == executor]
-            after = earlier[-1] if earlier and self._random.randrange(2) == 0 else None
+            after = earlier[-1] if earlier and self._dice.one_in(2) else None
             known = StateStoreProvider(
                 StateStoreProviderId(StateStoreId(_NAME, 0, 0), run.run_id),
                 config=self._config,
@@ -419,17 +419,17 @@ class Schedule:
 
     def _watch(self, commands: Sequence[Command], replies: list[Any]) -> None:
         for ran in scripts_in(commands, replies):
-            outcome = " ".join(ran.reply[: 2 if ran.reply[0] == "FENCED" else 1])
-            self.counters[f"{ran.name}: {outcome}"] += 1
-            if ran.name == "acquire" and ran.reply[0] == "OK":
+            self.counters[f"{ran.name}: {ran.outcome}"] += 1
+            if ran.name == "acquire" and ran.word == "OK":
                 self.timeline.acquired.add(ran.args[0])
                 if ran.args[3] == str(self.timeline.logged):
                     self.timeline.rewound_from = None
-            if ran.name == "open" and ran.args[0] == "" and self._random.randrange(6) == 0:
+            if ran.name == "open" and ran.args[0] == "" and self._dice.one_in(6):
                 self._reader_is_slow = True
-            if ran.name in ("publish", "snapshot") and ran.reply[0] not in _LEAVE_BLOCKS:
+            if ran.name in ("publish", "snapshot") and ran.word not in _LEAVE_BLOCKS:
                 if self.keyspace.holds(ran.keys[1]):
-                    self.timeline.problem(f"{ran.name} answered {outcome} and left its blocks")
+                    said = f"{ran.name} answered {ran.outcome}"
+                    self.timeline.problem(f"{said} and left its blocks")
             elif ran.name == "abort" and not self.keyspace.holds(ran.keys[1]):
                 named = self.keyspace.names_blocks(ran.keys[0], ran.args[0])
                 if named and not self.timeline.destroyed:

@@ -12,21 +12,21 @@ import redis
 
 from redis_state.backend.script import Command, script
 
-_REPLY_WORDS = 3
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ran:
     """One script that a server ran.
 
     Attributes:
-        reply: The first words of its answer; the message alone if it was an error.
+        word: The first word of its answer; the message if it was an error.
+        outcome: The same, with the reason if it is a refusal.
     """
 
     name: str
     keys: Sequence[Any]
     args: Sequence[Any]
-    reply: tuple[str, ...]
+    word: str
+    outcome: str
 
 
 def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[Ran]:
@@ -36,14 +36,14 @@ def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[
             return
         commands, replies = commands[1:-1], replies[-1]
     for command, reply in zip(commands, replies, strict=True):
-        if command[0] not in ("EVAL", "EVALSHA"):
+        if command[0] != "EVALSHA" and command[0] != "EVAL":
             continue
-        count = int(command[2])
         if isinstance(reply, redis.exceptions.NoScriptError):
             continue
-        first = reply[:_REPLY_WORDS] if isinstance(reply, list) else [str(reply)]
-        answer = tuple(map(_text, first))
-        yield Ran(_name(_text(command[1])), command[3 : 3 + count], command[3 + count :], answer)
+        word = reply[0].decode() if isinstance(reply, list) else str(reply)
+        outcome = f"FENCED {reply[1].decode()}" if word == "FENCED" else word
+        end = 3 + int(command[2])
+        yield Ran(_name(_text(command[1])), command[3:end], command[end:], word, outcome)
 
 
 def forget_scripts() -> None:
