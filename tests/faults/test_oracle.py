@@ -25,7 +25,7 @@ def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
 
 
 def test_a_seed_does_the_same_again() -> None:
-    seeds = range(12, 18)  # every pair of formats, with and without loss, whole and short
+    seeds = range(42, 48)  # every pair of formats, with and without loss, whole and short
     first, second = (campaign.schedules(seeds, jobs=1) for _ in range(2))
     assert first.counters == second.counters
     assert first.failures == second.failures == []

@@ -26,7 +26,7 @@ from tests.faults.oracle.schedule import Schedule
 DESTRUCTIVE_EVERY = 4
 """One schedule in so many runs on a server that loses data."""
 
-WHOLE_EVERY = 15
+WHOLE_EVERY = 45
 """One schedule in so many leaves nothing out: it goes over the store's own transport, looks at the
 server with each run and keeps the list of checkpoints, on which nothing depends that is judged."""
 
