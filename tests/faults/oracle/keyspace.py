@@ -36,9 +36,10 @@ class Keyspace:
         """Whether there is such a key."""
         return bool(self._server.exchange([("EXISTS", name)])[0])
 
-    def opened(self, partition: PartitionId) -> int:
-        """The opened version of a partition."""
-        return int(self._server.exchange([("HGET", keys.meta(partition), "o")])[0] or 0)
+    def opened(self, partition: PartitionId) -> tuple[int, str]:
+        """The opened version of a partition, and the run that holds it."""
+        (found,) = self._server.exchange([("HMGET", keys.meta(partition), "o", "r")])
+        return int(found[0] or 0), (found[1] or b"").decode()
 
     def names_blocks(self, meta: str, field: str) -> bool:
         """Whether a manifest names a segment that has blocks."""

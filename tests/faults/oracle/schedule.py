@@ -30,6 +30,7 @@ from tests.faults.oracle.wire import scripts_in
 _STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
+_LOGGED_LATELY = 6
 _LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
 _NAME = "oracle"
 
@@ -79,6 +80,7 @@ class Schedule:
         self.network = Network(self._dice, server, counters, self._watch)
         self._plain = self.client()
         self._runs = 0
+        self._unregistered: set[str] = set()
         self._tasks: dict[Actor, Task] = {}
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
@@ -206,8 +208,10 @@ class Schedule:
             self._perhaps_restart_beside_siblings(task)
             return
         task.alone = actor.alone
-        if task.run is not None and not task.run.by_driver:
-            task.below = self.keyspace.opened(self.partition) > task.version
+        if task.run is not None:
+            opened, holder = self.keyspace.opened(self.partition)
+            goes_back = not task.run.by_driver and opened > task.version
+            task.overtaken = goes_back or holder in self._unregistered
         was_current = self.timeline.current(task)
         self.timeline.failed(task, actor.failure)
         error = actor.failure
@@ -222,29 +226,29 @@ class Schedule:
             self._restart(back=self._dice.choice([1, 2, self.timeline.logged]))
         elif kind == "FENCED" and (self.timeline.destroyed or not run.by_driver):
             self.restart_by_driver()
+        elif kind == "FENCED" and self.keyspace.opened(self.partition)[1] in self._unregistered:
+            # A zombie that no driver registered took the partition at the opened version.
+            self.restart_by_driver()
 
     # ---- who acts --------------------------------------------------------------------------
 
     def _start_unregistered_zombie(self) -> None:
-        """A task of a run that nobody knows: it must not get anywhere.
+        """A task of a run that nobody knows.
 
-        It goes on from below the opened version, from a timeline that was left, or is of the time
-        before the query went over to format 2.
+        It goes on from below the opened version, or is of the time before the query went over to
+        format 2: it must not get anywhere. In format 2 it may be of the living timeline, on which
+        it gets on and nothing may be lost by it, or of one that was left.
         """
         timeline = self.timeline
-        opened = self.keyspace.opened(self.partition)
-        if opened == 0 or timeline.run.run_id not in timeline.acquired:
+        opened, _ = self.keyspace.opened(self.partition)
+        if opened == 0 or not self._holds():
             return
         format_ = self._dice.choice(self._formats[: self._formats.index(self._format) + 1])
         run = Run(0, uuid.uuid4().hex, by_driver=False, format=format_)
-        left = [
-            pin
-            for pin in timeline.ever_logged
-            if pin.version < opened or pin != timeline.log.pin(pin.version)
-        ]
+        self._unregistered.add(run.run_id)
         self.counters["unregistered zombies"] += 1
-        if format_ == 2 and left:
-            pin = self._dice.choice(left)
+        if format_ == 2 and timeline.ever_logged:
+            pin = self._dice.choice(timeline.ever_logged[-_LOGGED_LATELY:])
             self._start_attempt_of(run, pin.version, pin)
         else:
             versions = opened if format_ == self._format else opened + 1
@@ -315,18 +319,29 @@ class Schedule:
         timeline = self.timeline
         version = max(0, timeline.logged - self._dice.choice([0, 0, 0, 1, -1]))
         asked = timeline.log.pin(version)
+        went_on_with = asked if version < timeline.logged and self._holds() else None
         if self._format == 2 and self._dice.one_in(2):
             asked = self._some_attempt() or asked
+        elif self._dice.one_in(3):
+            # By the version alone: what the query went on with.
+            asked = None
         version = version if asked is None else asked.version
         counted_on = version >= timeline.logged
-        task = Task(f"reader of {asked or version}", version, None, timeline.run, counted_on, asked)
+        name = f"reader of {asked or version}"
+        task = Task(name, version, None, timeline.run, counted_on, asked)
 
         def body() -> None:
             store = self.stranger().get_read_store(version)
             assert isinstance(store, PartitionReadStore)
             self._compare(task, store)
+            if asked is None and went_on_with is not None:
+                timeline.found_by_version(task, store._local.pin, went_on_with)
 
         self._start(task, body, self._format, writes=False)
+
+    def _holds(self) -> bool:
+        """Whether the driver's run has taken the partition."""
+        return self.timeline.run.run_id in self.timeline.acquired
 
     def _some_attempt(self) -> Pin | None:
         """One of those that the driver may log next, or any that ever was."""

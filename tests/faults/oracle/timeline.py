@@ -133,6 +133,13 @@ class Timeline:
                     f"the driver logged that of run {logged_in.number}"
                 )
 
+    def found_by_version(self, task: Task, pin: Pin, went_on_with: Pin) -> None:
+        """Judge what a version is without a uid, below the one that the driver logged last."""
+        if task.seen_by == self.run and not self.destroyed:
+            self.counters["loads by version in format 2"] += 1
+            if pin != went_on_with:
+                self._wrong(f"{task.name}: it is {pin}, the query went on with {went_on_with}")
+
     def _wrong(self, text: str) -> None:
         self.counters["wrong"] += 1
         self.problem(text)
@@ -144,7 +151,8 @@ class Timeline:
             begun: How many commits had succeeded before this one was first sent.
         """
         self.counters["commits"] += 1
-        newer = [at for other, at in self.committed.items() if other.number > run.number]
+        # What no driver registered has no number: it may be the newest by right.
+        newer = [at for other, at in self.committed.items() if 0 < run.number < other.number]
         if not self.destroyed and any(at <= begun for at in newer):
             self._wrong(f"run {run.number} committed after a newer run had")
         self.committed[run] = self.commits
@@ -174,7 +182,7 @@ class Timeline:
             self.problem(f"{task.name}: {error}")
 
     def _fenced(self, task: Task, error: RedisStateError) -> None:
-        if task.alone and self.current(task) and not self.destroyed and not task.below:
+        if task.alone and self.current(task) and not self.destroyed and not task.overtaken:
             self.counters["false fenced"] += 1
             self.problem(f"{task.name}: nobody was in its way: {error}")
 
@@ -241,7 +249,7 @@ class Task:
         counted_on: Whether its version was the newest logged one then.
         asked: The attempt that it was told to open, in format 2.
         alone: Whether no other writer did anything while it ran.
-        below: Whether no driver registered its run, which so may not write on its version.
+        overtaken: Whether an unregistered run is in its way, or its own may not go back.
     """
 
     name: str
@@ -251,4 +259,4 @@ class Task:
     counted_on: bool
     asked: Pin | None = None
     alone: bool = False
-    below: bool = False
+    overtaken: bool = False
