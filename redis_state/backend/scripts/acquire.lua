@@ -45,7 +45,8 @@ if ARGV[3] ~= '1' and version < opened then return {'FENCED', 'unregistered', te
 if version > 0 and not begins then
   local there = is_there(version, uid)
   local found = there and uid
-  if ARGV[8] == '1' then found = walk(number('l'), meta('lu'), version) end
+  -- Also in the first batch after a switch to format 2, which had no uid to ask for.
+  if ARGV[8] == '1' or not there and meta('c') ~= '2' then found = walk(number('l'), meta('lu'), version) end
   -- Another attempt of the version may have taken the place of the one that was read: then nothing is lost.
   if found ~= uid and (there or found and is_there(version, found)) then
     return {'FENCED', 'replaced', found or '-'}
