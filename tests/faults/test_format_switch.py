@@ -1,4 +1,4 @@
-"""A query goes over to checkpoint format 2 while attempts of its earlier run are still under way."""
+"""A query goes over to checkpoint format 2 while attempts of its earlier run are under way."""
 
 from __future__ import annotations
 

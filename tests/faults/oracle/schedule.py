@@ -6,12 +6,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
 from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
@@ -25,13 +23,12 @@ from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keyspace import Copy, Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
-from tests.faults.oracle.wire import scripts_in
+from tests.faults.oracle.watch import Watch
 
 _STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
 _LOGGED_LATELY = 6
-_LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
 _NAME = "oracle"
 
 
@@ -77,20 +74,20 @@ class Schedule:
         self._config = options.parse(
             {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
         )
+        self.keyspace = Keyspace(server, self._dice)
+        self._watch = Watch(self._dice, counters, self.keyspace)
         self.network = Network(self._dice, server, counters, self._watch)
         self._plain = self.client()
         self._runs = 0
-        self._unregistered: set[str] = set()
         self._tasks: dict[Actor, Task] = {}
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
         self._copy: Copy | None = None
-        self._reader_is_slow = False
-        self.keyspace = Keyspace(server, self._dice)
         self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
         self.timeline = Timeline(self._new_run(by_driver=True), counters)
+        self._watch.begin(self.timeline, self.partition)
 
     def run(self) -> None:
         """Until everybody is done, or something went wrong."""
@@ -105,8 +102,8 @@ class Schedule:
     def _disturb(self) -> None:
         if len(self.network.actors) < _ACTORS_MAX and self._dice.one_in(4):
             self._start_something()
-        if self._reader_is_slow:
-            self._reader_is_slow = False
+        if self._watch.reader_is_slow:
+            self._watch.reader_is_slow = False
             self._let_minutes_pass()
         chance = self._dice.below(160)
         if chance < 4:
@@ -130,12 +127,15 @@ class Schedule:
             self.start_maintainer()
             if self._dice.one_in(3):
                 self.start_maintainer()
-        elif chance == 9:
+        elif chance < 11:
             self._start_unregistered_zombie()
         else:
             self.start_attempt()
             if self._dice.one_in(3):
                 self.start_attempt()
+            if self._format == 2 and self._dice.one_in(2):
+                # While it opens what the driver logged, which need not be the newest attempt.
+                self._start_reader(by_version=True)
 
     # ---- the driver ------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Schedule:
         if task.run is not None:
             opened, holder = self.keyspace.opened(self.partition)
             goes_back = not task.run.by_driver and opened > task.version
-            task.overtaken = goes_back or holder in self._unregistered
+            task.overtaken = goes_back or holder in self._watch.unregistered
         was_current = self.timeline.current(task)
         self.timeline.failed(task, actor.failure)
         error = actor.failure
@@ -226,7 +226,9 @@ class Schedule:
             self._restart(back=self._dice.choice([1, 2, self.timeline.logged]))
         elif kind == "FENCED" and (self.timeline.destroyed or not run.by_driver):
             self.restart_by_driver()
-        elif kind == "FENCED" and self.keyspace.opened(self.partition)[1] in self._unregistered:
+        elif (
+            kind == "FENCED" and self.keyspace.opened(self.partition)[1] in self._watch.unregistered
+        ):
             # A zombie that no driver registered took the partition at the opened version.
             self.restart_by_driver()
 
@@ -245,14 +247,16 @@ class Schedule:
             return
         format_ = self._dice.choice(self._formats[: self._formats.index(self._format) + 1])
         run = Run(0, uuid.uuid4().hex, by_driver=False, format=format_)
-        self._unregistered.add(run.run_id)
+        self._watch.unregistered.add(run.run_id)
         self.counters["unregistered zombies"] += 1
         if format_ == 2 and timeline.ever_logged:
-            pin = self._dice.choice(timeline.ever_logged[-_LOGGED_LATELY:])
+            lately = timeline.ever_logged[-_LOGGED_LATELY:]
+            left = [pin for pin in lately if pin != timeline.log.pin(pin.version)]
+            pin = self._dice.choice(lately if not left or self._dice.one_in(3) else left)
             self._start_attempt_of(run, pin.version, pin)
         else:
-            versions = opened if format_ == self._format else opened + 1
-            self._start_attempt_of(run, self._dice.below(versions), None)
+            version = self._dice.below(opened) if format_ == self._format else opened
+            self._start_attempt_of(run, version, None)
 
     def start_attempt(self) -> None:
         """An attempt of the driver's newest batch."""
@@ -315,29 +319,34 @@ class Schedule:
 
         self._tasks[self.network.start(task.name, asks, writes=writes)] = task
 
-    def _start_reader(self) -> None:
+    def _start_reader(self, *, by_version: bool = False) -> None:
         timeline = self.timeline
         version = max(0, timeline.logged - self._dice.choice([0, 0, 0, 1, -1]))
         asked = timeline.log.pin(version)
-        went_on_with = asked if version < timeline.logged and self._holds() else None
-        if self._format == 2 and self._dice.one_in(2):
+        if by_version:
+            version, asked = timeline.logged, None
+        elif self._format == 2 and self._dice.one_in(2):
             asked = self._some_attempt() or asked
-        elif self._dice.one_in(3):
-            # By the version alone: what the query went on with.
-            asked = None
         version = version if asked is None else asked.version
         counted_on = version >= timeline.logged
         name = f"reader of {asked or version}"
         task = Task(name, version, None, timeline.run, counted_on, asked)
 
         def body() -> None:
+            went_on_with = None if asked else self._went_on_with(version)
             store = self.stranger().get_read_store(version)
             assert isinstance(store, PartitionReadStore)
             self._compare(task, store)
-            if asked is None and went_on_with is not None:
+            if went_on_with is not None:
                 timeline.found_by_version(task, store._local.pin, went_on_with)
 
         self._start(task, body, self._format, writes=False)
+
+    def _went_on_with(self, version: int) -> Pin | None:
+        """The attempt that the driver's run opened, if it is known by its uid."""
+        opened, holder = self.keyspace.opened(self.partition)
+        holds = holder == self.timeline.run.run_id
+        return self.timeline.log.pin(version) if holds and version <= opened else None
 
     def _holds(self) -> bool:
         """Whether the driver's run has taken the partition."""
@@ -431,24 +440,6 @@ class Schedule:
         return UidClient(self.client(), self.partition, versions_to_retain=versions_to_retain)
 
     # ---- what the server does --------------------------------------------------------------
-
-    def _watch(self, commands: Sequence[Command], replies: list[Any]) -> None:
-        for ran in scripts_in(commands, replies):
-            self.counters[f"{ran.name}: {ran.outcome}"] += 1
-            if ran.name == "acquire" and ran.word == "OK":
-                self.timeline.acquired.add(ran.args[0])
-                if ran.args[3] == str(self.timeline.logged):
-                    self.timeline.rewound_from = None
-            if ran.name == "open" and ran.args[0] == "" and self._dice.one_in(6):
-                self._reader_is_slow = True
-            if ran.name in ("publish", "snapshot") and ran.word not in _LEAVE_BLOCKS:
-                if self.keyspace.holds(ran.keys[1]):
-                    said = f"{ran.name} answered {ran.outcome}"
-                    self.timeline.problem(f"{said} and left its blocks")
-            elif ran.name == "abort" and not self.keyspace.holds(ran.keys[1]):
-                named = self.keyspace.names_blocks(ran.keys[0], ran.args[0])
-                if named and not self.timeline.destroyed:
-                    self.timeline.problem("abort dropped what is published")
 
     def _expire_one(self) -> None:
         if self.keyspace.remove_one(self.keyspace.mortal()):

@@ -1,0 +1,83 @@
+"""Judges what the scripts of the server answer, whoever asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from redis_state.backend.script import Command
+from redis_state.ids import PartitionId, Pin
+from tests.faults.oracle.dice import Dice
+from tests.faults.oracle.keyspace import Keyspace
+from tests.faults.oracle.timeline import Timeline
+from tests.faults.oracle.wire import Ran, scripts_in
+
+_LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
+
+
+class Watch:
+    """Called after every delivery with its replies.
+
+    Attributes:
+        unregistered: Runs of zombies that no driver registered.
+        reader_is_slow: Whether somebody has opened a version and takes minutes to read it.
+    """
+
+    def __init__(self, dice: Dice, counters: Counter[str], keyspace: Keyspace) -> None:
+        self.unregistered: set[str] = set()
+        self.reader_is_slow = False
+        self._dice = dice
+        self._counters = counters
+        self._keyspace = keyspace
+        self._timeline: Timeline
+
+    def begin(self, timeline: Timeline, partition: PartitionId) -> None:
+        """What is told from now on is of this partition."""
+        self._timeline = timeline
+        self._partition = partition
+
+    def __call__(self, commands: Sequence[Command], replies: list[Any]) -> None:
+        for ran in scripts_in(commands, replies):
+            self._counters[f"{ran.name}: {ran.outcome}"] += 1
+            if ran.name == "acquire":
+                self._acquired(ran)
+            elif ran.name == "open":
+                if ran.args[0] == "" and self._dice.one_in(4):
+                    self.reader_is_slow = True
+            elif ran.name in ("publish", "snapshot"):
+                if ran.word not in _LEAVE_BLOCKS and self._keyspace.holds(ran.keys[1]):
+                    said = f"{ran.name} answered {ran.outcome}"
+                    self._timeline.problem(f"{said} and left its blocks")
+            elif ran.name in ("abort", "orphan") and not self._timeline.destroyed:
+                self._cleaned_up(ran)
+
+    def _acquired(self, ran: Ran) -> None:
+        if ran.word == "OK":
+            self._timeline.acquired.add(ran.args[0])
+            if ran.args[3] == str(self._timeline.logged):
+                self._timeline.rewound_from = None
+        elif ran.outcome == "FENCED unregistered":
+            self._unregistered(ran)
+
+    def _unregistered(self, ran: Ran) -> None:
+        """In format 2 such a run may go on from what the driver logged last, if it lives on."""
+        run, version, uid = ran.args[0], int(ran.args[3]), ran.args[4]
+        log = self._timeline.log
+        opened, holder = self._keyspace.opened(self._partition)
+        if (
+            run == self._timeline.run.run_id
+            and (version, Pin(version, uid)) == (log.newest, log.pin(version))
+            and opened <= version
+            and not (holder in self.unregistered or self._timeline.destroyed)
+        ):
+            self._counters["false fenced"] += 1
+            self._timeline.problem(f"{run} may not go on from {log.pin(version)}")
+
+    def _cleaned_up(self, ran: Ran) -> None:
+        if ran.name == "abort" and not self._keyspace.holds(ran.keys[1]):
+            if self._keyspace.names_blocks(ran.keys[0], ran.args[0]):
+                self._timeline.problem("abort dropped what is published")
+        elif ran.word == "OK" and ran.name == "orphan":
+            self._counters["orphans"] += 1
+            self._timeline.problem(f"{ran.keys[1]} is of no manifest and never expired")
