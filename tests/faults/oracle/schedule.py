@@ -328,7 +328,7 @@ class Schedule:
         elif self._format == 2 and self._dice.one_in(2):
             asked = self._some_attempt() or asked
         version = version if asked is None else asked.version
-        counted_on = version >= timeline.logged
+        counted_on = version == timeline.logged or asked is not None
         name = f"reader of {asked or version}"
         task = Task(name, version, None, timeline.run, counted_on, asked)
 
