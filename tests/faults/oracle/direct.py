@@ -48,9 +48,13 @@ class DirectTransport:
         """Close the connection."""
         self._socket.close()
 
+    def forget_scripts(self) -> None:
+        """Somebody else may have flushed them."""
+        self._hashes.clear()
+
     def _sent(self, commands: Sequence[Command]) -> list[Any]:
         if commands[0] == ("SCRIPT", "FLUSH"):
-            self._hashes.clear()
+            self.forget_scripts()
         return self._answered([self._short(one) if one[0] == "EVAL" else one for one in commands])
 
     def _short(self, command: Command) -> Command:

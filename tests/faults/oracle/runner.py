@@ -15,6 +15,7 @@ from unittest import mock
 from redis_state import config as options
 from redis_state import partition_state
 from redis_state.backend.transport import ServerTransport
+from redis_state.errors import RedisStateError
 from redis_state.protocol import partition, runs
 from redis_state.protocol.partition import SegmentGoneError
 from tests.faults.oracle.by_uid import partition_client
@@ -80,8 +81,12 @@ class Runner:
             except HangError as error:
                 self.counters["hangs"] += 1
                 problems = [f"{error} hangs"]
+            except RedisStateError as error:
+                problems = [f"outside of any actor: {error}"]
             finally:
                 schedule.network.end()
+                if whole:
+                    self._direct.forget_scripts()
         return Failure(seed, tuple(problems)) if problems else None
 
     def close(self) -> None:
