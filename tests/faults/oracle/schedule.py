@@ -28,7 +28,6 @@ from tests.faults.oracle.watch import Watch
 _STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
-_LOGGED_LATELY = 6
 _NAME = "oracle"
 
 
@@ -117,7 +116,9 @@ class Schedule:
 
     def _start_something(self) -> None:
         chance = self._dice.below(24)
-        if chance < 2:
+        if self._zombie_is_due():
+            self._start_unregistered_zombie()
+        elif chance < 2:
             self._restart(back=0)
         elif chance == 2:
             self._restart(back=self._dice.between(1, 3))
@@ -127,7 +128,7 @@ class Schedule:
             self.start_maintainer()
             if self._dice.one_in(3):
                 self.start_maintainer()
-        elif chance < 11:
+        elif chance == 9:
             self._start_unregistered_zombie()
         else:
             self.start_attempt()
@@ -241,7 +242,6 @@ class Schedule:
         format 2: it must not get anywhere. In format 2 it may be of the living timeline, on which
         it gets on and nothing may be lost by it, or of one that was left.
         """
-        timeline = self.timeline
         opened, _ = self.keyspace.opened(self.partition)
         if opened == 0 or not self._holds():
             return
@@ -249,14 +249,28 @@ class Schedule:
         run = Run(0, uuid.uuid4().hex, by_driver=False, format=format_)
         self._watch.unregistered.add(run.run_id)
         self.counters["unregistered zombies"] += 1
-        if format_ == 2 and timeline.ever_logged:
-            lately = timeline.ever_logged[-_LOGGED_LATELY:]
-            left = [pin for pin in lately if pin != timeline.log.pin(pin.version)]
-            pin = self._dice.choice(lately if not left or self._dice.one_in(3) else left)
+        if format_ == 2 and self.timeline.ever_logged:
+            pin = self._dice.choice(self._left(opened) or self.timeline.ever_logged)
             self._start_attempt_of(run, pin.version, pin)
         else:
             version = self._dice.below(opened) if format_ == self._format else opened
             self._start_attempt_of(run, version, None)
+
+    def _left(self, opened: int) -> list[Pin]:
+        """Logged attempts of timelines that were left, which nothing has gone past yet."""
+        timeline = self.timeline
+        return [
+            pin
+            for pin in timeline.ever_logged
+            if pin.version >= opened and pin != timeline.log.pin(pin.version)
+        ]
+
+    def _zombie_is_due(self) -> bool:
+        """More of them where there is something to take along or to drop."""
+        if self._format == 1 or not self._holds() or not self._dice.one_in(4):
+            return False
+        opened, _ = self.keyspace.opened(self.partition)
+        return self._formats[0] == 1 or bool(self._left(opened))
 
     def start_attempt(self) -> None:
         """An attempt of the driver's newest batch."""

@@ -30,6 +30,7 @@ class Watch:
         self._dice = dice
         self._counters = counters
         self._keyspace = keyspace
+        self._holder = ""
         self._timeline: Timeline
 
     def begin(self, timeline: Timeline, partition: PartitionId) -> None:
@@ -43,8 +44,7 @@ class Watch:
             if ran.name == "acquire":
                 self._acquired(ran)
             elif ran.name == "open":
-                if ran.args[0] == "" and self._dice.one_in(4):
-                    self.reader_is_slow = True
+                self.reader_is_slow |= self._dice.one_in(10 if ran.args[0] else 3)
             elif ran.name in ("publish", "snapshot"):
                 if ran.word not in _LEAVE_BLOCKS and self._keyspace.holds(ran.keys[1]):
                     said = f"{ran.name} answered {ran.outcome}"
@@ -54,6 +54,9 @@ class Watch:
 
     def _acquired(self, ran: Ran) -> None:
         if ran.word == "OK":
+            if ran.args[0] in self.unregistered:
+                self._took_over(ran)
+            self._holder = ran.args[0]
             self._timeline.acquired.add(ran.args[0])
             if ran.args[3] == str(self._timeline.logged):
                 self._timeline.rewound_from = None
@@ -73,6 +76,17 @@ class Watch:
         ):
             self._counters["false fenced"] += 1
             self._timeline.problem(f"{run} may not go on from {log.pin(version)}")
+
+    def _took_over(self, ran: Ran) -> None:
+        """A zombie took the partition from the driver's run: it has to go on from where that is."""
+        timeline, format_ = self._timeline, int(ran.args[7])
+        pin = Pin(int(ran.args[3]), ran.args[4])
+        if timeline.destroyed or self._holder != timeline.run.run_id or timeline.run.format == 1:
+            return
+        left = pin != timeline.log.pin(pin.version) and timeline.writers[pin.uid] != timeline.run
+        if format_ == 1 or left:
+            self._counters["wrong"] += 1
+            timeline.problem(f"a zombie of format {format_} took {pin} along")
 
     def _cleaned_up(self, ran: Ran) -> None:
         if ran.name == "abort" and not self._keyspace.holds(ran.keys[1]):
