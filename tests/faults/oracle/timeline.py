@@ -50,6 +50,7 @@ class Log:
 
     def up_to(self, newest: int) -> Log:
         """Without what is newer."""
+        newest = min(newest, self.newest)
         owners = {at: by for at, by in self.owners.items() if at <= newest}
         return Log(newest, owners, {at: uid for at, uid in self.uids.items() if at <= newest})
 
@@ -226,6 +227,13 @@ class Timeline:
             self.log = self.log.plus(run, pin.uid)
             if run.format == 2:
                 self.ever_logged.append(pin)
+
+    def taken_at(self, version: int) -> None:
+        """A run took the partition: beyond its version no log can be put back any more."""
+        if version == self.logged:
+            self.rewound_from = None
+        elif self.rewound_from is not None:
+            self.rewound_from = self.rewound_from.up_to(version)
 
     def restart(self, run: Run, back: int) -> None:
         """A new run begins at the newest logged version, or at an earlier one."""

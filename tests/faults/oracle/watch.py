@@ -58,8 +58,7 @@ class Watch:
                 self._took_over(ran)
             self._holder = ran.args[0]
             self._timeline.acquired.add(ran.args[0])
-            if ran.args[3] == str(self._timeline.logged):
-                self._timeline.rewound_from = None
+            self._timeline.taken_at(int(ran.args[3]))
         elif ran.outcome == "FENCED unregistered":
             self._unregistered(ran)
 
