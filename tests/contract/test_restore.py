@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from redis_state import keys
+from redis_state.acl import Role, rules
+from redis_state.cli.connection import PASSWORD_VARIABLE
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from tests.contract.copying import part_name, plant_copy, write_manifest
@@ -164,6 +166,18 @@ def test_a_part_of_the_partitions(case: Case, planted: Planted, raw: Any) -> Non
     gone = f"{lost}:d:{VERSIONS}:{uid(VERSIONS)}"
     assert dump(raw) == {key: value for key, value in kept.items() if key != gone}
     assert case.run("doctor") == 0
+
+
+def test_the_rights_of_a_job_are_enough(
+    case: Case, planted: Planted, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    version = raw.info()["redis_version"]
+    raw.execute_command("ACL", "SETUSER", "job", *rules(Role.JOB, version=version), "on", ">secret")
+    monkeypatch.setenv(PASSWORD_VARIABLE, "secret")
+    assert case.run("restore", "--username", "job", "--yes") == 0
+    assert raw.exists(keys.meta(planted.id(0)))
 
 
 def test_what_redis_has_is_never_replaced(case: Case, planted: Planted, raw: Any) -> None:

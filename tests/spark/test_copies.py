@@ -21,6 +21,7 @@ __all__ = ["job", "use_server"]
 pytestmark = pytest.mark.spark
 
 EVERY = 2
+KEPT = 2
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def wait_for_copy(checkpoint: Path, version: int) -> None:
 
     def is_there() -> bool:
         newest = versions(checkpoint)[:1] == [version]
-        return newest and len(list(folder.iterdir())) == len(copies_of(checkpoint)) <= EVERY
+        return newest and len(list(folder.iterdir())) == len(copies_of(checkpoint)) <= KEPT
 
     wait_until(is_there, f"a copy of version {version}")
 
