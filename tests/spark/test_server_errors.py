@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import redis
 from pyspark.errors import StreamingQueryException
 
 from tests.spark.streams import Streams
 from tests.spark.test_checkpoints import Job
 from tests.support.redis_server import RedisServer, free_port
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -141,3 +143,44 @@ def test_out_of_memory_fails_the_batch_and_loses_nothing(
         client.config_set("maxmemory", "0")
     job.run()
     job.check()
+
+
+def test_a_full_disk_fails_the_batch_and_loses_nothing(
+    job: Job,
+    redis_conf: Callable[..., None],
+    start_redis: Callable[..., RedisServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    server = start_redis(folder=tmp_path_factory.mktemp("redis"))
+    redis_conf({"url": server.url})
+    job.run()
+    server.fill_disk()
+    job.feed(1)
+    assert "[REDIS_FULL]" in failure(job)
+    server.clear_disk()
+    with server.client() as client:
+        wait_until(
+            lambda: client.info("persistence")["aof_last_write_status"] == "ok",
+            "the server to notice",
+        )
+    job.run()
+    job.check()
+
+
+def test_state_that_is_evicted_behind_the_query_is_named_as_lost(
+    job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
+) -> None:
+    redis_conf({"url": redis_server.url})
+    job.run()
+    with redis_server.client() as client:
+        client.config_set("maxmemory-policy", "volatile-random")
+        client.config_set("maxmemory", "1mb")
+        job.feed(1)
+        assert "[REDIS_FULL]" in failure(job)
+        client.config_set("maxmemory-policy", "allkeys-random")
+        with pytest.raises(redis.ResponseError):
+            client.set("k", "v")
+        assert client.dbsize() == 0
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "0")
+    assert "[REDIS_STATE_LOST]" in failure(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,28 +18,33 @@ from tests.spark.streams import Streams
 from tests.spark.test_checkpoints import Job
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import SentinelSet
+from tests.support.tls import Certificates, make_certificates
 
 pytestmark = pytest.mark.spark
 
 PREFIX = "spark.sql.streaming.stateStore.redis."
 # An election takes seconds, and more where two cores run nine processes.
 DEADLINE = "60s"
+AUTHORITY = "tls.caFile"
 
 
 @pytest.fixture
-def use_url(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+def use_url(spark: SparkSession) -> Iterator[Callable[..., None]]:
     """Sends the queries of one test elsewhere."""
     names = [PREFIX + "url", PREFIX + "deadline"]
     before = {name: str(spark.conf.get(name)) for name in names}
 
-    def use(url: str) -> None:
+    def use(url: str, *, tls: Certificates | None = None) -> None:
         spark.conf.set(PREFIX + "url", url)
         spark.conf.set(PREFIX + "deadline", DEADLINE)
+        if tls is not None:
+            spark.conf.set(PREFIX + AUTHORITY, str(tls.authority))
 
     yield use
     for name, value in before.items():
         spark.conf.set(name, value)
     spark.conf.unset(PREFIX + "durability")
+    spark.conf.unset(PREFIX + AUTHORITY)
 
 
 @pytest.fixture
@@ -52,24 +58,24 @@ def run(job: Job, batches: int) -> None:
     job.check()
 
 
-def gen_of(url: str) -> str:
-    with redis_state.connect(url, deadline=DEADLINE) as reader:
+def gen_of(url: str, **options: str) -> str:
+    with redis_state.connect(url, deadline=DEADLINE, **options) as reader:
         (query,) = reader.queries()
     return query.gen
 
 
-def meta_of(url: str, *, partition: int = 0) -> str:
-    return keys.meta(PartitionId(StoreId(gen_of(url), 0, "default", ""), partition))
+def meta_of(url: str, *, partition: int = 0, **options: str) -> str:
+    return keys.meta(PartitionId(StoreId(gen_of(url, **options), 0, "default", ""), partition))
 
 
-def read(url: str) -> dict[str, dict[str, object]]:
-    with redis_state.connect(url, deadline=DEADLINE) as reader:
-        rows = reader.query(gen_of(url)).operator(0).items()
+def read(url: str, **options: str) -> dict[str, dict[str, object]]:
+    with redis_state.connect(url, deadline=DEADLINE, **options) as reader:
+        rows = reader.query(gen_of(url, **options)).operator(0).items()
         return {key["k"]: value for key, value in rows}
 
 
 def test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged(
-    job: Job, use_url: Callable[[str], None]
+    job: Job, use_url: Callable[..., None]
 ) -> None:
     with RedisCluster(masters=2) as cluster:
         use_url(cluster.url)
@@ -86,7 +92,7 @@ def test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged(
 
 
 def test_a_query_goes_on_when_a_master_of_the_cluster_fails(
-    job: Job, use_url: Callable[[str], None]
+    job: Job, use_url: Callable[..., None]
 ) -> None:
     with RedisCluster(masters=3, replicas=1) as cluster:
         use_url(cluster.url)
@@ -100,7 +106,7 @@ def test_a_query_goes_on_when_a_master_of_the_cluster_fails(
         assert len(read(f"redis+cluster://127.0.0.1:{live.port}")) == 5
 
 
-def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[[str], None]) -> None:
+def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[..., None]) -> None:
     with SentinelSet() as sentinels:
         use_url(sentinels.url)
         run(job, 2)
@@ -114,7 +120,7 @@ def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[[s
 
 
 def test_what_a_replica_confirmed_outlives_the_master(
-    job: Job, use_url: Callable[[str], None], spark: SparkSession
+    job: Job, use_url: Callable[..., None], spark: SparkSession
 ) -> None:
     with SentinelSet() as sentinels:
         use_url(sentinels.url)
@@ -127,3 +133,33 @@ def test_what_a_replica_confirmed_outlives_the_master(
         spark.conf.set(PREFIX + "durability", "none")
         run(job, 1)
         assert len(read(sentinels.url)) == 5
+
+
+def test_a_query_goes_on_over_tls_when_sentinel_fails_over(
+    job: Job, use_url: Callable[..., None], tmp_path: Path
+) -> None:
+    tls = make_certificates(tmp_path)
+    with SentinelSet(tls=tls) as sentinels:
+        use_url(sentinels.url, tls=tls)
+        run(job, 1)
+        sentinels.await_replicas()
+        with sentinels.servers[0].client() as direct:
+            direct.set("last", "1")
+            assert direct.wait(1, 10_000) == 1
+        sentinels.servers[0].kill()
+        run(job, 1)
+
+
+def test_a_query_goes_on_over_tls_while_slots_move(
+    job: Job, use_url: Callable[..., None], tmp_path: Path
+) -> None:
+    tls = make_certificates(tmp_path)
+    with RedisCluster(masters=2, tls=tls) as cluster:
+        use_url(cluster.url, tls=tls)
+        run(job, 1)
+        options = {AUTHORITY: str(tls.authority)}
+        for partition in (0, 1):
+            meta = meta_of(cluster.url, partition=partition, **options)
+            cluster.move_slot(meta, to=1 - cluster.owner_of(meta))
+        run(job, 1)
+        assert len(read(cluster.url, **options)) == 5

@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
-import org.redisstate.core.errors.{FencedException, RedisStateException}
+import org.redisstate.core.errors.{FencedException, InternalException, RedisStateException}
 import org.redisstate.core.ids.{Keys, PartitionId, Run}
 
 /** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
@@ -56,6 +56,13 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       case e: RedisStateException =>
         log.info("{}: entries of expired checkpoints stay: {}", what: Any, e.getMessage: Any)
     }
+  }
+
+  /** By the server's clock: what processes of several machines write can be compared. */
+  def nowMs: Long = backend.call("ask for the time", Seq(Command("TIME"))).head match {
+    case Seq(seconds: AnyRef, micros: AnyRef) =>
+      text(seconds).toLong * 1000 + text(micros).toLong / 1000
+    case _ => throw new InternalException("TIME answered no time")
   }
 
   /** An ephemeral query is still there. */

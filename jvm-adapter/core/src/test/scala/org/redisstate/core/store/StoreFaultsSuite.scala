@@ -1,14 +1,20 @@
 package org.redisstate.core.store
 
+import java.nio.file.Files
+
+import scala.util.Try
+
 import org.scalatest.funsuite.AnyFunSuite
+import redis.clients.jedis.Jedis
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.Clock
 import org.redisstate.core.errors.{FullException, RedisStateException}
 import org.redisstate.core.local.Slice
 
-/** A store whose server is full or gone: named errors, nothing partial, and it works again. */
+/** A store whose server is full, gone or not ready: named errors, nothing partial, and it works again. */
 class StoreFaultsSuite extends AnyFunSuite {
+  import StoreFaultsSuite._
   import TestPartition._
 
   /** Waiting costs no time, so that deadlines pass at once. */
@@ -106,4 +112,79 @@ class StoreFaultsSuite extends AnyFunSuite {
         assert(!session.hasCommitted)
     }
   }
+
+  test("a new executor waits for a server that is loading, and begins with what it held") {
+    val folder = Files.createTempDirectory("rs-loading")
+    val gen = TestPartition.newGen()
+    try {
+      val server = new RedisServerProcess("--dir", folder.toString, "--rdbcompression", "no")
+      try {
+        val p = new TestPartition(server, gen = gen)
+        commit(p.store("a"), 0)(put(_, key(0, "x"), "0"))
+        fill(p.raw)
+        p.close()
+      } finally server.close()
+      val loading = new RedisServerProcess(slow(folder.toString): _*)
+      try {
+        val clock = new Loading(loading)
+        val p = new TestPartition(loading, clock = clock, gen = gen)
+        assert(isLoading(p.raw))
+        val store = p.store("a")
+        assert(read(store.open(1), key(0, "x")).contains("0"))
+        assert(clock.waits == 3)
+        commit(store, 1)(put(_, key(0, "x"), "1"))
+        assert(read(p.store("a").open(2), key(0, "x")).contains("1"))
+        p.close()
+      } finally loading.close()
+    } finally {
+      Files.deleteIfExists(folder.resolve("dump.rdb"))
+      Files.deleteIfExists(folder)
+      ()
+    }
+  }
+
+  /** The third wait lets the server go on, which then loads the rest at once. */
+  private final class Loading(server: RedisServerProcess) extends Clock {
+    private var now = 0L
+    var waits = 0
+
+    override def nowMs: Long = now
+    override def sleep(ms: Long): Unit = {
+      now += ms
+      waits += 1
+      if (waits == 3) {
+        val jedis = new Jedis("127.0.0.1", server.port)
+        try {
+          jedis.configSet("key-load-delay", "0")
+          while (isLoading(jedis)) Thread.sleep(PollMs)
+        } finally jedis.close()
+      }
+    }
+  }
+
+  private def isLoading(jedis: Jedis): Boolean =
+    Try(jedis.ping()).failed.toOption.exists(_.getMessage.startsWith("LOADING"))
+
+  private def fill(jedis: Jedis): Unit = {
+    val pipeline = jedis.pipelined()
+    (0 until Filling).foreach(n => pipeline.set(s"filling $n", "x" * IntervalBytes))
+    pipeline.sync()
+    assert(jedis.save() == "OK")
+    ()
+  }
+
+  /** Half a minute for all keys. The server looks at its connections after each of them. */
+  private def slow(folder: String): Seq[String] = Seq(
+    "--dir",
+    folder,
+    "--key-load-delay",
+    "5000",
+    "--loading-process-events-interval-bytes",
+    IntervalBytes.toString)
+}
+
+private object StoreFaultsSuite {
+  val Filling = 6000
+  val IntervalBytes = 1024
+  val PollMs = 20L
 }

@@ -270,7 +270,6 @@ class RedisStateStoreProvider
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
-    val now = System.currentTimeMillis()
     val run = registry.lookup(plan.runId).getOrElse(
       registry.register(
         plan.runId,
@@ -279,8 +278,9 @@ class RedisStateStoreProvider
         Map(
           "path" -> marker.pathHash,
           "id" -> origin.queryId,
-          "created" -> now.toString)))
+          "created" -> System.currentTimeMillis().toString)))
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
+      val now = registry.nowMs
       val listing = ("path" -> marker.pathHash) ~ ("id" -> origin.queryId) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)), keepMs)
