@@ -11,7 +11,7 @@ The option may name parameters of the test, and is left out when there is nothin
     @pytest.mark.compatibility("stream-stream join", "{how}, state format 2")
 
 What a Spark minor refuses by itself is no skip: the test runs there too, must end with an error of
-Spark's that has the given text in it, and the cell says "refused" with the reason:
+Spark's that has the given text in it, and the cell says "refused" with the reason and the text:
 
     @pytest.mark.compatibility(
         "stream-stream join",
@@ -115,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     except Exception as error:
         if text not in str(error):
             raise
-        item.stash[_REFUSED] = reason
+        item.stash[_REFUSED] = f"{reason} (`{text}`)"
         return None
     pytest.fail(f"Spark {_minor()} no longer refuses this ({reason}): take it out of the marker")
 
