@@ -9,7 +9,7 @@ from tests.faults.oracle.mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 3000
+SCHEDULES = 5000
 GROUP = 500  # as many as one test can run long before pytest takes it for hanging
 MUTANTS_MIN = 20
 MUTANTS_GROUPS = 4
