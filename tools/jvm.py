@@ -36,6 +36,15 @@ def java_command(module: str, spark_jars: Path | None, *, heap: str = "2g") -> l
     target = ROOT / "jvm-adapter" / module / "target"
     scratch = target / "test-tmp"
     scratch.mkdir(exist_ok=True)
+    return [*java_options(scratch, heap=heap), "-cp", _class_path(module, target, spark_jars)]
+
+
+def java_options(scratch: Path, *, heap: str = "2g") -> list[str]:
+    """Program and options of a JVM that runs Spark in a test.
+
+    Args:
+        scratch: A folder for its temporary files.
+    """
     home = os.environ.get("JAVA_HOME")
     return [
         str(Path(home, "bin", "java")) if home else "java",
@@ -48,14 +57,10 @@ def java_command(module: str, spark_jars: Path | None, *, heap: str = "2g") -> l
         "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={scratch}",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        # The models lose tens of thousands of requests, each of which it would report.
-        "-Dorg.slf4j.simpleLogger.log.org.redisstate.core.backend.RedisBackend=error",
         "-Dspark.testing=true",
         "-Dspark.ui.enabled=false",
         "-Dspark.driver.bindAddress=127.0.0.1",
         "-Dspark.driver.host=127.0.0.1",
-        "-cp",
-        _class_path(module, target, spark_jars),
     ]
 
 

@@ -88,7 +88,7 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
     val one = commit(made.getStore(0), "a" -> 1)
     val two = commit(made.getStore(0), "a" -> 2)
     val read = made.getReadStore(1, one.stateStoreCkptId)
-    val write = made.upgradeReadStoreToWriteStore(read, 1, one.stateStoreCkptId)
+    val write = made.upgradeReadStoreToWriteStore(read, 1, one.stateStoreCkptId, false)
     assert(commit(write, "b" -> 1).baseStateStoreCkptId == one.stateStoreCkptId)
     assert(two.stateStoreCkptId != one.stateStoreCkptId)
   }
