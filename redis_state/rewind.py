@@ -61,7 +61,8 @@ def committed_batches(checkpoint: Path) -> set[int]:
     Raises:
         ConfigError: The folder is no checkpoint, or cannot be read.
     """
-    return {_number(path) for path in _entries(checkpoint, "commits")}
+    # A checksum that Hadoop left behind is no entry.
+    return {int(path.name) for path in _entries(checkpoint, "commits") if path.name.isdecimal()}
 
 
 def plan_rewind(checkpoint: Path, to_batch: int) -> Rewind:

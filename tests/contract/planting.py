@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -40,6 +42,21 @@ PLAIN = family(schema(carrier="string"), schema(count="long", total="double"))
 
 def uid(version: int) -> str:
     return f"{version:032x}"
+
+
+def plant_checkpoint(parent: Path, *, batches: int) -> Path:
+    """The folder of a planted query: so many batches are logged, one more is planned."""
+    folder = parent / "checkpoint"
+    state = folder / "state"
+    state.mkdir(parents=True)
+    path = hashlib.sha256(f"file:{state}".encode()).hexdigest()
+    (state / "_redis_state").write_text(json.dumps({"format": 1, "gen": GEN, "path": path}))
+    for log, entries in (("offsets", batches + 1), ("commits", batches)):
+        (folder / log).mkdir()
+        for batch in range(entries):
+            (folder / log / str(batch)).write_text(f"v1\n{batch}")
+            (folder / log / f".{batch}.crc").write_text("crc")
+    return folder
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import redis
 from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
-from tests.contract.planting import GEN, Planted, uid
+from tests.contract.planting import Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
 
 UA = {"carrier": "UA"}
@@ -36,17 +34,7 @@ def planted(raw: redis.Redis) -> Planted:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """Batches 0 to 4 are committed, and batch 5 is planned."""
-    folder = tmp_path / "checkpoint"
-    state = folder / "state"
-    state.mkdir(parents=True)
-    path = hashlib.sha256(f"file:{state}".encode()).hexdigest()
-    (state / "_redis_state").write_text(json.dumps({"format": 1, "gen": GEN, "path": path}))
-    for log, newest in (("offsets", VERSIONS), ("commits", VERSIONS - 1)):
-        (folder / log).mkdir()
-        for batch in range(newest + 1):
-            (folder / log / str(batch)).write_text("v1")
-            (folder / log / f".{batch}.crc").write_text("crc")
-    return folder
+    return plant_checkpoint(tmp_path, batches=VERSIONS)
 
 
 def run(command: str, server: RedisServer, checkpoint: Path, *arguments: str) -> int:
@@ -98,7 +86,7 @@ def test_a_rewind_is_told_first_and_moves_what_is_newer(
     for log in ("offsets", "commits"):
         left = sorted(path.name for path in (checkpoint / log).iterdir())
         assert left == [".0.crc", ".1.crc", ".2.crc", "0", "1", "2"]
-        assert (checkpoint / "rewound-to-2.1" / log / "4").read_text() == "v1"
+        assert (checkpoint / "rewound-to-2.1" / log / "4").read_text() == "v1\n4"
     assert run("doctor", redis_server, checkpoint) == 0
 
 

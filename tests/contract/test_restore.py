@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import random
@@ -18,7 +17,7 @@ from redis_state.cli.connection import PASSWORD_VARIABLE
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from tests.contract.copying import part_name, plant_copy, write_manifest
-from tests.contract.planting import GEN, Planted, uid
+from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
 
 UA, DL = {"carrier": "UA"}, {"carrier": "DL"}
@@ -45,16 +44,7 @@ def planted(raw: Any) -> Planted:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """Batches 0 to 4 are committed, and batch 5 is planned."""
-    folder = tmp_path / "checkpoint"
-    state = folder / "state"
-    state.mkdir(parents=True)
-    path = hashlib.sha256(f"file:{state}".encode()).hexdigest()
-    (state / "_redis_state").write_text(json.dumps({"format": 1, "gen": GEN, "path": path}))
-    for log, newest in (("offsets", VERSIONS), ("commits", VERSIONS - 1)):
-        (folder / log).mkdir()
-        for batch in range(newest + 1):
-            (folder / log / str(batch)).write_text(f"v1\n{batch}")
-    return folder
+    return plant_checkpoint(tmp_path, batches=VERSIONS)
 
 
 class Case:
@@ -112,7 +102,7 @@ def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
     assert case.run("doctor") == PROBLEMS_STATUS
     assert "has a copy of the state behind batch 3" in case.told()
     assert case.run("restore") == 0
-    assert "4 partitions would be restored, 3 files would be moved" in case.told()
+    assert "4 partitions would be restored, 6 files would be moved" in case.told()
     assert raw.dbsize() == 0
     assert case.run("restore", "--yes") == 0
     assert "batch 3 is the newest now" in case.told()
@@ -125,7 +115,7 @@ def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
     assert (meta[b"ou"], meta[b"lu"]) == (uid(COPIED).encode(),) * 2
     assert (meta[b"n"], meta[b"c"], meta[b"w"], meta[b"e"]) == (b"2", b"1", b"0", b"0")
     left = sorted(path.name for path in (case.checkpoint / "commits").iterdir())
-    assert left == ["0", "1", "2", "3"]
+    assert left == [".0.crc", ".1.crc", ".2.crc", ".3.crc", "0", "1", "2", "3"]
     assert case.run("doctor") == 0
     assert case.run("restore") == 0
     assert "0 partitions would be restored, 0 files" in case.told()

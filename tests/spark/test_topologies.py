@@ -106,15 +106,20 @@ def test_a_query_goes_on_when_a_master_of_the_cluster_fails(
         assert len(read(f"redis+cluster://127.0.0.1:{live.port}")) == 5
 
 
+def lose_the_master(sentinels: SentinelSet) -> None:
+    """Kills it once its replica has everything."""
+    sentinels.await_replicas()
+    with sentinels.servers[0].client() as direct:
+        direct.set("last", "1")
+        assert direct.wait(1, 10_000) == 1
+    sentinels.servers[0].kill()
+
+
 def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[..., None]) -> None:
     with SentinelSet() as sentinels:
         use_url(sentinels.url)
         run(job, 2)
-        sentinels.await_replicas()
-        with sentinels.servers[0].client() as direct:
-            direct.set("last", "1")
-            assert direct.wait(1, 10_000) == 1
-        sentinels.servers[0].kill()
+        lose_the_master(sentinels)
         run(job, 2)
         assert len(read(sentinels.url)) == 5
 
@@ -142,11 +147,7 @@ def test_a_query_goes_on_over_tls_when_sentinel_fails_over(
     with SentinelSet(tls=tls) as sentinels:
         use_url(sentinels.url, tls=tls)
         run(job, 1)
-        sentinels.await_replicas()
-        with sentinels.servers[0].client() as direct:
-            direct.set("last", "1")
-            assert direct.wait(1, 10_000) == 1
-        sentinels.servers[0].kill()
+        lose_the_master(sentinels)
         run(job, 1)
 
 
