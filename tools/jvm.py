@@ -57,6 +57,8 @@ def java_options(scratch: Path, *, heap: str = "2g") -> list[str]:
         "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={scratch}",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        # The models lose tens of thousands of requests, each of which it would report.
+        "-Dorg.slf4j.simpleLogger.log.org.redisstate.core.backend.RedisBackend=error",
         "-Dspark.testing=true",
         "-Dspark.ui.enabled=false",
         "-Dspark.driver.bindAddress=127.0.0.1",
