@@ -41,7 +41,8 @@ def sweep_orphans(
     """
     report = Report()
     for names in scan(client, _WHAT, keys.any_pattern(tenant=tenant), progress):
-        segments = [found for name in names if (found := _segment(name, tenant)) is not None]
+        # In an order of their own, not the server's: what is found does not depend on its hashes.
+        segments = sorted(found for name in names if (found := _segment(name, tenant)) is not None)
         expiries = client.call(_WHAT, [("PTTL", key) for key, _, _ in segments])
         for (key, meta, ident), expiry_ms in zip(segments, expiries, strict=True):
             if expiry_ms != -1:
