@@ -251,10 +251,12 @@ class Heartbeat:
         _LOG.debug("withdrew %d instances", len(gone))
 
     def _forget(self, run_id: str) -> None:
-        for id_, held in list(self._held.items()):
-            if held.instance.run_id == run_id:
-                self._drop(id_)
-                self._tell(id_, held, None)
+        of_run = {id_: one for id_, one in self._held.items() if one.instance.run_id == run_id}
+        # Whoever took them away may have come before a report that was under way.
+        self._leave([owner for owner, id_ in self._owned.items() if id_ in of_run])
+        for id_, held in of_run.items():
+            self._drop(id_)
+            self._tell(id_, held, None)
 
     def _judge(self, id_: PartitionId, reply: object) -> None:
         if reply == [b"OK"]:
