@@ -192,6 +192,8 @@ class LocalVersion:
             below = layers[0].in_order()
         elif base is not None and not layers and base.whole and base.in_order:
             below = base.rows
+        if list(rows) == list(below):
+            return rows
         # With as many keys as the version has, nothing is new if the merge adds nothing.
         merged = below | rows
         return merged if len(below) == len(merged) == len(rows) else None

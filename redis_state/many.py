@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final
 
 from redis_state.codec import RAW, Codec
@@ -17,24 +19,89 @@ from redis_state.format.rows import (
 from redis_state.store import Pairs
 
 STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
+_REMEMBERED_MAX = 1 << 16
+_BYTES: Final = frozenset({bytes})
+_UNCHANGEABLE: Final = frozenset({bytes, str, int, float, bool, NoneType})
 
 
-def stored_keys(codec: Codec, keys: Iterable[Any]) -> list[bytes]:
-    """Stored keys, in the order of the keys.
+class KeyEncoder:
+    """Stored keys, in the order of keys; those of the last call are remembered.
+
+    Who asks for the values of many keys often puts new ones for the same keys next.
+    """
+
+    __slots__ = ("_codec", "_last")
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._last: tuple[list[Any], list[bytes]] = [], []
+
+    def __call__(self, keys: Iterable[Any]) -> list[bytes]:
+        """Stored keys, which nobody may change.
+
+        Raises:
+            UsageError: A key has no encoding; it is named by its place.
+        """
+        given = list(keys)
+        before, known = self._last
+        if len(given) == len(before) and all(map(operator.is_, given, before)):
+            return known
+        kinds = set(map(type, given))
+        if self._codec is RAW and kinds <= _BYTES:
+            stored = [PREFIX + key for key in given]
+        else:
+            stored = self._encoded(given)
+        # The same object may have another encoding by now, if it can be changed.
+        if len(given) <= _REMEMBERED_MAX and kinds <= _UNCHANGEABLE:
+            self._last = given, stored
+        return stored
+
+    def forget(self) -> None:
+        """Let what is remembered go."""
+        self._last = [], []
+
+    def _encoded(self, given: list[Any]) -> list[bytes]:
+        encode, stored = self._codec.encode_key, list[bytes]()
+        try:
+            for key in given:
+                stored.append(PREFIX + encode(key))
+        except UsageError as error:
+            raise _at(f"keys[{len(stored)}]", error) from None
+        return stored
+
+
+def encoded_values(codec: Codec, values: Iterable[Any]) -> list[bytes]:
+    """Encoded values, in their order.
 
     Raises:
-        UsageError: A key has no encoding; it is named by its place.
+        UsageError: A value has no encoding; it is named by its place.
     """
-    given = keys if isinstance(keys, (list, tuple)) else list(keys)
-    if codec is RAW and set(map(type, given)) <= {bytes}:
-        return [PREFIX + key for key in given]
-    encode, stored = codec.encode_key, list[bytes]()
+    given = list(values)
+    if codec is RAW and set(map(type, given)) <= _BYTES:
+        return given
+    encode, encoded = codec.encode_value, list[bytes]()
     try:
-        for key in given:
-            stored.append(PREFIX + encode(key))
+        for value in given:
+            encoded.append(encode(value))
     except UsageError as error:
-        raise _at(f"keys[{len(stored)}]", error) from None
-    return stored
+        raise _at(f"values[{len(encoded)}]", error) from None
+    return encoded
+
+
+def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
+    """Refuse keys and values that do not belong together, or of which one is too large.
+
+    Raises:
+        UsageError: There are more of one than of the other.
+        LimitError: A key or value is too large.
+    """
+    if len(stored) != len(data):
+        raise UsageError(
+            "putting many rows",
+            found=f"{len(stored)} keys and {len(data)} values",
+            advice="Give one value for each key.",
+        )
+    _check_limits(stored, data)
 
 
 def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
@@ -58,14 +125,14 @@ def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
                 rows[PREFIX + encode_key(key)] = encode_value(value)
     except UsageError as error:
         raise _at(f"pairs[{place}]", error) from None
-    _check_limits(rows)
+    _check_limits(rows, rows.values())
     return rows
 
 
-def _check_limits(rows: dict[bytes, bytes]) -> None:
-    longest = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
+def _check_limits(stored: Collection[bytes], data: Collection[bytes]) -> None:
+    longest = max(map(len, stored), default=0), max(map(len, data), default=0)
     if longest[0] > STORED_KEY_BYTES_MAX or longest[1] > VALUE_BYTES_MAX:
-        for key, value in rows.items():
+        for key, value in zip(stored, data, strict=True):
             check_limits(key, value)
 
 

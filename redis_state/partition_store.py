@@ -17,12 +17,17 @@ from redis_state.format.rows import (
 )
 from redis_state.ids import StateStoreId
 from redis_state.local_state import ROW_BYTES, LocalVersion
-from redis_state.many import STORED_KEY_BYTES_MAX, stored_keys, stored_rows
+from redis_state.many import (
+    STORED_KEY_BYTES_MAX,
+    KeyEncoder,
+    check_columns,
+    encoded_values,
+    stored_rows,
+)
 from redis_state.partition_state import PartitionState
 from redis_state.store import (
     ListStateStore,
     Operation,
-    Pairs,
     ReadStateStore,
     Row,
     State,
@@ -44,6 +49,7 @@ class PartitionReadStore(ReadStateStore):
         self._local = local
         self._version = local.pin.version
         self._codec = codec
+        self._stored = KeyEncoder(codec)
         self._encode_key = codec.encode_key
         self._decode_value = codec.decode_value
 
@@ -64,7 +70,7 @@ class PartitionReadStore(ReadStateStore):
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """As `ReadStateStore.get_many`."""
-        return self._values(self._local.get_many(stored_keys(self._codec, keys)))
+        return self._values(self._local.get_many(self._stored(keys)))
 
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
         """As `ReadStateStore.get_range`."""
@@ -131,7 +137,7 @@ class PartitionStore(PartitionReadStore, StateStore):
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """As `ReadStateStore.get_many`."""
-        stored = stored_keys(self._codec, keys)
+        stored = self._stored(keys)
         return self._values(self._local.get_many(stored, self._changed))
 
     def put(self, key: Any, value: Any) -> None:
@@ -146,12 +152,9 @@ class PartitionStore(PartitionReadStore, StateStore):
             self._update()
         self._changed[stored] = data
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, keys: Any, values: Any = None, /) -> None:
         """As `StateStore.put_many`."""
-        rows = stored_rows(self._codec, pairs)
-        if rows and self._state is not _UPDATING:
-            self._update()
-        self._changed.update(rows)
+        self._changed.update(self._rows_to_put(keys, values))
 
     def remove(self, key: Any) -> None:
         """As `StateStore.remove`."""
@@ -163,7 +166,7 @@ class PartitionStore(PartitionReadStore, StateStore):
 
     def remove_many(self, keys: Iterable[Any]) -> None:
         """As `StateStore.remove_many`."""
-        stored = stored_keys(self._codec, keys)
+        stored = self._stored(keys)
         if stored and self._state is not _UPDATING:
             self._update()
         found = self._local.get_many(stored, self._changed)
@@ -214,6 +217,20 @@ class PartitionStore(PartitionReadStore, StateStore):
         above = self._changes.between(low, high) if self._changed else {}
         return self._decoded(self._local.rows_between(low, high, above))
 
+    def _rows_to_put(self, keys: Any, values: Any) -> Iterable[tuple[bytes, bytes]]:
+        """Stored keys and encoded values, none of which is refused any more."""
+        rows: Iterable[tuple[bytes, bytes]]
+        if values is None:
+            given = stored_rows(self._codec, keys)
+            count, rows = len(given), given.items()
+        else:
+            stored, data = self._stored(keys), encoded_values(self._codec, values)
+            check_columns(stored, data)
+            count, rows = len(data), zip(stored, data, strict=True)
+        if count and self._state is not _UPDATING:
+            self._update()
+        return rows
+
     def _update(self) -> None:
         self._move(Operation.UPDATE)
         if not self._held:
@@ -230,6 +247,7 @@ class PartitionStore(PartitionReadStore, StateStore):
     def _forget_changes(self) -> None:
         self._changes = WriteSet()
         self._changed = self._changes.rows
+        self._stored.forget()
 
 
 class PartitionListStore(PartitionStore, ListStateStore):
@@ -260,12 +278,9 @@ class PartitionListStore(PartitionStore, ListStateStore):
             self._update()
         self._changes.replace(stored, data)
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, keys: Any, values: Any = None, /) -> None:
         """As `StateStore.put_many`, with the elements of the lists."""
-        rows = stored_rows(self._codec, pairs)
-        if rows and self._state is not _UPDATING:
-            self._update()
-        for stored, data in rows.items():
+        for stored, data in self._rows_to_put(keys, values):
             self._changes.replace(stored, data)
 
     def append(self, key: Any, value: Any) -> None:
@@ -292,7 +307,7 @@ class PartitionListStore(PartitionStore, ListStateStore):
         given = list(keys)
         self._changes.settle()
         super().remove_many(given)
-        for stored in stored_keys(self._codec, given):
+        for stored in self._stored(given):
             self._changes.forget_end(stored)
 
     def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId
@@ -158,16 +158,26 @@ class StateStore(ReadStateStore):
             ConflictError: Another run took the partition.
         """
 
-    @abstractmethod
-    def put_many(self, pairs: Pairs) -> None:
-        """Set the values of many keys, given as pairs of a key and its value, or as a mapping.
+    @overload
+    def put_many(self, rows: Pairs, /) -> None: ...
 
-        Does what as many calls of `put` do, in their order, in far less time. All of the pairs are
-        held in memory. If one is refused, or `pairs` raises, none of them is put.
+    @overload
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any], /) -> None: ...
+
+    @abstractmethod
+    def put_many(self, keys: Any, values: Any = None, /) -> None:
+        """Set the values of many keys: `put_many(keys, values)`, or one argument with both.
+
+        Does what as many calls of `put` do, in their order, in far less time. All of the rows are
+        held in memory. If one is refused, or what is given raises, none of them is put.
+
+        Args:
+            keys: Or, without `values`, pairs of a key and its value, or a mapping.
+            values: One for each key, in their order; less work than pairs.
 
         Raises:
-            UsageError: A key or value has no encoding, or the store is done. What is refused is
-                named by the place of its pair.
+            UsageError: A key or value has no encoding, there are more keys than values or fewer,
+                or the store is done. What is refused is named by its place.
             LimitError: A key or value is too large.
             ConflictError: Another run took the partition.
         """

@@ -21,7 +21,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat
-from redis_state.store import Pairs, Row, StateStore, StateStoreMetrics
+from redis_state.store import Row, StateStore, StateStoreMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
@@ -61,8 +61,8 @@ class BatchStore:
     """The values of keys, in their order; ``None`` where one has none."""
     put: Callable[[Any, Any], None]
     """Set the value of a key."""
-    put_many: Callable[[Pairs], None]
-    """Set the values of many keys, given as pairs or a mapping; none if one of them is refused."""
+    put_many: Callable[..., None]
+    """As `StateStore.put_many`: set the values of many keys; none if one of them is refused."""
     remove: Callable[[Any], None]
     """Take a key out; nothing happens if it is not there."""
     remove_many: Callable[[Iterable[Any]], None]

@@ -56,7 +56,7 @@ def with_store() -> Callable[..., Mapped]:
                 int(before or 0) + value
                 for before, value in zip(store.get_many(names), values, strict=True)
             ]
-            store.put_many(zip(names, [b"%d" % value for value in changed], strict=True))
+            store.put_many(names, [b"%d" % value for value in changed])
             total += sum(changed)
             keys += batch.num_rows
         yield pa.RecordBatch.from_pydict({"keys": [keys], "total": [total]})

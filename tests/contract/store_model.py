@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.codec import MSGPACK, Codec
-from redis_state.errors import ConflictError, StateError
+from redis_state.errors import ConflictError, StateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.store import Operation, Pairs, Row, State, StateStore, StateStoreMetrics, following
+from redis_state.store import Operation, Row, State, StateStore, StateStoreMetrics, following
 
 Rows = dict[bytes, bytes]
 
@@ -80,9 +80,15 @@ class ModelStore(StateStore):
         self._update()
         self._rows[encoded] = data
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, keys: Any, values: Any = None, /) -> None:
         encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
-        given = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        if values is None:
+            given = list(keys.items() if isinstance(keys, Mapping) else keys)
+        else:
+            keys, values = list(keys), list(values)
+            if len(keys) != len(values):
+                raise UsageError("putting many rows", found="keys without values")
+            given = list(zip(keys, values, strict=True))
         rows = [(encode_key(key), encode_value(value)) for key, value in given]
         if rows:
             self._update()

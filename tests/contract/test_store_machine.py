@@ -145,6 +145,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.rows |= dict(rows)
 
     @precondition(lambda self: self.store is not None)
+    @rule(keys=st.lists(KEYS, max_size=8), value=ELEMENTS)
+    def put_what_was_asked_for(self, keys: list[Any], value: Any) -> None:
+        def replaced(store: ListStateStore) -> None:
+            found = store.get_many(keys)
+            store.put_many(keys, [[*(before or []), value][-3:] for before in found])
+
+        self._changing(replaced)
+        self.rows |= {key: [*self.rows.get(key, []), value][-3:] for key in keys}
+
+    @precondition(lambda self: self.store is not None)
     @rule(rows=st.dictionaries(KEYS, st.just([1]), min_size=1), key_is_odd=st.booleans())
     def put_some_of_which_one_is_refused(self, rows: Rows, key_is_odd: bool) -> None:
         odd = (object(), [1]) if key_is_odd else ("a", [object()])

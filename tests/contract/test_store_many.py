@@ -52,6 +52,49 @@ def test_of_two_pairs_with_one_key_the_later_one_counts(new_provider: NewProvide
     assert store.get_many("ab") == [None, 5]
 
 
+def test_two_columns_say_what_pairs_say(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    store.put_many(["a", "b", "a"], iter([1, 2, 3]))
+    store.put_many({"c": None, "b": None}, (4, 5))
+    store.put_many([], [])
+    assert dict(store.iterator()) == {"a": 3, "b": 5, "c": 4}
+
+
+@pytest.mark.parametrize("codec", [MSGPACK, RAW])
+def test_columns_of_which_something_is_refused(new_provider: NewProvider, codec: Any) -> None:
+    store = new_provider(codec=codec).get_store(0)
+    with pytest.raises(UsageError):
+        store.put_many([b"a", b"b"], [b"1"])
+    with pytest.raises(UsageError):
+        store.put_many([b"a"], [])
+    with pytest.raises(UsageError, match="encoding a value"):
+        store.put_many([b"a", b"b"], [b"1", object()])
+    with pytest.raises(UsageError, match="encoding a key"):
+        store.put_many([b"a", object()], [b"1", b"2"])
+    assert list(store.iterator()) == []
+
+
+def test_the_keys_of_the_last_call_are_known_by_what_they_are_now(
+    new_provider: NewProvider,
+) -> None:
+    store = new_provider().get_store(0)
+    # Equal, and of one hash, but not the same key.
+    store.put_many([1, 2], ["one", "two"])
+    assert store.get_many([1, 2]) == ["one", "two"]
+    assert store.get_many([1.0, True]) == [None, None]
+    names = ["a", "b"]
+    assert store.get_many(names) == [None, None]
+    names[1] = "c"
+    store.put_many(names, [1, 3])
+    assert store.get_many(["a", "b", "c"]) == [1, None, 3]
+    changing = ["x"]
+    keys = [changing, "y"]
+    assert store.get_many(keys) == [None, None]
+    changing.append("z")
+    store.put_many(keys, [4, 5])
+    assert store.get_many([["x"], ["x", "z"], "y"]) == [None, 4, 5]
+
+
 def test_raw_bytes_of_any_kind(new_provider: NewProvider) -> None:
     store = new_provider(codec=RAW).get_store(0)
     store.put_many([(b"a", b"1"), (bytearray(b"b"), memoryview(b"2")), (b"a", b"3")])
