@@ -8,27 +8,26 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.format.Family
 
 /** The codecs of one store object, by column family name; the checks of Spark's RocksDB provider apply. For one thread. */
-private[redisstate] final class CodecSet(
-    keySchema: StructType,
-    valueSchema: StructType,
-    spec: KeyStateEncoderSpec,
-    useColumnFamilies: Boolean,
-    defaultFamily: Family,
-    encoding: RowEncoding) {
-  private lazy val default =
-    new RowCodec(defaultFamily, keySchema, valueSchema, spec, useColumnFamilies, encoding)
+private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: EncoderPool) {
+  private val default = new RowCodec(defaultLayout, encoders)
   private val others = mutable.HashMap.empty[String, RowCodec]
+
+  private def defaultFamily: Family = defaultLayout.family
+  private def useColumnFamilies: Boolean = encoders.useColumnFamilies
 
   /** Makes a version's families known. */
   def learn(families: Seq[Family]): Unit =
     families.filter(_.id != defaultFamily.id).foreach { family =>
       if (!others.get(family.name).exists(_.family == family)) {
-        val (key, value) = RowEncoding.schemas(family)
-        val spec = RowCodec.specOf(family, key)
-        others(family.name) =
-          new RowCodec(family, key, value, spec, useColumnFamilies, RowEncoding.of(family))
+        others(family.name) = new RowCodec(encoders.layoutOf(family), encoders)
       }
     }
+
+  /** The next store may have what this one used; what is read of this one from now on is given encoders anew. */
+  def giveBack(): Unit = {
+    default.giveBack()
+    others.values.foreach(_.giveBack())
+  }
 
   def of(operation: String, name: String): RowCodec =
     if (name == StateStore.DEFAULT_COL_FAMILY_NAME) default
@@ -75,8 +74,16 @@ private[redisstate] final class CodecSet(
     val known = if (name == StateStore.DEFAULT_COL_FAMILY_NAME) Some(defaultFamily)
     else others.get(name).map(_.family)
     val id = known.fold(nextId)(_.id)
-    val wanted =
-      RowCodec.family(id, name, keySchema, valueSchema, spec, multiValue, internal, encoding)
+    val layout = FamilyLayout(
+      id,
+      name,
+      keySchema,
+      valueSchema,
+      spec,
+      multiValue,
+      internal,
+      defaultLayout.encoding)
+    val wanted = layout.family
     known.foreach { have =>
       if (describe(have) != describe(wanted)) {
         throw StoreErrors.otherFamily(name, describe(have), describe(wanted))
@@ -84,7 +91,7 @@ private[redisstate] final class CodecSet(
     }
     if (name == StateStore.DEFAULT_COL_FAMILY_NAME || known.contains(wanted)) None
     else {
-      others(name) = new RowCodec(wanted, keySchema, valueSchema, spec, useColumnFamilies, encoding)
+      others(name) = new RowCodec(layout, encoders)
       Some(wanted)
     }
   }

@@ -16,7 +16,6 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
-import org.redisstate.core.format.Family
 import org.redisstate.core.ids.{PartitionId, Pin, Run}
 import org.redisstate.core.protocol._
 import org.redisstate.core.store.{OpenVersion, PartitionStore, WriteSession}
@@ -49,18 +48,13 @@ class RedisStateStoreProvider
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    val encoding = RowEncoding.of(storeConfs, stateSchemaProvider)
     id = stateStoreId
     plan = Plan(
-      keySchema,
-      valueSchema,
-      keyStateEncoderSpec,
-      useColumnFamilies,
       storeConfs,
       new Configuration(hadoopConf),
       hadoopConf.get(StreamExecution.RUN_ID_KEY),
       RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain),
-      RowCodec.family(
+      FamilyLayout(
         0,
         StateStore.DEFAULT_COL_FAMILY_NAME,
         keySchema,
@@ -68,8 +62,9 @@ class RedisStateStoreProvider
         keyStateEncoderSpec,
         useMultipleValuesPerKey,
         internal = false,
-        encoding),
-      encoding
+        RowEncoding.of(storeConfs, stateSchemaProvider)
+      ),
+      new EncoderPool(useColumnFamilies)
     )
   }
 
@@ -141,14 +136,7 @@ class RedisStateStoreProvider
 
   override def toString: String = s"$Name[$id]"
 
-  private def codecs: CodecSet =
-    new CodecSet(
-      plan.keySchema,
-      plan.valueSchema,
-      plan.spec,
-      plan.useColumnFamilies,
-      plan.defaultFamily,
-      plan.encoding)
+  private def codecs: CodecSet = new CodecSet(plan.layout, plan.encoders)
 
   override protected def openVersion(version: Long, checkpointId: Option[String]): OpenVersion =
     open(version, checkpointId)
@@ -243,11 +231,11 @@ class RedisStateStoreProvider
       client,
       plan.runId,
       () => run,
-      plan.defaultFamily,
+      plan.layout.family,
       new StateRowValidator(
-        plan.keySchema,
-        plan.valueSchema,
-        plan.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
+        plan.layout.keySchema,
+        plan.layout.valueSchema,
+        plan.layout.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
         plan.storeConf),
       ExecutorRegistry.memoryBudget(conf.localMemoryBytes)
     )
@@ -303,7 +291,7 @@ class RedisStateStoreProvider
       context.numPartitions()))
 
   private def operatorJson(partitions: Int): String = {
-    val family = plan.defaultFamily
+    val family = plan.layout.family
     val row = List(
       render(family.id),
       render(family.name),
@@ -343,16 +331,12 @@ private[redisstate] object RedisStateStoreProvider {
 
   /** What `init` was given. */
   private final case class Plan(
-      keySchema: StructType,
-      valueSchema: StructType,
-      spec: KeyStateEncoderSpec,
-      useColumnFamilies: Boolean,
       storeConf: StateStoreConf,
       hadoopConf: Configuration,
       runId: String,
       conf: RedisStateConf,
-      defaultFamily: Family,
-      encoding: RowEncoding)
+      layout: FamilyLayout,
+      encoders: EncoderPool)
 
   private final case class Origin(queryId: String, partitions: Int)
 

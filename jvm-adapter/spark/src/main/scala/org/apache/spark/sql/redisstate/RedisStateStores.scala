@@ -204,6 +204,7 @@ private[redisstate] class RedisStateStore(
       phase = Committed
       host.committed(pin)
       lastMetrics = Some(currentMetrics())
+      codecs.giveBack()
       pin.version
     } catch {
       case e: StateStoreOperationOutOfOrder => throw e

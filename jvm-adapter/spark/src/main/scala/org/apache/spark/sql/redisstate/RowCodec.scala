@@ -1,62 +1,65 @@
 package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
-import org.redisstate.core.format.{Family, FamilyKind, MultiValue}
+import org.redisstate.core.format.{Family, MultiValue}
 import org.redisstate.core.local.Slice
 
 /**
  * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the bytes are those of Spark's RocksDB
  * encoders, so that their order is Spark's too. For one thread; the rows given back are reused. With Avro the bytes are Spark's as well.
  */
-private[redisstate] final class RowCodec(
-    val family: Family,
-    val keySchema: StructType,
-    val valueSchema: StructType,
-    spec: KeyStateEncoderSpec,
-    useColumnFamilies: Boolean,
-    encoding: RowEncoding) {
+private[redisstate] final class RowCodec(layout: FamilyLayout, pool: EncoderPool) {
   import RowCodec._
 
-  private val avro: Option[AvroStateEncoder] = encoding.encoder(spec, valueSchema, family.name)
-  private val encoder: Option[RocksDBKeyStateEncoder] = (spec, avro) match {
-    case (_: NoPrefixKeyStateEncoderSpec, None) => None
-    case _ =>
-      val columns = avro.getOrElse(new UnsafeRowDataEncoder(spec, valueSchema))
-      Some(spec.toEncoder(columns, useColumnFamilies))
-  }
-  private val keyRow = new UnsafeRow(keySchema.length)
-  private val valueRow = new UnsafeRow(valueSchema.length)
+  private val bare = layout.isBare
+  private val isAvro = layout.encoding != RowEncoding.Plain
+  private var taken: FamilyEncoders = _
+  private val keyRow = new UnsafeRow(layout.keySchema.length)
+  private val valueRow = new UnsafeRow(layout.valueSchema.length)
   private var keyBuffer = new Array[Byte](256)
   private var valueBuffer = new Array[Byte](256)
 
+  def family: Family = layout.family
+
+  /** Gives what was slow to make to the next store; if this one goes on, it takes others. */
+  def giveBack(): Unit =
+    if (taken != null) {
+      pool.giveBack(layout, taken)
+      taken = null
+    }
+
+  private def encoders: FamilyEncoders = {
+    if (taken == null) taken = pool.take(layout)
+    taken
+  }
+
   def key: Array[Byte] = keyBuffer
   def value: Array[Byte] = valueBuffer
-  def supportsPrefixScan: Boolean = encoder.exists(_.supportPrefixKeyScan)
-  def supportsRangeScan: Boolean = encoder.exists(EncoderShim.supportsRangeScan)
-  def supportsDeleteRange: Boolean = encoder.exists(EncoderShim.supportsDeleteRange)
+  def supportsPrefixScan: Boolean = !bare && encoders.keys.supportPrefixKeyScan
+  def supportsRangeScan: Boolean = !bare && EncoderShim.supportsRangeScan(encoders.keys)
+  def supportsDeleteRange: Boolean = !bare && EncoderShim.supportsDeleteRange(encoders.keys)
 
   /** Length of the stored key that `key` now holds. */
-  def encodeKey(row: UnsafeRow): Int = encoder match {
-    case None =>
+  def encodeKey(row: UnsafeRow): Int =
+    if (!bare) store(encoders.keys.encodeKey(row))
+    else {
       val length = FamilyBytes + VersionBytes + row.getSizeInBytes
       if (keyBuffer.length < length) keyBuffer = new Array[Byte](length * 2)
       putFamily()
       keyBuffer(FamilyBytes) = RowVersion
       row.writeToMemory(keyBuffer, Platform.BYTE_ARRAY_OFFSET + FamilyBytes + VersionBytes)
       length
-    case Some(spark) => store(spark.encodeKey(row))
-  }
+    }
 
   /** An encoded key without the family id, for a bound of a range. */
   def encodeBound(row: UnsafeRow): Array[Byte] =
-    encoder.getOrElse(throw new IllegalStateException("no bounds without order")).encodeKey(row)
+    if (bare) throw new IllegalStateException("no bounds without order")
+    else encoders.keys.encodeKey(row)
 
   /** The encoded key of a prefix, without the family id. */
-  def encodePrefixBound(row: UnsafeRow): Array[Byte] = encoder.get.encodePrefixKey(row)
+  def encodePrefixBound(row: UnsafeRow): Array[Byte] = encoders.keys.encodePrefixKey(row)
 
   /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
   def encodePrefix(row: UnsafeRow): Int = store(encodePrefixBound(row))
@@ -64,7 +67,7 @@ private[redisstate] final class RowCodec(
   /** Length of the bytes that `value` now holds: those of a value, or those of a list with this one element. */
   def encodeValue(row: UnsafeRow): Int =
     if (family.multiValue) hold(encodeElements(Array(row)))
-    else if (avro.isDefined) hold(avro.get.encodeValue(row))
+    else if (isAvro) hold(encoders.avro.encodeValue(row))
     else {
       val length = VersionBytes + row.getSizeInBytes
       if (valueBuffer.length < length) valueBuffer = new Array[Byte](length * 2)
@@ -76,15 +79,15 @@ private[redisstate] final class RowCodec(
   /** Length of the list of a multi-value family that `value` now holds. */
   def encodeList(rows: Array[UnsafeRow]): Int = hold(encodeElements(rows))
 
-  def decodeKey(stored: Slice): UnsafeRow = encoder match {
-    case None =>
-      pointTo(keyRow, stored.array, stored.offset + FamilyBytes, stored.length - FamilyBytes)
-    case Some(spark) =>
-      val from = stored.offset + FamilyBytes
-      spark.decodeKey(java.util.Arrays.copyOfRange(
+  def decodeKey(stored: Slice): UnsafeRow = {
+    val from = stored.offset + FamilyBytes
+    if (bare) pointTo(keyRow, stored.array, from, stored.length - FamilyBytes)
+    else {
+      encoders.keys.decodeKey(java.util.Arrays.copyOfRange(
         stored.array,
         from,
         stored.offset + stored.length))
+    }
   }
 
   /** The value; of a list its first element, as Spark's RocksDB provider does; null where that is empty. */
@@ -102,12 +105,12 @@ private[redisstate] final class RowCodec(
     }
 
   private def toValue(bytes: Array[Byte], offset: Int, length: Int): UnsafeRow =
-    if (avro.isEmpty) pointTo(valueRow, bytes, offset, length)
-    else avro.get.decodeValue(java.util.Arrays.copyOfRange(bytes, offset, offset + length))
+    if (!isAvro) pointTo(valueRow, bytes, offset, length)
+    else encoders.avro.decodeValue(java.util.Arrays.copyOfRange(bytes, offset, offset + length))
 
   private def encodeElements(rows: Array[UnsafeRow]): Array[Byte] =
     MultiValue.encode(rows.map { row =>
-      if (avro.isDefined) avro.get.encodeValue(row)
+      if (isAvro) encoders.avro.encodeValue(row)
       else {
         val element = new Array[Byte](VersionBytes + row.getSizeInBytes)
         element(0) = RowVersion
@@ -157,34 +160,5 @@ private[redisstate] object RowCodec {
       bound(last) = (bound(last) + 1).toByte
       Some(bound)
     }
-  }
-
-  def kindOf(spec: KeyStateEncoderSpec): (FamilyKind, Seq[Int]) = spec match {
-    case _: NoPrefixKeyStateEncoderSpec => (FamilyKind.Plain, Nil)
-    case p: PrefixKeyScanStateEncoderSpec => (FamilyKind.Prefix, Seq(p.numColsPrefixKey))
-    case r: RangeKeyScanStateEncoderSpec => (FamilyKind.Range, r.orderingOrdinals)
-    case other => (EncoderShim.kindOf(other), Nil)
-  }
-
-  def specOf(family: Family, keySchema: StructType): KeyStateEncoderSpec = family.kind match {
-    case FamilyKind.Plain => NoPrefixKeyStateEncoderSpec(keySchema)
-    case FamilyKind.Prefix => PrefixKeyScanStateEncoderSpec(keySchema, family.params.head)
-    case FamilyKind.Range => RangeKeyScanStateEncoderSpec(keySchema, family.params)
-    case kind => EncoderShim.specOf(kind, keySchema)
-  }
-
-  def family(
-      id: Int,
-      name: String,
-      keySchema: StructType,
-      valueSchema: StructType,
-      spec: KeyStateEncoderSpec,
-      multiValue: Boolean,
-      internal: Boolean,
-      encoding: RowEncoding): Family = {
-    val (kind, params) = kindOf(spec)
-    val key = encoding.describe(keySchema, name, isKey = true)
-    val value = encoding.describe(valueSchema, name, isKey = false)
-    Family(id, name, kind, params, key, value, multiValue, internal)
   }
 }

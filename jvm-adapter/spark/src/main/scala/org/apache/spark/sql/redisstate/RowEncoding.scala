@@ -1,5 +1,7 @@
 package org.apache.spark.sql.redisstate
 
+import java.util.concurrent.ConcurrentHashMap
+
 import scala.util.Try
 
 import org.json4s.{JArray, JInt, JObject, JString, JValue}
@@ -27,10 +29,17 @@ private[redisstate] sealed trait RowEncoding {
 }
 
 private[redisstate] object RowEncoding {
+  private val TextsMax = 1000
 
   /** Rows as Spark has them in memory. */
   case object Plain extends RowEncoding {
-    override def describe(schema: StructType, family: String, isKey: Boolean): String = schema.json
+    private val texts = new ConcurrentHashMap[StructType, String]
+
+    /** Each batch declares its families anew. */
+    override def describe(schema: StructType, family: String, isKey: Boolean): String = {
+      if (texts.size >= TextsMax) texts.clear()
+      texts.computeIfAbsent(schema, _.json)
+    }
     override def encoder(
         spec: KeyStateEncoderSpec,
         valueSchema: StructType,

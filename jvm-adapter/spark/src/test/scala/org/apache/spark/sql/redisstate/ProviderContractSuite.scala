@@ -156,23 +156,16 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("keys and values are the bytes of Spark's RocksDB encoders") {
     val spec = NoPrefixKeyStateEncoderSpec(keySchema)
-    val family =
-      RowCodec.family(
-        0,
-        "default",
-        keySchema,
-        valueSchema,
-        spec,
-        multiValue = false,
-        internal = false,
-        RowEncoding.Plain)
-    val ours = new RowCodec(
-      family,
+    val layout = FamilyLayout(
+      0,
+      "default",
       keySchema,
       valueSchema,
       spec,
-      useColumnFamilies = false,
+      multiValue = false,
+      internal = false,
       RowEncoding.Plain)
+    val ours = new RowCodec(layout, new EncoderPool(useColumnFamilies = false))
     val spark = new UnsafeRowDataEncoder(spec, valueSchema)
     val keyLength = ours.encodeKey(key("abc", 7))
     assert(ours.key.slice(2, keyLength).toSeq == spark.encodeKey(key("abc", 7)).toSeq)
