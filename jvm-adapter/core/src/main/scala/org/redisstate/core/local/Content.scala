@@ -6,10 +6,25 @@ import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
  * The rows of a version: layers, newest first, over a base. Immutable, so that versions share what
  * they have in common and readers need no lock.
  */
-final class Content(val base: Base, val layers: List[Layer]) {
+final class Content private (val base: Base, val layers: List[Layer], known: Fronts) {
+  def this(base: Base, layers: List[Layer]) = this(base, layers, Fronts.None)
+
+  @volatile private var fronts: Fronts = known
 
   def layerBytes: Long = layers.iterator.map(_.usedBytes.toLong).sum
-  def over(newest: List[Layer]): Content = new Content(base, newest ::: layers)
+
+  def over(newest: List[Layer]): Content =
+    if (newest.isEmpty) this else new Content(base, newest ::: layers, fronts.under(newest))
+
+  /** The same rows with a single layer. */
+  def merged: Content = new Content(base, List(Layer.merge(layers)), fronts)
+
+  /** A stored key of an ordered family below which it has no row, as an earlier scan found; null if none did. */
+  private[local] def front(family: Int): Array[Byte] = fronts.of(family)
+
+  /** Told by a scan that there is no row below a stored key. */
+  private[local] def foundFront(family: Int, key: Array[Byte]): Unit =
+    fronts = fronts.updated(family, key)
 
   def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean =
     Content.get(layers, base, hash, key, offset, length, out)

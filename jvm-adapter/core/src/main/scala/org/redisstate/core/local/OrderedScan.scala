@@ -9,8 +9,16 @@ import org.redisstate.core.format.{RowBlock, Tombstone}
 private[local] final class OrderedScan(content: Content, range: Tombstone) extends RowIterator {
   import OrderedScan._
 
-  private val from =
-    Array((range.family >> 8).toByte, range.family.toByte) ++ range.from.getOrElse(Array.empty)
+  private val front = content.front(range.family)
+  private val asked = familyBytes(range.family) ++ range.from.getOrElse(Array.empty[Byte])
+  private val from = if (front != null && isBelow(asked, front)) front else asked
+
+  /** Whether the family has no row below where this scan is. */
+  private var isFirst = range.from.isEmpty || (from eq front)
+  private var passed = 0
+
+  /** Rows that were removed and lay in the way. */
+  private[local] def rowsPassed: Int = passed
 
   /** From the newest layer on, each with what is below it; the base comes last. */
   private val tails = Iterator.iterate(content.layers)(_.tail).takeWhile(_.nonEmpty).toArray
@@ -21,11 +29,18 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
   override def next(key: Slice, value: Slice): Boolean = {
     while (true) {
       val newest = least()
-      if (newest < 0) return false
+      if (newest < 0) {
+        noteFront(familyBytes(range.family + 1))
+        return false
+      }
       val place = places(newest)
-      if (!range.covers(place.bytes, place.offset, place.length)) return false
+      if (!range.covers(place.bytes, place.offset, place.length)) {
+        noteFront(place.key)
+        return false
+      }
       val shown = isShown(newest, place)
       if (shown) {
+        noteFront(place.key)
         key.set(place.bytes, place.offset, place.length)
         place match {
           case layer: LayerPlace => Content.value(tails(newest), content.base, layer.entry, value)
@@ -34,9 +49,17 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
       }
       pass(newest)
       if (shown) return true
+      passed += 1
     }
     throw new IllegalStateException
   }
+
+  /** The next scan begins where this one found the first row. */
+  private def noteFront(key: => Array[Byte]): Unit =
+    if (isFirst) {
+      isFirst = false
+      if (passed >= PassedMin) content.foundFront(range.family, key)
+    }
 
   /** The place with the smallest key, the newest of those that share it; -1 at the end. */
   private def least(): Int = {
@@ -73,6 +96,14 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
 
 private object OrderedScan {
 
+  /** So few rows that were removed are passed again. */
+  private val PassedMin = 16
+
+  private def familyBytes(family: Int): Array[Byte] = Array((family >> 8).toByte, family.toByte)
+
+  private def isBelow(a: Array[Byte], b: Array[Byte]): Boolean =
+    java.util.Arrays.compareUnsigned(a, b) < 0
+
   /** A row that comes next in one of the sources. */
   private sealed trait Place {
     def atEnd: Boolean
@@ -81,6 +112,7 @@ private object OrderedScan {
     def length: Int
     def isRemoved: Boolean
     def advance(): Unit
+    final def key: Array[Byte] = java.util.Arrays.copyOfRange(bytes, offset, offset + length)
   }
 
   private final class LayerPlace(layer: Layer, family: Int, from: Array[Byte]) extends Place {

@@ -236,7 +236,7 @@ final class PartitionStore(
         old.base.loadAll(() => closed)
         val now =
           if (old.layerBytes * FoldShare > old.base.decodedBytes) Content.fold(old, version.hashOf)
-          else new Content(old.base, List(Layer.merge(old.layers)))
+          else old.merged
         share(version, old, now)
       }
     }
@@ -374,7 +374,7 @@ final class PartitionStore(
     val loaded = below.over(layers)
     val content =
       if (loaded.layers.length > LayersMax)
-        new Content(loaded.base, List(Layer.merge(loaded.layers)))
+        loaded.merged
       else loaded
     if (!start.exists(_.content.base eq content.base)) readAhead(content.base)
     val live = opened.segments.headOption

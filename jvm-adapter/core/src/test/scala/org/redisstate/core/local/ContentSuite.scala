@@ -114,13 +114,61 @@ class ContentSuite extends AnyFunSuite {
           val above = below.over(List(if (random.nextBoolean()) layer.trimmed else layer))
           val kept = random.nextInt(4) match {
             case 0 => Content.fold(above, hashOf)
-            case 1 => new Content(above.base, List(Layer.merge(above.layers)))
+            case 1 => above.merged
             case _ => above
           }
           if (random.nextInt(3) == 0) kept.base.compress(everything = random.nextBoolean())
           versions = (kept, rows) :: versions
         }
         versions.take(4).foreach { case (content, model) => compare(content, model, random) }
+      }
+    }
+  }
+
+  test("scans from the front equal the model while the front moves, in versions that share it") {
+    def ordered(n: Int): Array[Byte] = Array(0, 3, (n >> 8).toByte, n.toByte)
+    for (round <- 1 to 200) {
+      val random = new Random(seed + round)
+      withClue(s"seed $seed round $round: ") {
+        var versions = List((Content.empty(), TreeMap.empty[String, String]))
+        for (_ <- 1 to 10) {
+          val (below, model) = versions(random.nextInt(math.min(2, versions.length)))
+          val layer = new Layer(4)
+          var rows = model
+          def put(n: Int): Unit = {
+            val k = ordered(n)
+            layer.put(hashOf(k, 0, k.length), k, 0, k.length, k, 0, k.length)
+            rows = rows.updated(Vectors.hex(k), Vectors.hex(k))
+          }
+          rows.keys.take(random.nextInt(150)).foreach { name =>
+            val k = Vectors.fromHex(name)
+            if (random.nextInt(30) > 0) layer.remove(hashOf(k, 0, k.length), k, 0, k.length)
+            else layer.clear(Tombstone(3, Some(k.drop(2)), Some(k.drop(2) :+ 0.toByte)))
+            rows -= name
+          }
+          for (_ <- 1 to random.nextInt(150)) put(200 + random.nextInt(800))
+          if (random.nextInt(4) == 0) put(random.nextInt(1000))
+          val above = below.over(List(layer.trimmed))
+          val kept = random.nextInt(8) match {
+            case 0 => Content.fold(above, hashOf)
+            case 1 => above.merged
+            case _ => above
+          }
+          versions = (kept, rows) :: versions
+          versions.take(3).filter(_ => random.nextBoolean()).foreach { case (content, model) =>
+            val from =
+              if (random.nextInt(3) > 0) None else Some(ordered(random.nextInt(1000)).drop(2))
+            val to = if (random.nextBoolean()) None else Some(ordered(random.nextInt(1000)).drop(2))
+            val range = Tombstone(3, from, to)
+            val unfinished = content.rangeScan(range, hashOf)
+            unfinished.next(new Slice, new Slice)
+            val wanted = model.toSeq.filter { case (name, _) =>
+              val bytes = Vectors.fromHex(name)
+              range.covers(bytes, 0, bytes.length)
+            }
+            assert(all(content.rangeScan(range, hashOf)) == wanted)
+          }
+        }
       }
     }
   }

@@ -38,6 +38,15 @@ class OrderedTouchSuite extends AnyFunSuite {
     layer.trimmed
   }
 
+  private def removals(keys: Seq[Int]): Layer = {
+    val layer = new Layer(16)
+    keys.foreach { n =>
+      val k = key(n)
+      layer.remove(hashOf(k, 0, k.length), k, 0, k.length)
+    }
+    layer.trimmed
+  }
+
   test("the first rows of loaded content touch one round trip's blocks") {
     val source = new Counting
     val content = loaded(source)
@@ -74,6 +83,22 @@ class OrderedTouchSuite extends AnyFunSuite {
     val more = content.over(List(changes(Seq(1))))
     assert(take(more, All, 100) == wanted)
     assert(layers.map(_.sortedCount).sum == 8000)
+  }
+
+  test("rows that were removed from the front are passed once") {
+    val source = new Counting
+    var content = loaded(source)
+    for (batch <- 0 until 40) {
+      val scan = content.rangeScan(All, hashOf).asInstanceOf[OrderedScan]
+      val key, value = new Slice
+      assert(scan.next(key, value))
+      assert(ByteBuffer.wrap(key.array).getInt(key.offset + 2) == 100 * batch)
+      assert(scan.rowsPassed <= 100)
+      content = content.over(List(removals(100 * batch until 100 * (batch + 1))))
+      if (batch % 7 == 6) content = content.merged
+    }
+    assert(take(content.over(List(changes(Seq(5)))), All, 1) == Seq(5))
+    assert(take(content, All, 1) == Seq(4000))
   }
 
   test("folding changes into the base touches the blocks that they meet") {

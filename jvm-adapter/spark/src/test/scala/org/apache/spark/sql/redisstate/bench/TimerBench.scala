@@ -17,7 +17,8 @@ import org.apache.spark.sql.SparkSession
  * line of JSON with the figures goes to standard output.
  */
 object TimerBench {
-  private val WarmUp = 5
+  /** So many batches until the JVM has compiled what they run; a query goes on for days. */
+  private val WarmUp = 50
   private val MaintainEvery = 10
   private val Loads = 5
 

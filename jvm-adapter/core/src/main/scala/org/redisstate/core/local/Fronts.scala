@@ -1,0 +1,53 @@
+package org.redisstate.core.local
+
+import java.util.Arrays.compareUnsigned
+
+/**
+ * Where the rows of ordered families begin. Timers and what expires are removed from the front on: without this each scan for the first
+ * ones would pass everything that was removed since the base was made. Immutable.
+ *
+ * @param keys by family, a stored key below which there was no row before the layers `above` came
+ */
+private[local] final class Fronts private (
+    keys: Map[Int, Array[Byte]],
+    above: List[Layer]) {
+  import Fronts._
+
+  /** Null where nothing is known. */
+  def of(family: Int): Array[Byte] =
+    keys.get(family).fold[Array[Byte]](null)(above.foldLeft(_)(lowered(family, _, _)))
+
+  /** With these layers on top. */
+  def under(newest: List[Layer]): Fronts =
+    if (keys.isEmpty) this
+    else if (above.length + newest.length > AboveMax) None
+    else new Fronts(keys, newest ::: above)
+
+  def updated(family: Int, key: Array[Byte]): Fronts =
+    new Fronts(
+      keys.map { case (known, _) => known -> of(known) }.updated(family, key),
+      Nil)
+}
+
+private[local] object Fronts {
+
+  /** Layers are not kept alive by families that nobody scans any more. */
+  private val AboveMax = 16
+
+  val None: Fronts = new Fronts(Map.empty, Nil)
+
+  /** A front, or the least key of the family that a layer sets below it. */
+  private def lowered(family: Int, front: Array[Byte], layer: Layer): Array[Byte] = {
+    val entries = layer.sorted(family)
+    var i = 0
+    while (i < entries.length) {
+      val at = layer.keyOffset(entries(i))
+      val end = at + layer.keyLength(entries(i))
+      if (compareUnsigned(layer.bytes, at, end, front, 0, front.length) >= 0) return front
+      if (!layer.isRemoved(entries(i)))
+        return java.util.Arrays.copyOfRange(layer.bytes, at, end)
+      i += 1
+    }
+    front
+  }
+}
