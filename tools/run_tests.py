@@ -25,6 +25,7 @@ from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
 _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
 )
+_SLOWEST = 10
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
 
 
@@ -63,7 +64,7 @@ def run_pytest(suite: Pytest) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
-        command += suite.options
+        command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
         code, _ = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
         counts = _junit_counts(report) if report.exists() else Counts()
     # A crash, a hang or an error outside of any test leaves no failed test behind.

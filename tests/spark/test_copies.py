@@ -80,13 +80,12 @@ def test_the_state_outlives_its_server(
 
 
 @pytest.mark.usefixtures("copying")
-@pytest.mark.parametrize("number", ["1", "2"])
 def test_a_join_goes_on_as_if_nothing_had_happened(
-    streams: Streams, use_server: Callable[..., RedisServer], number: str
+    streams: Streams, use_server: Callable[..., RedisServer]
 ) -> None:
     """Four stores a partition, which have to be of one version."""
     calm, struck = Joined(streams, "calm"), Joined(streams, "struck")
-    with format_of(streams.spark, number):
+    with format_of(streams.spark, "2"):
         server = use_server()
         for query in (calm, struck):
             query.run(0, 1, 2)
