@@ -142,9 +142,11 @@ servers: $(VENV)/installed ## Bring Redis 6.2, 7.0, 8.0 and Valkey 8 for tests i
 	@$(PY) tools/servers.py
 
 .PHONY: faults
-faults: build redis ## Schedules, mutants, real queries: N=200000, SEED=185, KILLS=60 (docs/reliability.md)
+faults: build redis ## Schedules, mutants, real queries: N=200000, SEED=185, KILLS=60, TIMES=10 (docs/reliability.md)
 	@$(PY) -m tests.faults.oracle $(if $(N),--schedules $(N)) $(if $(SEED),--seed $(SEED)) $(FAULTS_ARGS)
 	@$(if $(KILLS),$(PY) -m tests.faults.kills --runs $(KILLS) $(if $(SEED),--seed $(SEED)) $(FAULTS_ARGS))
+	@$(if $(TIMES),$(PY) -m tests.faults.topologies --times $(TIMES))
+	@$(if $(TIMES),$(PY) -m tests.faults.topologies --times $(TIMES) --queries)
 
 # ---- demo and benchmark -----------------------------------------------------------------------
 
