@@ -4,7 +4,8 @@ The rows of a key are numbered without gaps. So a state that lost, doubled or fo
 with the next row of the key, and the whole result of every batch is known beforehand.
 
 A batch is one file of the input, or several: a driver that dies after its source took a file and
-before its offset log has it lets Spark add the next file to that batch.
+before its offset log has it lets Spark add the next file to that batch. The two sides of a join are
+sources of their own, and one of them may be ahead after such a death.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 
 SCHEMA = "batch int, k string, seq long, ts timestamp, again boolean"
@@ -26,6 +28,8 @@ _FIRST_MTIME_S = 1_000_000_000
 _FIRST = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 Rows = list[list[object]]
+Taken = tuple[int, ...]
+"""How many files each source of a query has taken."""
 
 
 class Feed:
@@ -56,9 +60,18 @@ class Feed:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(path, (_FIRST_MTIME_S + number,) * 2)
 
-    def expected(self, family: str, first: int, last: int) -> Rows:
-        """The rows that a query gives out for these files of its input, sorted."""
-        return sorted(EXPECTED[family](self, first, last), key=str)
+    def expected(self, family: str, before: Taken, after: Taken) -> Rows:
+        """What a query gives out, sorted, when its sources take these files in a batch."""
+        return sorted(EXPECTED[family](self, before, after), key=str)
+
+    def advances(self, family: str, before: Taken, rows: Rows) -> set[Taken]:
+        """How far the sources can be after a batch that gave out these rows; empty if no way."""
+        ends = (range(one, len(self.fresh) + 1) for one in before)
+        return {
+            after
+            for after in product(*ends)
+            if after != before and self.expected(family, before, after) == rows
+        }
 
     def counts(self, last: int) -> dict[str, int]:
         """How many rows each key has had after a file."""
@@ -91,9 +104,18 @@ def _deduplicated(feed: Feed, first: int, last: int) -> Rows:
     return [[key, seq] for key, seq in feed.rows(first, last)]
 
 
-def _joined(feed: Feed, first: int, last: int) -> Rows:
-    """Each row with the one before it, in the batch of the later one."""
-    return [[key, seq] for key, seq in feed.rows(first, last) if seq > 0]
+def _joined(feed: Feed, before: Taken, after: Taken) -> Rows:
+    """Each row with the one before it, in the batch in which the second of the two came."""
+    file = {row: number for number, rows in enumerate(feed.fresh) for row in rows}
+
+    def met(key: str, seq: int, taken: Taken) -> bool:
+        return file[key, seq] < taken[0] and file[key, seq - 1] < taken[1]
+
+    return [
+        [key, seq]
+        for key, seq in file
+        if seq > 0 and met(key, seq, after) and not met(key, seq, before)
+    ]
 
 
 def _sessions(feed: Feed, _first: int, last: int) -> Rows:
@@ -110,13 +132,24 @@ def _counted(feed: Feed, first: int, last: int) -> Rows:
     return [[key, n, "dense"] for key, n in feed.touched(first, last)]
 
 
-EXPECTED: dict[str, Callable[[Feed, int, int], Rows]] = {
-    "aggregation": _aggregated,
-    "deduplication": _deduplicated,
+def _of_one_source(
+    given_out: Callable[[Feed, int, int], Rows],
+) -> Callable[[Feed, Taken, Taken], Rows]:
+    return lambda feed, before, after: given_out(feed, before[0], after[0] - 1)
+
+
+EXPECTED: dict[str, Callable[[Feed, Taken, Taken], Rows]] = {
+    "aggregation": _of_one_source(_aggregated),
+    "deduplication": _of_one_source(_deduplicated),
     "join": _joined,
-    "session windows": _sessions,
-    "applyInPandasWithState": _counted,
-    "transformWithStateInPandas": _counted,
-    "map_partitions": _counted,
+    "session windows": _of_one_source(_sessions),
+    "applyInPandasWithState": _of_one_source(_counted),
+    "transformWithStateInPandas": _of_one_source(_counted),
+    "map_partitions": _of_one_source(_counted),
 }
 FAMILIES = tuple(EXPECTED)
+
+
+def sources(family: str) -> int:
+    """How many sources a query reads."""
+    return 2 if family == "join" else 1
