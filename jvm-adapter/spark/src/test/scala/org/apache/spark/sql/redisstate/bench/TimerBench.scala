@@ -17,6 +17,7 @@ import org.apache.spark.sql.SparkSession
  * line of JSON with the figures goes to standard output.
  */
 object TimerBench {
+
   /** So many batches until the JVM has compiled what they run; a query goes on for days. */
   private val WarmUp = 50
   private val MaintainEvery = 10
