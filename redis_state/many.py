@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from types import NoneType
 from typing import Any, Final
 
@@ -47,10 +47,9 @@ class KeyEncoder:
         if len(given) == len(before) and all(map(operator.is_, given, before)):
             return known
         kinds = set(map(type, given))
-        if self._codec is RAW and kinds <= _BYTES:
-            stored = [PREFIX + key for key in given]
-        else:
-            stored = self._encoded(given)
+        codec = self._codec
+        encoded = _encoded(codec, codec.encode_key, given, kinds, place="keys")
+        stored = [PREFIX + key for key in encoded]
         # The same object may have another encoding by now, if it can be changed.
         if len(given) <= _REMEMBERED_MAX and kinds <= _UNCHANGEABLE:
             self._last = given, stored
@@ -60,15 +59,6 @@ class KeyEncoder:
         """Let what is remembered go."""
         self._last = [], []
 
-    def _encoded(self, given: list[Any]) -> list[bytes]:
-        encode, stored = self._codec.encode_key, list[bytes]()
-        try:
-            for key in given:
-                stored.append(PREFIX + encode(key))
-        except UsageError as error:
-            raise _at(f"keys[{len(stored)}]", error) from None
-        return stored
-
 
 def encoded_values(codec: Codec, values: Iterable[Any]) -> list[bytes]:
     """Encoded values, in their order.
@@ -77,14 +67,26 @@ def encoded_values(codec: Codec, values: Iterable[Any]) -> list[bytes]:
         UsageError: A value has no encoding; it is named by its place.
     """
     given = list(values)
-    if codec is RAW and set(map(type, given)) <= _BYTES:
+    return _encoded(codec, codec.encode_value, given, set(map(type, given)), place="values")
+
+
+def _encoded(
+    codec: Codec,
+    encode: Callable[[Any], bytes],
+    given: list[Any],
+    kinds: Set[type],
+    *,
+    place: str,
+) -> list[bytes]:
+    # Bytes as they are need no call for each.
+    if codec is RAW and kinds <= _BYTES:
         return given
-    encode, encoded = codec.encode_value, list[bytes]()
+    encoded: list[bytes] = []
     try:
-        for value in given:
-            encoded.append(encode(value))
+        for one in given:
+            encoded.append(encode(one))  # noqa: PERF401  # how many there are names the place
     except UsageError as error:
-        raise _at(f"values[{len(encoded)}]", error) from None
+        raise _at(f"{place}[{len(encoded)}]", error) from None
     return encoded
 
 

@@ -25,8 +25,8 @@ from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
 _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
 )
-_SLOWEST = 10
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
+_SLOWEST = 10
 
 
 @dataclass(frozen=True, slots=True)

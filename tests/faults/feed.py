@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from itertools import product
 from pathlib import Path
@@ -64,12 +64,16 @@ class Feed:
         """What a query gives out, sorted, when its sources take these files in a batch."""
         return sorted(EXPECTED[family](self, before, after), key=str)
 
-    def advances(self, family: str, before: Taken, rows: Rows) -> set[Taken]:
-        """How far the sources can be after a batch that gave out these rows; empty if no way."""
-        ends = (range(one, len(self.fresh) + 1) for one in before)
+    def advances(self, family: str, begun: Iterable[Taken], rows: Rows) -> set[Taken]:
+        """How far the sources can be after a batch that gave out these rows; empty if no way.
+
+        Args:
+            begun: How far they can have been before it.
+        """
         return {
             after
-            for after in product(*ends)
+            for before in begun
+            for after in product(*(range(one, len(self.fresh) + 1) for one in before))
             if after != before and self.expected(family, before, after) == rows
         }
 
