@@ -19,6 +19,7 @@ from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from tests.faults.oracle.by_uid import UidClient, asking
+from tests.faults.oracle.clock import StepClock
 from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keyspace import Copy, Keyspace
 from tests.faults.oracle.network import Actor, Network
@@ -29,20 +30,6 @@ _STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
 _NAME = "oracle"
-
-
-class StepClock:
-    """Each look at it takes a tenth of a second: a deadline comes after so many tries."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        self._now_s += 0.1
-        return self._now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        """Nobody waits."""
 
 
 class Schedule:
@@ -183,10 +170,19 @@ class Schedule:
             self.start_attempt()
 
     def _give_up_rewind(self) -> None:
-        """The version has expired for good reason: the driver's log is put back."""
-        if self.timeline.rewound_from is not None:
-            self.timeline.log = self.timeline.rewound_from
-            self.timeline.rewound_from = None
+        """The version has expired for good reason: the driver's log is put back.
+
+        Before that nothing may live of the runs that began with the rewind: their attempts would
+        still carry it out (docs/reliability.md, "What is not promised").
+        """
+        timeline = self.timeline
+        if timeline.rewound_from is not None:
+            for actor, task in self._tasks.items():
+                if task.run is not None and task.run.number >= timeline.rewound_by:
+                    actor.killed = True
+            self.network.flush()
+        if timeline.rewound_from is not None:
+            timeline.log, timeline.rewound_from = timeline.rewound_from, None
         self._restart(back=0)
 
     def restart_by_driver(self) -> None:

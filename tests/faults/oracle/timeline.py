@@ -76,6 +76,8 @@ class Timeline:
         confirmed: Attempts of each version that the driver's run has told it of.
         attempts: Those of all runs.
         ever_logged: Those of format 2 that were in the log at some time.
+        rewound_from: The log before a rewind that may still be given up.
+        rewound_by: The number of the first run that began with that rewind.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
         forked: Whether a server went back in time or lost the manifest: format 1 cannot tell one
             timeline from another then.
@@ -94,6 +96,7 @@ class Timeline:
     committed: dict[Run, int] = field(default_factory=dict)
     started_max: int = 0
     rewound_from: Log | None = None
+    rewound_by: int = 0
     destroyed: bool = False
     forked: bool = False
     problems: list[str] = field(default_factory=list)
@@ -243,7 +246,7 @@ class Timeline:
         if target < self.logged:
             self.counters["rewinds"] += 1
             if self.rewound_from is None or self.rewound_from.newest < self.logged:
-                self.rewound_from = self.log
+                self.rewound_from, self.rewound_by = self.log, run.number
             self.log = self.log.up_to(target)
 
 
