@@ -119,7 +119,7 @@ unit: $(VENV)/installed ## Unit tests: no server, no JVM
 
 .PHONY: jvm-test
 jvm-test: build jvm-test-build redis $(SCALAFMT) ## Scala tests: core, and the contract on both Spark minors
-	@$(PY) tools/run_tests.py jvm-core jvm-contract-4.2 jvm-contract-4.3
+	@$(PY) tools/run_tests.py jvm-core jvm-contract-4.2 jvm-contract-4.3 jvm-real-time
 
 .PHONY: jvm-suite
 jvm-suite: build jvm-test-build redis ## Spark's own state store suite, on Spark 4.2

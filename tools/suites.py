@@ -71,6 +71,13 @@ SUITES: tuple[Suite, ...] = (
         limit_s=900,
         spark_jars=".venv/pyspark-jars",
     ),
+    Scalatest(
+        "jvm-real-time",
+        "spark-4.3",
+        "spark/src/test-4.3/scala",
+        limit_s=600,
+        spark_jars=".venv/pyspark-jars",
+    ),
     Pytest("interop", "tests/interop", limit_s=600),
     Pytest("spark", "tests/spark", limit_s=1800, options=("--compatibility-check",)),
     Pytest("faults", "tests/faults", limit_s=1500),
