@@ -16,6 +16,7 @@ from redis_state.errors import ConfigError, InternalError, Kind, RedisStateError
 from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 
 _CAUSES_MAX = 16
+_TICKETS_MAX = 8
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "Invalid Database")
 # What OpenSSL says when the answer to its greeting is no TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
@@ -50,7 +51,7 @@ def new_connections(
             "ssl_cert_reqs": "required",
             "ssl_check_hostname": config.tls_verify_hostname,
         }
-    return redis.Redis(
+    client = redis.Redis(
         socket_timeout=config.socket_timeout / 1000,
         socket_connect_timeout=config.socket_timeout / 1000,
         max_connections=config.connections_max,
@@ -59,6 +60,39 @@ def new_connections(
         retry=Retry(NoBackoff(), 0),
         **options,
     )
+    if config.url.tls:
+        client.connection_pool.connection_class = _TlsConnection
+    return client
+
+
+class _TlsConnection(redis.SSLConnection):
+    """A connection that is not given up because of what TLS itself sends.
+
+    redis-py looks before each use whether there is anything to read, since 8.1 at the bare socket.
+    A server's session tickets (RFC 8446, section 4.6.1) come behind the greeting, and stay there
+    until something is read: on a new connection that has nobody to log in, they were taken for an
+    answer to somebody else.
+    """
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether something else than tickets is there; then the pool drops the connection."""
+        for _ in range(_TICKETS_MAX):
+            if not super().can_read(timeout):
+                return False
+            if self._takes_data():
+                return True
+        return True
+
+    def _takes_data(self) -> bool:
+        connected: Any = self._sock
+        connected.settimeout(0)
+        try:
+            connected.recv(1)
+        except ssl.SSLWantReadError:
+            return False
+        finally:
+            connected.settimeout(self.socket_timeout)
+        return True
 
 
 def _place(location: Location, address: Address | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
@@ -10,14 +11,17 @@ import pytest
 from redis.crc import key_slot
 
 from redis_state.backend.client import Client
+from redis_state.backend.connection import new_connections
 from redis_state.config import Config
 from redis_state.errors import ConfigError, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
+from redis_state.url import Address
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import SentinelSet
 from tests.support.redis_server import NoTlsError
 from tests.support.tls import Certificates, make_certificates
+from tests.support.waiting import wait_until
 from tests.topologies.conftest import Connect
 
 Servers = TypeVar("Servers", RedisCluster, SentinelSet)
@@ -97,6 +101,22 @@ def test_without_tls_nobody_is_spoken_to(
     client = connect(url=url, deadline="1s", socketTimeout="500ms")
     with pytest.raises(UnavailableError, match="use a rediss:// URL"):
         client.call("reading", [("GET", "k")])
+
+
+def test_what_tls_itself_sends_is_no_answer(
+    cluster: RedisCluster, connect: Connect, certificates: Certificates
+) -> None:
+    client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
+    node = cluster.masters[0]
+    with new_connections(config_of(client), Address("127.0.0.1", node.port)) as library:
+        connection = library.connection_pool.make_connection()
+        connection.connect()
+        # Tickets come behind the greeting; nothing has to, so a while is all there is to wait for.
+        time.sleep(0.3)
+        assert not connection.can_read()
+        connection.send_command("PING")
+        wait_until(connection.can_read, "the answer")
+        connection.disconnect()
 
 
 def test_slots_that_move(
