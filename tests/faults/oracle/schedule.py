@@ -130,9 +130,7 @@ class Schedule:
     def _new_run(self, *, by_driver: bool) -> Run:
         # What no driver registered is the newest whenever it registers: such a zombie is not fenced
         # (docs/reliability.md, "What is not promised").
-        for actor, task in self._tasks.items():
-            if task.run is not None and not task.run.by_driver:
-                actor.killed = True
+        self._kill_attempts(lambda run: not run.by_driver)
         self._runs += 1
         run = Run(self._runs, f"run-{self._runs}", by_driver, self._format)
         if by_driver:
@@ -140,6 +138,11 @@ class Schedule:
                 self._plain, self._gen, run.run_id, by_driver=True
             )
         return run
+
+    def _kill_attempts(self, of: Callable[[Run], bool]) -> None:
+        for actor, task in self._tasks.items():
+            if task.run is not None and of(task.run):
+                actor.killed = True
 
     def _restart(self, *, back: int) -> None:
         """Attempts of the earlier runs go on as zombies."""
@@ -177,9 +180,7 @@ class Schedule:
         """
         timeline = self.timeline
         if timeline.rewound_from is not None:
-            for actor, task in self._tasks.items():
-                if task.run is not None and task.run.number >= timeline.rewound_by:
-                    actor.killed = True
+            self._kill_attempts(lambda run: run.number >= timeline.rewound_by)
             self.network.flush()
         if timeline.rewound_from is not None:
             timeline.log, timeline.rewound_from = timeline.rewound_from, None

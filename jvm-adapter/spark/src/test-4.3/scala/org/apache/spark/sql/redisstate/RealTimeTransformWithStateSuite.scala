@@ -64,9 +64,8 @@ class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll
     spark.conf.set(key, provider.getName)
     stream.addData(runs.head)
     start(Trigger.AvailableNow()).awaitTermination()
-    spark.conf.unset(
-      key
-    ) // 4.3 starts no query in this mode where the session names another provider
+    // 4.3 starts no query in this mode where the session names another provider.
+    spark.conf.unset(key)
     val first = taken(checkpoint)
     first +: runs.tail.map { group =>
       val query = start(Trigger.RealTime("1 second"))
