@@ -145,9 +145,12 @@ class PartitionClient:
         Raises:
             ConflictError: A newer run holds it, or the version was replaced.
             StateError: The version is not there any more.
+            UnavailableError: The server keeps going back to an older state.
         """
         what = f"acquiring the partition at version {pin.version}"
-        for tries in range(_ACQUIRE_TRIES_MAX):
+        tries = 0
+        while True:
+            tries += 1
             args = [run.run_id, str(run.epoch), "1" if run.by_driver else "0", str(pin.version)]
             args += [pin.uid, self._retain, str(DROPPED_TTL_MS), self._format, self._keep_ms]
             reply = self._script(what, "acquire", [], args)
@@ -156,15 +159,12 @@ class PartitionClient:
                     if dropped != "0":
                         log.info("%s: %s: %s later segments dropped", self.id, what, dropped)
                     return run
-                case ["REOPEN", _]:
+                case ["REOPEN", _] if tries < _ACQUIRE_TRIES_MAX:
                     self.open(run.run_id, pin.version)
-                case ["FENCED", "epoch", found] if tries < _REREGISTER_MAX and self._newest(run):
+                case ["FENCED", "epoch", found] if tries <= _REREGISTER_MAX and self._newest(run):
                     run = self._register_above(run, int(found))
                 case _:
                     raise refusal(what, reply, where=self._where, version=pin.version)
-        raise ConflictError(
-            what, found="it changes hands faster than it can be taken", where=self._where
-        )
 
     def stage(self, ident: str, name: str, fields: Fields) -> None:
         """Store blocks of a segment ahead of its publication; without fields, its heartbeat.
@@ -186,24 +186,27 @@ class PartitionClient:
         Raises:
             ConflictError: Another run or attempt was faster.
             StateError: The version under it was lost.
+            UnavailableError: The server keeps losing what it was sent.
             CommitOutcomeUnknownError: The server did not answer until the deadline, or it did and
                 the commit is not as safe yet as the option `durability` asks.
         """
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"
         *early, last = list(chunks(fields)) or [{}]
-        for tries in range(_PUBLISH_TRIES_MAX):
+        tries = 0
+        while True:
+            tries += 1
             for chunk in early:
                 self.stage(ident, ident, chunk)
             reply = self._publish(what, run, parent, uid, entry, last)
             match reply:
                 case ["OK"] | ["ALREADY"]:
                     return
-                case ["REOPEN", _] if tries < _PUBLISH_TRIES_MAX - 1:
+                case ["REOPEN", _] if tries < _PUBLISH_TRIES_MAX:
                     log.warning("%s: %s: the server forgot that it is open", self.id, what)
                     run = self._reopen(what, run, parent)
                     early = []
-                case ["INCOMPLETE", found] if tries < _PUBLISH_TRIES_MAX - 1:
+                case ["INCOMPLETE", found] if tries < _PUBLISH_TRIES_MAX:
                     log.warning("%s: %s: %s blocks are there, sending all", self.id, what, found)
                     *early, last = list(chunks(fields)) or [{}]
                 case _:

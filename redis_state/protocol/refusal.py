@@ -57,6 +57,20 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
                 where=where,
                 version=version,
             )
+        case ["REOPEN", found]:
+            return UnavailableError(
+                attempted,
+                found=(
+                    "the server keeps forgetting that the version was opened "
+                    f"(it says that version {found} is)"
+                ),
+                advice=(
+                    "It goes back to older data again and again: see that it stays up and that its "
+                    "fail-overs end, then try again."
+                ),
+                where=where,
+                version=version,
+            )
     return unserved(attempted, reply, where=where, version=version)
 
 

@@ -66,23 +66,19 @@ final class PartitionClient(
   def acquire(run: Run, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
     var holder = run
-    var tries = 0
+    var tries = 1
     while (true) {
       words(this.run(what, Script.Acquire, acquireArgs(holder, pin))) match {
         case Seq("OK", dropped) =>
           if (dropped != "0")
             log.info("{}: {} segments of later versions were dropped", what, dropped)
           return
-        case Seq("REOPEN", _) => openAgain(run, pin)
-        case Seq("FENCED", "epoch", found) if tries < ReregisterMax && registry.isNewest(run.id) =>
+        case Seq("REOPEN", _) if tries < AcquireTriesMax => openAgain(run, pin)
+        case Seq("FENCED", "epoch", found) if tries <= ReregisterMax && registry.isNewest(run.id) =>
           holder = registry.register(run.id, run.byDriver, above = found.toLong, Map.empty)
         case reply => throw refusal(what, reply, pin.version)
       }
       tries += 1
-      if (tries > AcquireTriesMax) {
-        throw new FencedException(
-          s"$what: the partition changes hands faster than it can be taken.")
-      }
     }
   }
 
@@ -110,11 +106,8 @@ final class PartitionClient(
       all: => Seq[EncodedField]): Unit = {
     val ident = Segment.deltaIdent(parent.version + 1, uid)
     val what = s"commit version ${parent.version + 1} of $id"
-    val chunks = chunked(rest)
-    chunks.dropRight(1).foreach(chunk =>
-      this.run(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk)))
-    var last = chunks.lastOption.getOrElse(Nil)
-    var tries = 0
+    var last = stageButLast(what, ident, rest)
+    var tries = 1
     while (true) {
       words(publish(what, run, parent, uid, entry, ident, last)) match {
         case Seq("OK") | Seq("ALREADY") => return
@@ -130,7 +123,7 @@ final class PartitionClient(
             what,
             found,
             entry.blocks.toString)
-          last = all
+          last = stageButLast(what, ident, all)
         case reply => throw refusal(what, reply, parent.version)
       }
       tries += 1
@@ -255,6 +248,18 @@ final class PartitionClient(
       case (s, _) => damaged += s"${s.ident}: no answer"
     }
     VerifyReport(segments.size, damaged.toSeq)
+  }
+
+  /** Stages all chunks of a delta but the last, which it returns: that one goes along with `publish`. */
+  private def stageButLast(
+      what: String,
+      ident: String,
+      fields: Seq[EncodedField]): Seq[EncodedField] = {
+    val chunks = chunked(fields)
+    chunks.dropRight(1).foreach { chunk =>
+      run(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk))
+    }
+    chunks.lastOption.getOrElse(Nil)
   }
 
   private def publish(

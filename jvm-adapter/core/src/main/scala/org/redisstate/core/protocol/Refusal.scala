@@ -27,6 +27,11 @@ private[protocol] object Refusal {
         new UnavailableException(
           s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
             "eviction policy under memory pressure does that: give it more memory.")
+      case Seq("REOPEN", found) =>
+        new UnavailableException(
+          s"$what: the server keeps forgetting that the version was opened (it says that version $found is). " +
+            "It goes back to older data again and again: see that it stays up and that its fail-overs end, then " +
+            "try again.")
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
