@@ -10,7 +10,7 @@ from typing import ClassVar
 from redis_state import keys
 from redis_state.backend.client import Client, words
 from redis_state.backend.script import Command, script
-from redis_state.errors import ConflictError, FormatError, FullError, RedisStateError
+from redis_state.errors import FormatError, FullError, RedisStateError
 from redis_state.format.entry import Entry, Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
 from redis_state.protocol.refusal import refusal
