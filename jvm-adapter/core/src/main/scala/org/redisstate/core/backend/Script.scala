@@ -2,17 +2,15 @@ package org.redisstate.core.backend
 
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
 import java.security.MessageDigest
+import java.util.HexFormat
 
 import org.redisstate.core.errors.InternalException
 
 /** One atomic step as a Lua script; the files are shared with the Python package. */
 final class Script private (text: String) {
   private val textBytes = text.getBytes(UTF_8)
-  private val hash = MessageDigest
-    .getInstance("SHA-1")
-    .digest(textBytes)
-    .map(b => f"${b & 0xff}%02x")
-    .mkString
+  private val hash = HexFormat.of
+    .formatHex(MessageDigest.getInstance("SHA-1").digest(textBytes))
     .getBytes(US_ASCII)
 
   def byHash(keys: Seq[String], args: Seq[Array[Byte]]): Command =

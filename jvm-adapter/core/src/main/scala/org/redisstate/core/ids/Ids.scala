@@ -12,6 +12,7 @@ final case class PartitionId(
     operator: Long,
     partition: Int,
     storeName: String) {
+  private[ids] lazy val base: String = Keys.base(this)
   override def toString: String = s"operator $operator partition $partition store $storeName"
 }
 

@@ -2,14 +2,15 @@ package org.redisstate.core.ids
 
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.MessageDigest
+import java.util.HexFormat
 
 /** Spells every Redis key (docs/format.md, section 2). */
 object Keys {
 
-  def meta(id: PartitionId): String = s"${base(id)}:m"
+  def meta(id: PartitionId): String = s"${id.base}:m"
 
   /** @param ident `d:<version>:<uid>` or `s:<version>:<writer>` */
-  def segment(id: PartitionId, ident: String): String = s"${base(id)}:$ident"
+  def segment(id: PartitionId, ident: String): String = s"${id.base}:$ident"
 
   def query(prefix: String, gen: String): String = s"{${prefix}rs:$gen}:q"
 
@@ -22,12 +23,9 @@ object Keys {
   def storeHash(storeName: String): String = sha256(storeName).substring(0, 16)
 
   def sha256(text: String): String =
-    MessageDigest
-      .getInstance("SHA-256")
-      .digest(text.getBytes(UTF_8))
-      .map(b => f"${b & 0xff}%02x")
-      .mkString
+    HexFormat.of.formatHex(MessageDigest.getInstance("SHA-256").digest(text.getBytes(UTF_8)))
 
-  private def base(id: PartitionId): String =
+  /** What all keys of a partition begin with. */
+  private[ids] def base(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}:${id.operator}:${id.partition}:${storeHash(id.storeName)}}"
 }

@@ -19,8 +19,15 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot]) {
   def size: Int = slots.length
   def isWhole: Boolean = wholeBytes >= 0
   def block(i: Int): RowBlock = slots(i).rows
-  def memoryBytes: Long =
-    if (wholeBytes >= 0) wholeBytes else slots.iterator.map(_.memoryBytes).sum
+  def memoryBytes: Long = if (wholeBytes >= 0) wholeBytes else sumBytes()
+
+  /** Kept once all blocks are here. */
+  private def sumBytes(): Long = {
+    val each = slots.map(_.memoryBytes)
+    val sum = each.sum
+    if (!each.contains(0L)) wholeBytes = sum
+    sum
+  }
 
   /** Brings every block in; stops when `cancelled`. */
   def loadAll(cancelled: () => Boolean): Unit =
@@ -30,7 +37,8 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot]) {
         slots(i).rows
         i += 1
       }
-      if (i == slots.length) wholeBytes = slots.iterator.map(_.memoryBytes).sum
+      sumBytes()
+      ()
     }
 
   /** The block that a key belongs to: the last that begins at or before it, else the first. */

@@ -14,7 +14,7 @@ private[redisstate] final class Metrics(store: PartitionStore) {
     val now = totals()
     val change = now.map { case (metric, value) => metric -> (value - last.getOrElse(metric, 0L)) }
     last = now
-    change + (localBytes -> store.localBytes)
+    change
   }
 
   private def totals(): Map[StateStoreCustomMetric, Long] = {

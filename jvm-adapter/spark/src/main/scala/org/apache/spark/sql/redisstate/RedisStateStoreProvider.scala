@@ -177,10 +177,12 @@ class RedisStateStoreProvider
     override def withIds: Boolean = plan.storeConf.enableStateStoreCheckpointIds
 
     override def metrics(session: WriteSession): StateStoreMetrics = {
+      val localBytes = session.localBytes
       val custom = linked.metrics.sinceLast() ++ Map(
+        Metrics.localBytes -> localBytes,
         Metrics.internalKeys -> session.numInternalKeys,
         Metrics.forceSnapshot -> (if (forceSnapshot) 1L else 0L))
-      metricsOf(session.numKeys, session.localBytes, custom, linked.store.snapshotVersion)
+      metricsOf(session.numKeys, localBytes, custom, linked.store.snapshotVersion)
     }
   }
 

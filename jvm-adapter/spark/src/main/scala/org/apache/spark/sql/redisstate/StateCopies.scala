@@ -3,7 +3,7 @@ package org.apache.spark.sql.redisstate
 import java.io.{BufferedOutputStream, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.{DigestOutputStream, MessageDigest}
-import java.util.UUID
+import java.util.{HexFormat, UUID}
 
 import scala.util.Try
 import scala.util.control.NonFatal
@@ -150,5 +150,5 @@ private[redisstate] object StateCopies {
 
   private def sha256: MessageDigest = MessageDigest.getInstance("SHA-256")
 
-  private def hex(digest: Array[Byte]): String = digest.map(b => f"${b & 0xff}%02x").mkString
+  private def hex(digest: Array[Byte]): String = HexFormat.of.formatHex(digest)
 }
