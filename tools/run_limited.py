@@ -36,10 +36,10 @@ def run_limited(
         text=True,
         errors="replace",
     )
-    timer = threading.Timer(limit_s, _end_session, [process, limit_s])
+    parts: list[str] = []
+    timer = threading.Timer(limit_s, _end_session, [process, limit_s, parts])
     timer.daemon = True
     timer.start()
-    parts = []
     assert process.stdout is not None
     for line in process.stdout:
         sys.stdout.write(line)
@@ -51,8 +51,9 @@ def run_limited(
     return code, "".join(parts)
 
 
-def _end_session(process: subprocess.Popen[str], limit_s: int) -> None:
-    print(f"error: still running after {limit_s} s; stacks follow", flush=True)
+def _end_session(process: subprocess.Popen[str], limit_s: int, output: list[str]) -> None:
+    output.append(f"error: still running after {limit_s} s; stacks follow\n")
+    print(output[-1], end="", flush=True)
     for pid, program in _members(process.pid):
         if program == "java":
             os.kill(pid, signal.SIGQUIT)

@@ -3,8 +3,9 @@
     python tools/run_tests.py            every suite
     python tools/run_tests.py NAME ...   the named ones
 
-Goes on after a failure. The last line is `N passed, M failed`, with `, K skipped` after it when
-tests were skipped. Exits with 1 when anything failed, and with CI=true when anything was skipped.
+Goes on after a failure. At the end come the time of each suite, what failed, and as the last line
+`N passed, M failed`, with `, K skipped` after it when tests were skipped. Exits with 1 when
+anything failed, and with CI=true when anything was skipped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
+from failures import failures_in
 from jvm import java_command
 from run_limited import run_limited
 from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
@@ -36,12 +38,14 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    failures: tuple[str, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.passed + other.passed,
             self.failed + other.failed,
             self.skipped + other.skipped,
+            self.failures + other.failures,
         )
 
     def __str__(self) -> str:
@@ -52,8 +56,10 @@ class Counts:
 def run_commands(suite: Commands) -> Counts:
     counts = Counts()
     for command in suite.commands:
-        code, _ = run_limited(list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
-        counts += Counts(passed=1) if code == 0 else Counts(failed=1)
+        code, output = run_limited(
+            list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s
+        )
+        counts += Counts(passed=1) if code == 0 else _judged(Counts(), code, output)
     return counts
 
 
@@ -65,10 +71,17 @@ def run_pytest(suite: Pytest) -> Counts:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
         command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
-        code, _ = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
+        code, output = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
         counts = _junit_counts(report) if report.exists() else Counts()
-    # A crash, a hang or an error outside of any test leaves no failed test behind.
-    return counts + Counts(failed=1) if code != 0 and counts.failed == 0 else counts
+    return _judged(counts, code, output)
+
+
+def _judged(counts: Counts, code: int, output: str) -> Counts:
+    """A crash, a hang or an error outside of any test leaves no failed test behind."""
+    if code == 0:
+        return counts
+    told = failures_in(output) or [f"exit code {code}"]
+    return counts + Counts(failed=0 if counts.failed else 1, failures=tuple(told))
 
 
 def _junit_counts(report: Path) -> Counts:
@@ -101,7 +114,7 @@ def run_scalatest(suite: Scalatest) -> Counts:
         counts = Counts(passed, failed, sum(others))
     if found := _SCALATEST_ABORTED.search(output):
         counts += Counts(failed=int(found[1]))
-    return counts + Counts(failed=1) if code != 0 and counts.failed == 0 else counts
+    return _judged(counts, code, output)
 
 
 def _environment() -> dict[str, str]:
@@ -133,15 +146,17 @@ def main(names: list[str]) -> int:
         print(f"error: no suite {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
     lines = []
+    failures = []
     total = Counts()
     for suite in [known[name] for name in names] or SUITES:
         print(f"== {suite.name}", flush=True)
         started = time.monotonic()
         counts = run_suite(suite)
         total += counts
+        failures += [f"failed: {suite.name}: {line}" for line in counts.failures]
         lines.append(f"{suite.name:<18} {time.monotonic() - started:7.1f} s  {counts}")
         print(f"== {lines[-1]}", flush=True)
-    print("\n".join(("", *lines, "")))
+    print("\n".join(("", *lines, "", *failures)))
     print(total, flush=True)
     refused = total.skipped and os.environ.get("CI") == "true"
     return 1 if total.failed or refused or not total.passed else 0

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tools import failures
+
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
 import sys
@@ -62,7 +66,7 @@ def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
     done = run("good", "bad", "late")
     assert done.returncode == 1
     assert "ran late" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 passed, 1 failed"
+    assert done.stdout.splitlines()[-2:] == ["failed: bad: exit code 3", "2 passed, 1 failed"]
 
 
 def test_a_wrong_name_is_an_error() -> None:
@@ -75,9 +79,72 @@ def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
     done = run("hanging")
     assert done.returncode == 1
     assert "waits_for_ever" in done.stdout
-    assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
+    told, total = done.stdout.splitlines()[-2:]
+    assert told.startswith("failed: hanging: still running after 2 s")
+    assert total == "0 passed, 1 failed"
     child = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("child"))
     assert has_ended(int(child))
+
+
+JVM_OUTPUT = """
+TopologySuite:
+- a pipeline comes back in order (2 seconds, 197 milliseconds)
+- a name that no sentinel knows *** FAILED *** (125 milliseconds)
+StoreSuite:
+org.redisstate.core.store.FamiliesSuite *** ABORTED *** (3 milliseconds)
+GoingBackSuite:
+error: still running after 900 s; stacks follow
+"redis-state-stage-1" #21 daemon prio=5
+   java.lang.Thread.State: RUNNABLE
+\tat app//org.redisstate.core.backend.JedisTransport.exchange(JedisTransport.scala:44)
+"ScalaTest-main-running-GoingBackSuite" #12 prio=5
+\tat java.base@17.0.1/java.net.Socket.read(Socket.java:9)
+\tat app//org.redisstate.core.store.WriteSession.abort(WriteSession.scala:272)
+\tat org.redisstate.core.store.GoingBackSuite.write(GoingBackSuite.scala:69)
+"""
+PYTEST_OUTPUT = """
+tests/unit/test_a.py:5: AssertionError
+=========================== short test summary info ============================
+FAILED tests/unit/test_a.py::test_one[x] - assert 1 == 2
+ERROR tests/unit/test_b.py
+error: still running after 300 s; stacks follow
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3/threading.py", line 320 in wait
+  File "/x/redis_state/store.py", line 7 in commit
+  File "/x/tests/unit/test_c.py", line 20 in test_two
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (
+            JVM_OUTPUT,
+            [
+                "TopologySuite: a name that no sentinel knows",
+                "org.redisstate.core.store.FamiliesSuite aborted",
+                "still running after 900 s in GoingBackSuite: "
+                "WriteSession.scala:272 < GoingBackSuite.scala:69",
+            ],
+        ),
+        (
+            PYTEST_OUTPUT,
+            [
+                "tests/unit/test_a.py::test_one[x] - assert 1 == 2",
+                "tests/unit/test_b.py",
+                "still running after 300 s: redis_state/store.py:7 commit"
+                " < tests/unit/test_c.py:20 test_two",
+            ],
+        ),
+        (
+            "StoreSuite:\nerror: still running after 9 s; stacks follow\n",
+            ["still running after 9 s in StoreSuite: no stack of ours"],
+        ),
+        ("all is well", []),
+    ],
+)
+def test_failures_are_told_in_a_line_each(output: str, told: list[str]) -> None:
+    assert failures.failures_in(output) == told
 
 
 def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
