@@ -1,5 +1,6 @@
 package org.redisstate.core.backend
 
+import java.net.Socket
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{ConcurrentLinkedDeque, Semaphore, TimeUnit}
 import javax.net.ssl.{SSLException, SSLParameters}
@@ -10,7 +11,9 @@ import redis.clients.jedis.{
   ClientSetInfoConfig,
   Connection,
   DefaultJedisClientConfig,
+  DefaultJedisSocketFactory,
   HostAndPort,
+  JedisClientConfig,
   RedisProtocol
 }
 import redis.clients.jedis.commands.ProtocolCommand
@@ -20,13 +23,14 @@ import org.redisstate.core.errors.{ConfigException, PermissionException}
 
 /** A bounded pool of Jedis connections to one server, used below Jedis' own retries: a command goes out once for each `exchange`. */
 final class JedisTransport(settings: ConnectionSettings, address: Address) extends Transport {
+  import JedisTransport.{Link, Sockets}
 
   /** How messages name the server. */
   private val shown =
     if (settings.url.addresses == Seq(address)) settings.url.toString
     else s"$address of ${settings.url}"
   private val permits = new Semaphore(settings.connectionsMax, true)
-  private val idle = new ConcurrentLinkedDeque[Connection]
+  private val idle = new ConcurrentLinkedDeque[Link]
   @volatile private var closed = false
 
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
@@ -52,12 +56,12 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private def disconnectIdle(): Unit =
     Iterator.continually(idle.pollFirst()).takeWhile(_ != null).foreach(quietly)
 
-  private def exchangeOn(connection: Connection, commands: Seq[Command]): Seq[AnyRef] =
+  private def exchangeOn(connection: Link, commands: Seq[Command]): Seq[AnyRef] =
     try {
-      commands.foreach(c => connection.sendCommand(JedisTransport.protocol(c.name), c.args: _*))
+      connection.send(commands)
       connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).toVector
     } catch {
-      case e: JedisException =>
+      case e @ (_: JedisException | _: TransportException) =>
         quietly(connection)
         // What ended this one has most likely ended those, and each would cost a try to find out.
         disconnectIdle()
@@ -70,7 +74,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     try connection.disconnect()
     catch { case _: JedisException => () }
 
-  private def connect(): Connection = {
+  private def connect(): Link = {
     val config = DefaultJedisClientConfig
       .builder()
       .protocol(RedisProtocol.RESP2)
@@ -87,8 +91,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       config.sslParameters(parameters)
     }
     try {
-      val connection =
-        new Connection(new HostAndPort(address.host, address.port), config.build())
+      val sockets = new Sockets(new HostAndPort(address.host, address.port), config.build())
+      val connection = new Link(sockets, config.build(), settings.socketTimeoutMs.toLong)
       connection.connect()
       connection
     } catch {
@@ -131,6 +135,29 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
 }
 
 private object JedisTransport {
+
+  /** Knows the socket that it made last. */
+  private final class Sockets(address: HostAndPort, config: JedisClientConfig)
+      extends DefaultJedisSocketFactory(address, config) {
+    @volatile var last: Socket = _
+
+    override def createSocket(): Socket = {
+      last = super.createSocket()
+      last
+    }
+  }
+
+  /** A connection that sends with a limit; it is connected once. */
+  private final class Link(sockets: Sockets, config: JedisClientConfig, timeoutMs: Long)
+      extends Connection(sockets, config) {
+    private lazy val limit = new SendLimit(sockets.last, timeoutMs)
+
+    def send(commands: Seq[Command]): Unit = limit.within(commands.iterator.map(_.bytes).sum) {
+      commands.foreach(c => sendCommand(JedisTransport.protocol(c.name), c.args: _*))
+      flush()
+    }
+  }
+
   private val commands = new java.util.concurrent.ConcurrentHashMap[String, ProtocolCommand]
 
   def protocol(name: String): ProtocolCommand = commands.computeIfAbsent(

@@ -2,14 +2,14 @@ package org.redisstate.core.store
 
 import java.nio.file.Files
 
-import scala.util.Try
+import scala.util.{Random, Try}
 
 import org.scalatest.funsuite.AnyFunSuite
 import redis.clients.jedis.Jedis
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.Clock
-import org.redisstate.core.errors.{FullException, RedisStateException}
+import org.redisstate.core.errors.{FullException, RedisStateException, UnavailableException}
 import org.redisstate.core.local.Slice
 
 /** A store whose server is full, gone or not ready: named errors, nothing partial, and it works again. */
@@ -113,6 +113,26 @@ class StoreFaultsSuite extends AnyFunSuite {
     }
   }
 
+  test("a server that stands still while it is sent a large value is given up by name") {
+    val server = new RedisServerProcess()
+    try {
+      val p = new TestPartition(server, deadlineMs = 1000, socketTimeoutMs = 100)
+      val store = p.store("a")
+      commit(store, 0)(put(_, key(0, "x"), "0"))
+      val large = new Random(1).alphanumeric.take(Large).mkString
+      val session = store.open(1).write()
+      server.pause()
+      put(session, key(0, "x"), large)
+      val gone = intercept[UnavailableException](session.commit())
+      assert(gone.getMessage.contains("took no whole request"))
+      session.abort()
+      server.resume()
+      commit(store, 1)(put(_, key(0, "x"), large))
+      assert(read(p.store("b").open(2), key(0, "x")).contains(large))
+      p.close()
+    } finally server.close()
+  }
+
   test("a new executor waits for a server that is loading, and begins with what it held") {
     val folder = Files.createTempDirectory("rs-loading")
     val gen = TestPartition.newGen()
@@ -185,6 +205,9 @@ class StoreFaultsSuite extends AnyFunSuite {
 
 private object StoreFaultsSuite {
   val Filling = 6000
+
+  /** More than the buffers of a connection hold, also compressed. */
+  val Large: Int = 16 << 20
   val IntervalBytes = 1024
   val PollMs = 20L
 }

@@ -35,6 +35,7 @@ private[store] final class TestPartition(
     url: Option[String] = None,
     durability: Durability = Durability.None,
     deadlineMs: Long = 5000,
+    socketTimeoutMs: Int = 5000,
     number: Int = 3,
     between: Transport => Transport = identity) {
   private val settings = ConnectionSettings(
@@ -43,7 +44,7 @@ private[store] final class TestPartition(
     None,
     None,
     TlsSettings(None, None, None, verifyHostname = true),
-    socketTimeoutMs = 5000,
+    socketTimeoutMs = socketTimeoutMs,
     deadlineMs = deadlineMs,
     connectionsMax = 4,
     durability = durability

@@ -1,0 +1,57 @@
+package org.redisstate.core.backend
+
+import java.io.IOException
+import java.net.Socket
+import java.util.concurrent.{Executors, ScheduledThreadPoolExecutor, TimeUnit}
+
+import org.redisstate.core.backend.SendLimit._
+
+/**
+ * Ends what is sent to a server that takes no more bytes. A read has its limit in the socket (`SO_TIMEOUT`), a write has none in Java: a
+ * server that stands still, or a network that swallows everything, would hold the caller for minutes or for ever.
+ *
+ * @param timeoutMs for a request, and again for each MiB of it
+ */
+private[backend] final class SendLimit(socket: Socket, timeoutMs: Long) {
+
+  /** @throws TransportException when the time was over; the connection is closed then */
+  def within(bytes: Long)(send: => Unit): Unit =
+    if (bytes <= AlwaysTaken) send
+    else {
+      val limitMs = timeoutMs * (1 + (bytes >> 20))
+      val closing = timer.schedule((() => close()): Runnable, limitMs, TimeUnit.MILLISECONDS)
+      try send
+      catch {
+        case e: RuntimeException if closing.isDone =>
+          throw new TransportException(
+            s"it took no whole request of $bytes bytes in $limitMs ms",
+            e)
+      } finally {
+        closing.cancel(false)
+        ()
+      }
+    }
+
+  private def close(): Unit =
+    try socket.close()
+    catch { case _: IOException => () } // it is closed
+}
+
+private object SendLimit {
+
+  /** The operating system takes so much of a new request at once, whatever the other side does. */
+  private val AlwaysTaken = 16L << 10
+
+  private val timer = {
+    val threads = new ScheduledThreadPoolExecutor(
+      1,
+      (work: Runnable) => {
+        val thread = Executors.defaultThreadFactory.newThread(work)
+        thread.setName("redis-state-send-limit")
+        thread.setDaemon(true)
+        thread
+      })
+    threads.setRemoveOnCancelPolicy(true)
+    threads
+  }
+}
