@@ -35,7 +35,11 @@ from tests.bench.page import replace_section
 from tests.bench.pairs import LANES, LIMIT, TINY_LIMIT, row
 from tests.bench.workloads import CHANGELOG, PARTITIONS, PROVIDER, PROVIDERS
 
-BATCHES, BATCHES_QUICK = (3, 9), (1, 5)
+BATCHES, BATCHES_QUICK = (3, 15), (1, 5)
+
+TINY_WARM_UP = 64
+"""Tiny batches until the JVM has compiled what they run; a query goes on for days."""
+
 QUICK_SCALE = 0.25
 _OPEN = "redisStateOpenMs"
 
@@ -175,6 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     began = time.monotonic()
     warm_up, measured = BATCHES_QUICK if options.quick else BATCHES
+    tiny_warm_up = warm_up if options.quick else TINY_WARM_UP
     works = [work for work in WORKS if options.only in work.name]
     if options.quick:
         works = [work if work.tiny else work.scaled(QUICK_SCALE) for work in works]
@@ -188,7 +193,11 @@ def main() -> int:
             found = []
             for number, work in enumerate(works):
                 batches = measure(
-                    spark, folder / str(number), work, warm_up=warm_up, measured=measured
+                    spark,
+                    folder / str(number),
+                    work,
+                    warm_up=tiny_warm_up if work.tiny else warm_up,
+                    measured=measured,
                 )
                 found.append((work, batches))
             spark.stop()
