@@ -9,7 +9,7 @@ from itertools import groupby
 _PYTEST = re.compile(r"^(?:FAILED|ERROR) (\S+(?: - .*)?)$")
 _SCALATEST_SUITE = re.compile(r"^(\w+):$")
 _SCALATEST = re.compile(r"^- (.*) \*\*\* FAILED \*\*\*")
-_ABORTED = re.compile(r"^(?:\S+ )?(.*) \*\*\* ABORTED \*\*\*")
+_ABORTED = re.compile(r"^(\S.*) \*\*\* ABORTED \*\*\*")
 _LIMIT = re.compile(r"^error: (still running after \d+ s); stacks follow$")
 _THREAD = re.compile(r'^"|^(?:Thread|Current thread) 0x')
 _TEST_THREAD = re.compile(r'^"ScalaTest-main|^Current thread 0x')
