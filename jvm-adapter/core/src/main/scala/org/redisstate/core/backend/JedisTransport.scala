@@ -91,8 +91,9 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       config.sslParameters(parameters)
     }
     try {
-      val sockets = new Sockets(new HostAndPort(address.host, address.port), config.build())
-      val connection = new Link(sockets, config.build(), settings.socketTimeoutMs.toLong)
+      val built = config.build()
+      val sockets = new Sockets(new HostAndPort(address.host, address.port), built)
+      val connection = new Link(sockets, built, settings.socketTimeoutMs.toLong)
       connection.connect()
       connection
     } catch {
