@@ -29,16 +29,16 @@ QUICK = (
     Workload("200 k keys, 20 k updates", keys=200_000, updates=20_000, warm_up=3, measured=7),
 )
 QUICK_STORES = (
-    StoreWork("tiny batches", keys=10_000, updates=100, batches=60),
-    StoreWork("200 k keys, 20 k updates", keys=200_000, updates=20_000, batches=20),
+    StoreWork("tiny batches", keys=10_000, updates=100, warm_up=100, batches=60),
+    StoreWork("200 k keys, 20 k updates", keys=200_000, updates=20_000, warm_up=5, batches=20),
 )
 FULL = (
     Workload("tiny batches", keys=10_000, updates=100, warm_up=10, measured=40),
     Workload("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=15, measured=25),
 )
 FULL_STORES = (
-    StoreWork("tiny batches", keys=10_000, updates=100, batches=150),
-    StoreWork("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, batches=150),
+    StoreWork("tiny batches", keys=10_000, updates=100, warm_up=500, batches=150),
+    StoreWork("1 M keys, 50 k updates", keys=1_000_000, updates=50_000, warm_up=5, batches=150),
 )
 
 

@@ -26,11 +26,16 @@ _FIELDS_PER_CALL = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoreWork:
-    """`keys` rows in four partitions; each batch changes `updates` random ones."""
+    """`keys` rows in four partitions; each batch changes `updates` random ones.
+
+    Attributes:
+        warm_up: Batches before the measured ones.
+    """
 
     name: str
     keys: int
     updates: int
+    warm_up: int
     batches: int
 
 
@@ -67,7 +72,7 @@ def measure(url: str, folder: Path, work: StoreWork) -> StoreResult:
         command += [
             "org.apache.spark.sql.redisstate.bench.StoreBench",
             *(url, str(pid), str(folder)),
-            *map(str, (work.keys, work.updates, work.batches)),
+            *map(str, (work.keys, work.updates, work.warm_up, work.batches)),
         ]
         print(f"stores, {work.name}", file=sys.stderr)
         done = subprocess.run(
@@ -117,6 +122,11 @@ def open_and_commit_ms(lane: dict[str, Any]) -> list[float]:
     """Per store, our provider's and Spark's own alike."""
     pairs = zip(lane["openNs"], lane["commitNs"], strict=True)
     return [(opened + committed) / 1e6 / PARTITIONS for opened, committed in pairs]
+
+
+def first_open_and_commit_ms(lane: dict[str, Any]) -> list[float]:
+    """As `open_and_commit_ms`, of the first batches: nothing that they run is compiled yet."""
+    return [nanos / 1e6 / PARTITIONS for nanos in lane["firstNs"]]
 
 
 def update_us(lane: dict[str, Any], rows: int) -> list[float]:

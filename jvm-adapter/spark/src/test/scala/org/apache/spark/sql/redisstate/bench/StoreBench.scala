@@ -14,27 +14,30 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.spark.sql.SparkSession
 
 /**
- * The state stores themselves, without queries: `StoreBench URL REDIS_PID FOLDER KEYS UPDATES BATCHES`.
+ * The state stores themselves, without queries: `StoreBench URL REDIS_PID FOLDER KEYS UPDATES WARM_UP BATCHES`.
  *
  * Three providers do the same work in one JVM, in turns and in random order; then their states are compared, and one line of JSON with the
  * figures goes to standard output. CPU is the JVM's, its background threads included, and the server's, each from the operating system.
  */
 object StoreBench {
   private val Partitions = 4
-  private val WarmUp = 5
+
+  /** Batches that are reported by themselves: nothing that they run is compiled yet. */
+  private val First = 20
   private val MaintainEvery = 10
   private val Loads = 5
   private val State = "org.apache.spark.sql.execution.streaming.state."
 
   def main(args: Array[String]): Unit = {
-    if (args.length != 6) throw new IllegalArgumentException("six arguments, see above")
+    if (args.length != 7) throw new IllegalArgumentException("seven arguments, see above")
     val numbers = args.drop(3).map(_.toInt)
     // Without a session RocksDB's provider finds no memory manager of an executor.
     val spark = SparkSession.builder().master("local[2]").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try {
       val folder = Paths.get(args(2))
-      val work = new Work(args(0), args(1).toLong, folder, numbers(0), numbers(1), numbers(2))
+      val work =
+        new Work(args(0), args(1).toLong, folder, numbers(0), numbers(1), numbers(2), numbers(3))
       println(work.run())
     } finally spark.stop()
   }
@@ -45,6 +48,7 @@ object StoreBench {
       folder: Path,
       keys: Long,
       updates: Int,
+      warmUp: Int,
       batches: Int) {
     private val system =
       ManagementFactory.getOperatingSystemMXBean.asInstanceOf[OperatingSystemMXBean]
@@ -68,20 +72,22 @@ object StoreBench {
       val all = Array.tabulate(keys.toInt)(_.toLong)
       lanes.foreach(_.batch(all))
       val times = lanes.map(_.name -> ArrayBuffer.empty[Times]).toMap
+      val first = lanes.map(_.name -> ArrayBuffer.empty[Times]).toMap
       val cpu = lanes.map(l => l.name -> Array(0L, 0L)).toMap
-      for (number <- 0 until WarmUp + batches) {
+      for (number <- 0 until warmUp + batches) {
         val picked = Array.fill(updates)(random.nextLong(keys))
         random.shuffle(lanes).foreach { lane =>
           val (own, servers) = (system.getProcessCpuTime, serverTicks())
           val took = lane.batch(picked)
           if (number % MaintainEvery == 0) lane.maintain()
-          if (number >= WarmUp) {
+          if (number < First) first(lane.name) += took
+          if (number >= warmUp) {
             times(lane.name) += took
             cpu(lane.name)(0) += system.getProcessCpuTime - own
             cpu(lane.name)(1) += serverTicks() - servers
           }
         }
-        System.err.print(s"\rbatch ${number + 1} of ${WarmUp + batches}")
+        System.err.print(s"\rbatch ${number + 1} of ${warmUp + batches}")
       }
       System.err.println()
       val digests = lanes.map(l => l.name -> l.digest())
@@ -97,6 +103,7 @@ object StoreBench {
           ("openNs" -> times(name).map(_.openNs).toList) ~
             ("updateNs" -> times(name).map(_.updateNs).toList) ~
             ("commitNs" -> times(name).map(_.commitNs).toList) ~
+            ("firstNs" -> first(name).map(t => t.openNs + t.commitNs).toList) ~
             ("loadOpenNs" -> loads(name).map(_.openNs).toList) ~
             ("loadReadNs" -> loads(name).map(_.readNs).toList) ~
             ("cpuNs" -> cpu(name)(0)) ~
