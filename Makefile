@@ -155,7 +155,7 @@ demo: build redis ## A streaming job that is killed half way and still ends righ
 	@$(PY) -m demo
 
 .PHONY: bench
-bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (35 minutes)
+bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (45 minutes)
 	@$(PY) -m tests.bench $(BENCH_ARGS)
 	@$(PY) -m tests.bench.python_store $(BENCH_ARGS)
 	@$(PY) -m tests.bench.map_partitions $(BENCH_ARGS)
