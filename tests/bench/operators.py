@@ -33,15 +33,14 @@ from tests.bench.map_partitions import tree_cpu_s
 from tests.bench.operator_queries import SCHEMA, WORKS, OperatorWork
 from tests.bench.page import replace_section
 from tests.bench.pairs import LANES, LIMIT, TINY_LIMIT, row
-from tests.bench.workloads import CHANGELOG, PARTITIONS, PROVIDER, PROVIDERS
+from tests.bench.workloads import CHANGELOG, PARTITIONS, PROVIDER, PROVIDERS, open_ms
 
 BATCHES, BATCHES_QUICK = (3, 15), (1, 5)
 
-TINY_WARM_UP = 64
+TINY_WARM_UP = 240
 """Tiny batches until the JVM has compiled what they run; a query goes on for days."""
 
 QUICK_SCALE = 0.25
-_OPEN = "redisStateOpenMs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class OperatorLane:
         self._query.processAllAvailable()
         progress = next(p for p in reversed(self._query.recentProgress) if p["numInputRows"] > 0)
         operators = progress["stateOperators"]
-        waited = sum(o["commitTimeMs"] + int(o["customMetrics"].get(_OPEN, 0)) for o in operators)
+        waited = sum(o["commitTimeMs"] + open_ms(o["customMetrics"]) for o in operators)
         return OperatorBatch(
             trigger_ms=float(progress["durationMs"]["triggerExecution"]),
             open_and_commit_ms=waited / PARTITIONS,

@@ -16,13 +16,12 @@ from tests.bench.store_level import (
     server_cpu_us,
     update_us,
 )
-from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Workload
+from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Workload, open_ms
 
 _HEAD = (
     "| figure | Redis | HDFSBacked | RocksDB + change log | Redis / HDFSBacked | Redis / RocksDB |",
     "|---|---|---|---|---|---|",
 )
-_OPEN = "redisStateOpenMs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +130,7 @@ def _query_rows(result: QueryResult) -> list[Row]:
 
 
 def _open_and_commit(batch: Batch) -> float:
-    """Spark does not report its own providers' time to open, which favours them."""
-    return (batch.commit_ms + batch.custom.get(_OPEN, 0)) / PARTITIONS
+    return (batch.commit_ms + open_ms(batch.custom)) / PARTITIONS
 
 
 def _verdicts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ PROVIDERS = {
     "hdfs": _STATE + "HDFSBackedStateStoreProvider",
     "rocksdb": _STATE + "RocksDBStateStoreProvider",
 }
+_OPEN = ("redisStateOpenMs", "rocksdbLoadLatencyMs")
+
+
+def open_ms(metrics: Mapping[str, Any]) -> int:
+    """What an operator's stores took to open; HDFSBacked does not report that."""
+    return sum(int(metrics.get(name, 0)) for name in _OPEN)
 
 
 @dataclass(frozen=True, slots=True)
