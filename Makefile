@@ -162,7 +162,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 
 .PHONY: bench-quick
-bench-quick: build jvm-test-build redis ## The same in under 4 minutes
+bench-quick: build jvm-test-build redis ## The same in under 5 minutes
 	@$(PY) -m tests.bench --quick $(BENCH_ARGS)
 
 .PHONY: clean

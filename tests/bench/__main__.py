@@ -110,7 +110,7 @@ def _net(info: dict[str, object]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller workloads, under 4 minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller workloads, under 5 minutes")
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
     )
