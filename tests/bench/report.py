@@ -100,8 +100,8 @@ def _store_rows(result: StoreResult) -> list[Row]:
     ]
     if tiny:
         cold = of(first_open_and_commit_ms)
-        batches = len(cold["redis"])
-        return [rows[0], Row(f"… in the first {batches} batches of the JVM", cold), *rows[1:]]
+        title = f"… in the first {len(cold['redis'])} batches of the JVM, ms"
+        return [rows[0], Row(title, cold), *rows[1:]]
     heap = {name: [lanes[name]["heapBytes"] / lanes[name]["rows"]] for name in ("redis", "hdfs")}
     return [
         *rows,

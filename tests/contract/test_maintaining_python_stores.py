@@ -23,7 +23,7 @@ State = dict[Any, Any]
 Open = Callable[..., StateStoreProvider]
 NAME = "orders: {2026}"
 RETAINED = 5
-VERSIONS_MAX = 600
+VERSIONS, VERSIONS_MAX = 60, 600
 
 
 @pytest.fixture
@@ -171,12 +171,12 @@ def test_workers_beside_a_writer_change_no_version(
     try:
         # How often a worker gets a core beside the writer is chance. So the writer goes on, and
         # leaves the maintenance to the workers, until they have had their share.
-        while len(models) <= 60 or (len(models) < VERSIONS_MAX and not all(shares())):
+        while len(models) <= VERSIONS or (len(models) < VERSIONS_MAX and not all(shares())):
             version = len(models) - 1
             if chance.random() < 0.1:
                 provider.close()
                 provider = open_provider()
-            if version < 60 and chance.random() < 0.3:
+            if version < VERSIONS and chance.random() < 0.3:
                 provider.do_maintenance()
             models.append(write(provider, version, models[version], chance))
             at = max(1, version - chance.randrange(RETAINED))

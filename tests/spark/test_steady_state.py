@@ -16,6 +16,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PARTITIONS = 2
 KEYS = 8
+CYCLE = 4
+"""Versions from one snapshot to the next, when maintenance comes after each of them."""
+
 METRICS = {
     "redisState" + name
     for name in [
@@ -175,14 +178,14 @@ def test_redis_holds_no_more_after_300_batches_than_after_150(
     for _ in range(2):
         # A snapshot is due every fourth version; when maintenance comes late, it comes later. Where
         # it comes after each version what is kept repeats every four versions, as soon as the
-        # oldest snapshot kept is one of these. The most of four does not depend on chance.
-        slow = retained + 4 + 4
+        # oldest snapshot kept is one of these. The most of such a cycle does not depend on chance.
+        slow = retained + 2 * CYCLE
         running.feed(150 - slow)
         seen = []
         for _ in range(slow):
             running.feed(1)
             seen.append(running.settled())
-        footprints.append(max(seen[-4:]))
+        footprints.append(max(seen[-CYCLE:]))
     assert running.query.lastProgress is not None
     assert running.query.lastProgress.batchId >= 299
     assert footprints[1] <= footprints[0], footprints

@@ -72,7 +72,6 @@ object StoreBench {
       val all = Array.tabulate(keys.toInt)(_.toLong)
       lanes.foreach(_.batch(all))
       val times = lanes.map(_.name -> ArrayBuffer.empty[Times]).toMap
-      val first = lanes.map(_.name -> ArrayBuffer.empty[Times]).toMap
       val cpu = lanes.map(l => l.name -> Array(0L, 0L)).toMap
       for (number <- 0 until warmUp + batches) {
         val picked = Array.fill(updates)(random.nextLong(keys))
@@ -80,9 +79,8 @@ object StoreBench {
           val (own, servers) = (system.getProcessCpuTime, serverTicks())
           val took = lane.batch(picked)
           if (number % MaintainEvery == 0) lane.maintain()
-          if (number < First) first(lane.name) += took
+          times(lane.name) += took
           if (number >= warmUp) {
-            times(lane.name) += took
             cpu(lane.name)(0) += system.getProcessCpuTime - own
             cpu(lane.name)(1) += serverTicks() - servers
           }
@@ -98,12 +96,13 @@ object StoreBench {
       val heaps = lanes.map(l => l.name -> heap(l)).toMap
       val figures = lanes.map { lane =>
         val name = lane.name
+        val (first, measured) = (times(name).take(First), times(name).drop(warmUp))
         JField(
           name,
-          ("openNs" -> times(name).map(_.openNs).toList) ~
-            ("updateNs" -> times(name).map(_.updateNs).toList) ~
-            ("commitNs" -> times(name).map(_.commitNs).toList) ~
-            ("firstNs" -> first(name).map(t => t.openNs + t.commitNs).toList) ~
+          ("openNs" -> measured.map(_.openNs).toList) ~
+            ("updateNs" -> measured.map(_.updateNs).toList) ~
+            ("commitNs" -> measured.map(_.commitNs).toList) ~
+            ("firstNs" -> first.map(t => t.openNs + t.commitNs).toList) ~
             ("loadOpenNs" -> loads(name).map(_.openNs).toList) ~
             ("loadReadNs" -> loads(name).map(_.readNs).toList) ~
             ("cpuNs" -> cpu(name)(0)) ~
