@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -15,11 +13,8 @@ from tests.support.redis_container import RedisContainer, running_redis_containe
 from tests.support.redis_server import NoTlsError, RedisServer, server_program
 from tools import servers
 
-pytest_plugins = ["tests.support.compatibility"]
+pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
 IN_CI = os.environ.get("CI") == "true"
-
-# tools/run_limited.py asks a suite that hangs for its stacks by this signal.
-faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
+
+from processes import handles, members, signal_all
 
 _STACKS_S = 10
 _TERMINATE_S = 10
@@ -23,7 +24,8 @@ def run_limited(
 
     The command gets a session of its own. After `limit_s` seconds every Java process of the
     session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1, a
-    handler that tests/conftest.py sets), then all of them are ended.
+    handler that tests/support/hangs.py sets), then all of them are ended. What the command leaves
+    behind is ended with it.
     """
     process = subprocess.Popen(
         command,
@@ -37,68 +39,44 @@ def run_limited(
         errors="replace",
     )
     parts: list[str] = []
-    timer = threading.Timer(limit_s, _end_session, [process, limit_s, parts])
-    timer.daemon = True
-    timer.start()
+    copying = threading.Thread(target=_copy, args=(process, parts), daemon=True)
+    copying.start()
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        parts.append(f"error: still running after {limit_s} s; stacks follow\n")
+        print(parts[-1], end="", flush=True)
+        _end_session(process.pid)
+        code = process.wait()
+    signal_all(process.pid, signal.SIGKILL)
+    copying.join(_TERMINATE_S)  # a process of another session may hold the output open
+    return code, "".join(parts)
+
+
+def _copy(process: subprocess.Popen[str], parts: list[str]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         sys.stdout.write(line)
         sys.stdout.flush()
         parts.append(line)
-    code = process.wait()
-    timer.cancel()
-    _signal_all(process.pid, signal.SIGKILL)
-    return code, "".join(parts)
 
 
-def _end_session(process: subprocess.Popen[str], limit_s: int, output: list[str]) -> None:
-    output.append(f"error: still running after {limit_s} s; stacks follow\n")
-    print(output[-1], end="", flush=True)
-    for pid, program in _members(process.pid):
+def _end_session(session: int) -> None:
+    for pid, program in members(session):
         if program == "java":
             os.kill(pid, signal.SIGQUIT)
-        elif program.startswith(("python", "pytest")) and _handles(pid, signal.SIGUSR1):
+        elif program.startswith(("python", "pytest")) and handles(pid, signal.SIGUSR1):
             os.kill(pid, signal.SIGUSR1)
-    # What the command left behind may hold its output open, so all members count, not it alone.
     for number, patience_s in ((signal.SIGTERM, _STACKS_S), (signal.SIGKILL, _TERMINATE_S)):
-        if _are_gone(process.pid, patience_s):
+        if _are_gone(session, patience_s):
             break
-        _signal_all(process.pid, number)
+        signal_all(session, number)
 
 
 def _are_gone(session: int, patience_s: float) -> bool:
     end = time.monotonic() + patience_s
-    while any(True for _ in _members(session)):
+    while any(True for _ in members(session)):
         if time.monotonic() > end:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-def _signal_all(session: int, number: signal.Signals) -> None:
-    for pid, _ in _members(session):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def _members(session: int) -> Iterator[tuple[int, str]]:
-    """Processes of a session: id and program name (Linux; elsewhere none)."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue
-        program = text[text.index("(") + 1 : text.rindex(")")]
-        fields = text[text.rindex(")") + 2 :].split()
-        if int(fields[3]) == session and fields[0] != "Z":
-            yield int(stat.parent.name), program
-
-
-def _handles(pid: int, number: signal.Signals) -> bool:
-    """Whether a process catches a signal; without a handler it would end without its stacks."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,16 @@ suites.SUITES = (
     Commands("bad", ((sys.executable, "-c", "raise SystemExit(3)"),), limit_s=60),
     Commands("late", ((sys.executable, "-c", "print('ran late')"),), limit_s=60),
     Commands("hanging", ((sys.executable, "-c", {hanging!r}),), limit_s=2),
+    Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
 import run_tests
 sys.exit(run_tests.main(sys.argv[1:]))
+"""
+LEAVING = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+os._exit(1)
 """
 HANGING = """
 import faulthandler, signal, subprocess, sys
@@ -36,7 +44,7 @@ waits_for_ever()
 
 
 def run(*names: str) -> subprocess.CompletedProcess[str]:
-    program = SUITES.format(tools=str(ROOT / "tools"), hanging=HANGING)
+    program = SUITES.format(tools=str(ROOT / "tools"), hanging=HANGING, leaving=LEAVING)
     return subprocess.run(
         [sys.executable, "-c", program, *names],
         cwd=ROOT,
@@ -72,7 +80,7 @@ def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
 def test_a_wrong_name_is_an_error() -> None:
     done = run("goood")
     assert done.returncode == 2
-    assert "no suite goood; there are good, bad, late, hanging" in done.stdout
+    assert "no suite goood; there are good, bad, late, hanging, leaving" in done.stdout
 
 
 def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
@@ -82,8 +90,87 @@ def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
     told, total = done.stdout.splitlines()[-2:]
     assert told.startswith("failed: hanging: still running after 2 s")
     assert total == "0 passed, 1 failed"
-    child = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("child"))
-    assert has_ended(int(child))
+    assert has_ended(child_of(done))
+
+
+def test_what_a_suite_leaves_behind_ends_with_it() -> None:
+    done = run("leaving")
+    assert done.stdout.splitlines()[-2:] == ["failed: leaving: exit code 1", "0 passed, 1 failed"]
+    assert has_ended(child_of(done))
+
+
+def child_of(done: subprocess.CompletedProcess[str]) -> int:
+    return next(
+        int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("child")
+    )
+
+
+TESTS = """import time
+
+import pytest
+
+
+def test_one():
+    waits_for_ever()
+
+
+def test_two():
+    pass
+
+
+@pytest.fixture
+def taken_down_late():
+    yield
+    waits_for_ever()
+
+
+def test_three(taken_down_late):
+    pass
+
+
+def waits_for_ever():
+    time.sleep(600)
+"""
+TASK = """package org.redisstate;
+class Task {
+    public static void main(String[] arguments) throws Exception {
+        Thread.currentThread().setName("Executor task launch worker for task 0");
+        System.out.println("runs");
+        Thread.sleep(600000);
+    }
+}
+"""
+
+
+def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Path) -> None:
+    Path(tmp_path, "Task.java").write_text(TASK)
+    Path(tmp_path, "tests").mkdir()
+    Path(tmp_path, "tests", "test_hanging.py").write_text(TESTS)
+    java = ["java", "-Xmx64m", str(tmp_path / "Task.java")]
+    with subprocess.Popen(java, stdout=subprocess.PIPE) as jvm:
+        try:
+            assert jvm.stdout is not None
+            assert jvm.stdout.readline() == b"runs\n"
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", "-p", "tests.support.hangs", "--hang-limit=2"],
+                cwd=tmp_path,
+                # CI lets pytest write whole lines.
+                env={**os.environ, "CI": "true", "PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        finally:
+            jvm.kill()
+    assert "2 passed" in done.stdout.splitlines()[-1]
+    assert "in waits_for_ever" in done.stderr
+    assert "Task.main(Task.java:6)" in done.stderr
+    assert failures.failures_in(done.stdout) == [
+        f"tests/test_hanging.py::test_{name} - Failed: hangs after 2 s: "
+        f"tests/test_hanging.py:25 waits_for_ever < tests/test_hanging.py:{line}; Task.java:6"
+        for name, line in (("one", "7 test_one"), ("three", "17 taken_down_late"))
+    ]
 
 
 JVM_OUTPUT = """

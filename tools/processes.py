@@ -1,0 +1,37 @@
+"""Processes of a session, as Linux lists them; elsewhere there are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def members(session: int) -> Iterator[tuple[int, str]]:
+    """Id and program name of each process that has not ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        program = text[text.index("(") + 1 : text.rindex(")")]
+        fields = text[text.rindex(")") + 2 :].split()
+        if int(fields[3]) == session and fields[0] != "Z":
+            yield int(stat.parent.name), program
+
+
+def signal_all(session: int, number: signal.Signals) -> None:
+    for pid, _ in members(session):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process catches a signal, which would end it otherwise."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
