@@ -7,6 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For a JVM of a few minutes: the optimising compiler takes more CPU than it gives back there."""
+
 # Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
 _OPENED_PACKAGES = (
     "java.lang",

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from patience import Patience
 from processes import handles, members, signal_all
 
 _STACKS_S = 10
@@ -22,9 +23,9 @@ def run_limited(
 ) -> tuple[int, str]:
     """Runs a command, copies its output to ours, and returns its exit code and output.
 
-    The command gets a session of its own. After `limit_s` seconds every Java process of the
-    session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1, a
-    handler that tests/support/hangs.py sets), then all of them are ended. What the command leaves
+    The command gets a session of its own. After `limit_s` seconds of `Patience` every Java process
+    of the session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1,
+    a handler that tests/support/hangs.py sets), then all of them are ended. What the command leaves
     behind is ended with it.
     """
     process = subprocess.Popen(
@@ -42,8 +43,8 @@ def run_limited(
     copying = threading.Thread(target=_copy, args=(process, parts), daemon=True)
     copying.start()
     try:
-        code = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
+        code = _wait(process, Patience(limit_s))
+    except TimeoutError:
         parts.append(f"error: still running after {limit_s} s; stacks follow\n")
         print(parts[-1], end="", flush=True)
         _end_session(process.pid)
@@ -51,6 +52,15 @@ def run_limited(
     signal_all(process.pid, signal.SIGKILL)
     copying.join(_TERMINATE_S)  # a process of another session may hold the output open
     return code, "".join(parts)
+
+
+def _wait(process: subprocess.Popen[str], patience: Patience) -> int:
+    while (left_s := patience.left_s) > 0:
+        try:
+            return process.wait(left_s)
+        except subprocess.TimeoutExpired:
+            continue
+    raise TimeoutError
 
 
 def _copy(process: subprocess.Popen[str], parts: list[str]) -> None:

@@ -14,13 +14,13 @@ import os
 import re
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
 from failures import failures_in
-from jvm import java_command
+from jvm import SHORT_LIVED, java_command
+from patience import Patience
 from run_limited import run_limited
 from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
 
@@ -29,6 +29,7 @@ _SCALATEST_COUNTS = re.compile(
 )
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
 _SLOWEST = 10
+_STOLEN_SHOWN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,13 @@ def run_scalatest(suite: Scalatest) -> Counts:
         return Counts(failed=1)
     target = ROOT / "jvm-adapter" / suite.module / "target"
     command = java_command(suite.module, ROOT / suite.spark_jars if suite.spark_jars else None)
-    command += ["org.scalatest.tools.Runner", "-oDWF", "-R", str(target / "test-classes")]
+    command += [
+        *suite.options,
+        "org.scalatest.tools.Runner",
+        "-oDWF",
+        "-R",
+        str(target / "test-classes"),
+    ]
     for name in classes:
         command += ["-s", name]
     code, output = run_limited(command, cwd=target, env=_environment(), limit_s=suite.limit_s)
@@ -118,7 +125,7 @@ def run_scalatest(suite: Scalatest) -> Counts:
 
 
 def _environment() -> dict[str, str]:
-    """This environment, with the programs of the Python environment in front."""
+    """This environment, with the programs of the Python environment in front, and Spark's own."""
     programs = str(Path(sys.executable).parent)
     path = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
     return {
@@ -126,6 +133,7 @@ def _environment() -> dict[str, str]:
         "PATH": path,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED),
     }
 
 
@@ -139,6 +147,12 @@ def run_suite(suite: Suite) -> Counts:
             return run_scalatest(suite)
 
 
+def _stolen(clock: Patience) -> str:
+    """Why a suite took long, where that was not its own fault."""
+    share = clock.lost_s / clock.passed_s
+    return f" ({share:.0%} of the time stolen)" if share > _STOLEN_SHOWN else ""
+
+
 def main(names: list[str]) -> int:
     known = {suite.name: suite for suite in SUITES}
     unknown = [name for name in names if name not in known]
@@ -150,11 +164,11 @@ def main(names: list[str]) -> int:
     total = Counts()
     for suite in [known[name] for name in names] or SUITES:
         print(f"== {suite.name}", flush=True)
-        started = time.monotonic()
+        clock = Patience(0)
         counts = run_suite(suite)
         total += counts
         failures += [f"failed: {suite.name}: {line}" for line in counts.failures]
-        lines.append(f"{suite.name:<18} {time.monotonic() - started:7.1f} s  {counts}")
+        lines.append(f"{suite.name:<18} {clock.passed_s:7.1f} s  {counts}{_stolen(clock)}")
         print(f"== {lines[-1]}", flush=True)
     print("\n".join(("", *lines, "", *failures)))
     print(total, flush=True)

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from jvm import SHORT_LIVED
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -33,6 +35,7 @@ class Scalatest:
     """The `…Suite.scala` files below a source folder, run on the classes of one module.
 
     `spark_jars` is a folder whose jars the tests run on; empty means the module's own class path.
+    `options` are the JVM's.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Scalatest:
     sources: str
     limit_s: int
     spark_jars: str = ""
+    options: tuple[str, ...] = SHORT_LIVED
 
 
 Suite = Commands | Pytest | Scalatest
@@ -61,7 +65,7 @@ SUITES: tuple[Suite, ...] = (
     Pytest("unit", "tests/unit", limit_s=300),
     Pytest("contract", "tests/contract", limit_s=600),
     Pytest("topologies", "tests/topologies", limit_s=600),
-    Scalatest("jvm-core", "core", "core/src/test/scala", limit_s=900),
+    Scalatest("jvm-core", "core", "core/src/test/scala", limit_s=900, options=()),
     Scalatest("jvm-suite", "spark-4.2", "spark/src/test-4.2/scala", limit_s=1200),
     Scalatest("jvm-contract-4.2", "spark-4.2", "spark/src/test/scala", limit_s=900),
     Scalatest(

@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 import redis_state
 from tests.faults.families import COUNTED, PARTITIONS, QUERIES, counting
 from tests.faults.feed import SCHEMA
+from tools.jvm import SHORT_LIVED
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 DEADLINE_S = 8
@@ -65,10 +66,10 @@ def session(scratch: Path, url: str) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
         "spark.executor.memory": "768m",
         "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
         # A stopped executor counts as lost, and is replaced, while it may still wake up.
         "spark.executor.heartbeatInterval": "1s",
         "spark.storage.blockManagerHeartbeatTimeoutMs": f"{EXECUTOR_LOST_S}s",

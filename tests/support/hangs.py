@@ -15,6 +15,7 @@ from types import FrameType
 import pytest
 
 from tools import failures, processes
+from tools.patience import Patience
 
 _JSTACK_S = 60
 
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=300.0,
         metavar="S",
-        help="seconds after which a test is said to hang",
+        help="seconds after which a test is said to hang; stolen ones do not count",
     )
 
 
@@ -59,13 +60,18 @@ class _Watch:
         """Comes again, because what takes a failed test down may hang too."""
         main = threading.main_thread().ident
         assert main is not None
-        while not over.wait(self._limit_s):
+        while True:
+            patience = Patience(self._limit_s)
+            while (left_s := patience.left_s) > 0:
+                if over.wait(left_s):
+                    return
             self._say(f"error: {name} took longer than {self._limit_s:g} s; stacks follow\n")
             os.kill(os.getpid(), signal.SIGUSR1)
             self._java_stacks = "".join(map(_java_stacks, _java_processes()))
             self._say(self._java_stacks)
-            if not over.is_set():
-                signal.pthread_kill(main, signal.SIGUSR2)
+            if over.is_set():
+                return
+            signal.pthread_kill(main, signal.SIGUSR2)
 
     def _fail(self, _: int, frame: FrameType | None) -> None:
         """In the thread of the test, where it stands."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import failures
+from tools import failures, patience
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
@@ -171,6 +171,20 @@ def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Pat
         f"tests/test_hanging.py:25 waits_for_ever < tests/test_hanging.py:{line}; Task.java:6"
         for name, line in (("one", "7 test_one"), ("three", "17 taken_down_late"))
     ]
+
+
+def test_stolen_time_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(patience, "_STAT", stat)
+    ticks_a_s = os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
+    stat.write_text(f"cpu  9 9 9 9 9 9 9 {5 * ticks_a_s} 9 9\ncpu0 9\n")
+    begun = patience.Patience(1000)
+    assert begun.left_s <= 1000
+    stat.write_text(f"cpu  9 9 9 9 9 9 9 {12345 * ticks_a_s} 9 9\ncpu0 9\n")
+    assert begun.lost_s == 12340
+    assert begun.left_s > 1000
+    stat.unlink()
+    assert patience.stolen_s() == 0
 
 
 JVM_OUTPUT = """
