@@ -10,16 +10,9 @@ import time
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
-_STEAL = 8  # proc(5): the ninth word of the line "cpu"
-
-
-def stolen_s() -> float:
-    """Seconds since the start of the machine, as the mean of its cores."""
-    try:
-        words = _STAT.read_text().splitlines()[0].split()
-    except OSError:
-        return 0.0
-    return int(words[_STEAL]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+# proc(5), words of the line "cpu": user, nice, system, irq and softirq; steal.
+_BUSY = (1, 2, 3, 6, 7)
+_STEAL = 8
 
 
 class Patience:
@@ -28,7 +21,7 @@ class Patience:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._started = time.monotonic()
-        self._stolen_s = stolen_s()
+        self._busy_s, self._stolen_s = _cores_s()
 
     @property
     def passed_s(self) -> float:
@@ -37,10 +30,32 @@ class Patience:
 
     @property
     def lost_s(self) -> float:
-        """How much of it was stolen."""
-        return max(0.0, stolen_s() - self._stolen_s)
+        """How much of it what could have run waited for a core that others had."""
+        busy_s, stolen_s = _cores_s()
+        return lost_s(self.passed_s, busy_s - self._busy_s, stolen_s - self._stolen_s)
 
     @property
     def left_s(self) -> float:
         """What is left of the limit; below zero when it is over."""
         return self._limit_s + self.lost_s - self.passed_s
+
+
+def lost_s(passed_s: float, busy_s: float, stolen_s: float) -> float:
+    """What is lost of a time in which all cores together ran and were stolen for so long.
+
+    Two programs that wait at once lose the time once, so it is the share of what was wanted. Where
+    nothing wants to run, nothing is stolen: a test that hangs does not gain by it.
+    """
+    if stolen_s <= 0:
+        return 0.0
+    return min(stolen_s, passed_s * stolen_s / (stolen_s + max(0.0, busy_s)))
+
+
+def _cores_s() -> tuple[float, float]:
+    """Seconds of all cores since the start of the machine: in which they ran, and stolen ones."""
+    try:
+        words = _STAT.read_text().splitlines()[0].split()
+    except OSError:
+        return 0.0, 0.0
+    ticks_a_s = os.sysconf("SC_CLK_TCK")
+    return sum(int(words[i]) for i in _BUSY) / ticks_a_s, int(words[_STEAL]) / ticks_a_s
