@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     stderr = os.dup(2)  # which pytest captures from the first test on
     config.add_cleanup(lambda: os.close(stderr))
+    # tools/run_limited.py asks a suite that takes too long for its stacks by this signal.
+    faulthandler.register(signal.SIGUSR1, file=stderr, all_threads=True)
+    config.add_cleanup(lambda: faulthandler.unregister(signal.SIGUSR1))  # before it is closed
     config.pluginmanager.register(_Watch(stderr, config.getoption("hang_limit")))
 
 
@@ -43,8 +46,6 @@ class _Watch:
         self._stderr = stderr
         self._limit_s = limit_s
         self._java_stacks = ""
-        # tools/run_limited.py asks a suite that takes too long for its stacks by this signal.
-        faulthandler.register(signal.SIGUSR1, file=stderr, all_threads=True)
         signal.signal(signal.SIGUSR2, self._fail)
 
     @pytest.hookimpl(wrapper=True)
