@@ -79,18 +79,17 @@ def write_report(
 
 def _store_rows(result: StoreResult) -> list[Row]:
     lanes, work = result.lanes, result.work
-    tiny = work.updates < work.keys / 50
 
     def of(measure: Callable[[dict[str, list[int]]], list[float]]) -> dict[str, list[float]]:
         return {name: measure(lane) for name, lane in lanes.items()}
 
-    commit_limit = 1 / 20 if tiny else 1 / 5
+    commit_limit = 1 / 20 if work.tiny else 1 / 5
     rows = [
         Row("open + commit of a store, ms", of(open_and_commit_ms), (commit_limit, commit_limit)),
         Row(
             "get + put of a row, µs",
             of(lambda lane: update_us(lane, work.updates)),
-            (1, 1 / 2) if not tiny else (None, None),
+            (1, 1 / 2) if not work.tiny else (None, None),
         ),
         Row(
             "CPU of a changed row, server and background included, µs",
@@ -98,7 +97,7 @@ def _store_rows(result: StoreResult) -> list[Row]:
             (1, None),
         ),
     ]
-    if tiny:
+    if work.tiny:
         cold = of(first_open_and_commit_ms)
         title = f"… in the first {len(cold['redis'])} batches of the JVM, ms"
         return [rows[0], Row(title, cold), *rows[1:]]
@@ -151,7 +150,7 @@ def _verdicts(
             title = f"Stores alone: {one.work.name}"
             lines.append(_verdict(title, "snapshot in Redis / raw bytes of its rows", 1 / 2, found))
             cpu = Ratio(server_cpu_us(one) / one.field_cpu_us)
-            if one.work.updates >= one.work.keys / 50:
+            if not one.work.tiny:
                 figure = "Redis CPU of a row / one `HSET` field per row"
                 lines.append(_verdict(title, figure, 1 / 20, cpu))
     return lines

@@ -38,6 +38,11 @@ class StoreWork:
     warm_up: int
     batches: int
 
+    @property
+    def tiny(self) -> bool:
+        """Whether a batch changes so little that fixed costs make it up."""
+        return self.updates < self.keys / 50
+
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
