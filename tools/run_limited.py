@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from patience import Patience
+from clock import Clock
 from processes import handles, members, signal_all
 
 _STACKS_S = 10
@@ -23,7 +23,7 @@ def run_limited(
 ) -> tuple[int, str]:
     """Runs a command, copies its output to ours, and returns its exit code and output.
 
-    The command gets a session of its own. After `limit_s` seconds of `Patience` every Java process
+    The command gets a session of its own. After `limit_s` seconds by `Clock` every Java process
     of the session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1,
     a handler that tests/support/hangs.py sets), then all of them are ended. What the command leaves
     behind is ended with it.
@@ -43,7 +43,7 @@ def run_limited(
     copying = threading.Thread(target=_copy, args=(process, parts), daemon=True)
     copying.start()
     try:
-        code = _wait(process, Patience(limit_s))
+        code = _wait(process, limit_s)
     except TimeoutError:
         parts.append(f"error: still running after {limit_s} s; stacks follow\n")
         print(parts[-1], end="", flush=True)
@@ -54,8 +54,9 @@ def run_limited(
     return code, "".join(parts)
 
 
-def _wait(process: subprocess.Popen[str], patience: Patience) -> int:
-    while (left_s := patience.left_s) > 0:
+def _wait(process: subprocess.Popen[str], limit_s: float) -> int:
+    clock = Clock()
+    while (left_s := clock.left_s(limit_s)) > 0:
         try:
             return process.wait(left_s)
         except subprocess.TimeoutExpired:
@@ -73,10 +74,13 @@ def _copy(process: subprocess.Popen[str], parts: list[str]) -> None:
 
 def _end_session(session: int) -> None:
     for pid, program in members(session):
-        if program == "java":
-            os.kill(pid, signal.SIGQUIT)
-        elif program.startswith(("python", "pytest")) and handles(pid, signal.SIGUSR1):
-            os.kill(pid, signal.SIGUSR1)
+        try:
+            if program == "java":
+                os.kill(pid, signal.SIGQUIT)
+            elif program.startswith(("python", "pytest")) and handles(pid, signal.SIGUSR1):
+                os.kill(pid, signal.SIGUSR1)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
     for number, patience_s in ((signal.SIGTERM, _STACKS_S), (signal.SIGKILL, _TERMINATE_S)):
         if _are_gone(session, patience_s):
             break

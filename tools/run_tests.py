@@ -18,11 +18,11 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
+from clock import Clock
 from failures import failures_in
-from jvm import SHORT_LIVED, java_command
-from patience import Patience
+from jvm import ROOT, SHORT_LIVED, java_command
 from run_limited import run_limited
-from suites import ROOT, SUITES, Commands, Pytest, Scalatest, Suite
+from suites import SUITES, Commands, Pytest, Scalatest, Suite
 
 _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
@@ -105,13 +105,8 @@ def run_scalatest(suite: Scalatest) -> Counts:
         return Counts(failed=1)
     target = ROOT / "jvm-adapter" / suite.module / "target"
     command = java_command(suite.module, ROOT / suite.spark_jars if suite.spark_jars else None)
-    command += [
-        *suite.options,
-        "org.scalatest.tools.Runner",
-        "-oDWF",
-        "-R",
-        str(target / "test-classes"),
-    ]
+    command += [*suite.options, "org.scalatest.tools.Runner"]
+    command += ["-oDWF", "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
     code, output = run_limited(command, cwd=target, env=_environment(), limit_s=suite.limit_s)
@@ -125,7 +120,7 @@ def run_scalatest(suite: Scalatest) -> Counts:
 
 
 def _environment() -> dict[str, str]:
-    """This environment, with the programs of the Python environment in front, and Spark's own."""
+    """This environment, with our Python programs in front, and what Spark reads."""
     programs = str(Path(sys.executable).parent)
     path = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
     return {
@@ -147,7 +142,7 @@ def run_suite(suite: Suite) -> Counts:
             return run_scalatest(suite)
 
 
-def _stolen(clock: Patience) -> str:
+def _stolen(clock: Clock) -> str:
     """Why a suite took long, where that was not its own fault."""
     share = clock.lost_s / clock.passed_s
     return f" ({share:.0%} of the time stolen)" if share > _STOLEN_SHOWN else ""
@@ -164,7 +159,7 @@ def main(names: list[str]) -> int:
     total = Counts()
     for suite in [known[name] for name in names] or SUITES:
         print(f"== {suite.name}", flush=True)
-        clock = Patience(0)
+        clock = Clock()
         counts = run_suite(suite)
         total += counts
         failures += [f"failed: {suite.name}: {line}" for line in counts.failures]

@@ -15,7 +15,7 @@ from types import FrameType
 import pytest
 
 from tools import failures, processes
-from tools.patience import Patience
+from tools.clock import Clock
 
 _JSTACK_S = 60
 
@@ -62,8 +62,8 @@ class _Watch:
         main = threading.main_thread().ident
         assert main is not None
         while True:
-            patience = Patience(self._limit_s)
-            while (left_s := patience.left_s) > 0:
+            clock = Clock()
+            while (left_s := clock.left_s(self._limit_s)) > 0:
                 if over.wait(left_s):
                     return
             self._say(f"error: {name} took longer than {self._limit_s:g} s; stacks follow\n")
@@ -76,12 +76,8 @@ class _Watch:
 
     def _fail(self, _: int, frame: FrameType | None) -> None:
         """In the thread of the test, where it stands."""
-        python = traceback.StackSummary.from_list(traceback.extract_stack(frame)[::-1]).format()
-        stacks = [
-            "Current thread 0x",
-            *"".join(python).splitlines(),
-            *self._java_stacks.splitlines(),
-        ]
+        python = traceback.format_stack(frame)[::-1]
+        stacks = ["Current thread 0x", *python, *self._java_stacks.splitlines()]
         pytest.fail(f"hangs after {self._limit_s:g} s: {failures.stood(stacks)}")
 
     def _say(self, text: str) -> None:

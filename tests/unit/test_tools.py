@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import failures, patience
+from tools import clock, failures
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
@@ -179,14 +179,14 @@ def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Pat
 )
 def test_stolen_time_is_lost_once(busy_s: int, stolen_s: int, lost_s: int) -> None:
     """In 1,000 seconds on two cores."""
-    assert patience.lost_s(1000, busy_s, stolen_s) == pytest.approx(lost_s)
+    assert clock.lost_s(1000, busy_s, stolen_s) == pytest.approx(lost_s)
 
 
 def test_where_nothing_tells_of_stolen_time_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_STAT", tmp_path / "none")
-    assert patience.Patience(1000).lost_s == 0
+    monkeypatch.setattr(clock, "_STAT", tmp_path / "none")
+    assert clock.Clock().lost_s == 0
 
 
 JVM_OUTPUT = """

@@ -1,6 +1,6 @@
-"""Time limits that do not count what a hypervisor gave to other machines (Linux; else all counts).
+"""A clock for time limits that do not count what a hypervisor gave to other machines.
 
-On a shared machine that share is often none and at times more than half.
+Linux tells of it; elsewhere all time counts. On a shared machine that share is often none and at times more than half.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ _BUSY = (1, 2, 3, 6, 7)
 _STEAL = 8
 
 
-class Patience:
+class Clock:
     """Begins when it is made."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self) -> None:
         self._started = time.monotonic()
         self._busy_s, self._stolen_s = _cores_s()
 
@@ -34,10 +33,9 @@ class Patience:
         busy_s, stolen_s = _cores_s()
         return lost_s(self.passed_s, busy_s - self._busy_s, stolen_s - self._stolen_s)
 
-    @property
-    def left_s(self) -> float:
-        """What is left of the limit; below zero when it is over."""
-        return self._limit_s + self.lost_s - self.passed_s
+    def left_s(self, limit_s: float) -> float:
+        """What is left of a limit; below zero when it is over."""
+        return limit_s + self.lost_s - self.passed_s
 
 
 def lost_s(passed_s: float, busy_s: float, stolen_s: float) -> float:
