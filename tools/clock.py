@@ -1,6 +1,7 @@
 """A clock for time limits that do not count what a hypervisor gave to other machines.
 
-Linux tells of it; elsewhere all time counts. On a shared machine that share is often none and at times more than half.
+Linux tells of it; elsewhere all time counts. On a shared machine that share is often none and at
+times more than half.
 """
 
 from __future__ import annotations

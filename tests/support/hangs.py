@@ -67,7 +67,8 @@ class _Watch:
                 if over.wait(left_s):
                     return
             self._say(f"error: {name} took longer than {self._limit_s:g} s; stacks follow\n")
-            os.kill(os.getpid(), signal.SIGUSR1)
+            # From this thread, which holds the interpreter's lock: a signal's handler does not.
+            faulthandler.dump_traceback(self._stderr, all_threads=True)
             self._java_stacks = "".join(map(_java_stacks, _java_processes()))
             self._say(self._java_stacks)
             if over.is_set():
