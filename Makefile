@@ -100,6 +100,10 @@ audit: wheel ## Look up what the wheel needs in PyPI's advisories
 test: build jvm-test-build redis $(SCALAFMT) ## Run every suite; the last line sums them up
 	@$(PY) tools/run_tests.py
 
+.PHONY: test-long
+test-long: build jvm-test-build redis ## What takes longer; writes docs/reliability.md (hours; SUITES="NAME ...")
+	@$(PY) tools/run_tests.py --long --write docs/reliability.md $(SUITES)
+
 .PHONY: check
 check: test ## Format, lint, types, tests and JVM build: what CI runs
 

@@ -1,28 +1,33 @@
 """Runs the suites one after the other and sums them up.
 
-    python tools/run_tests.py            every suite
-    python tools/run_tests.py NAME ...   the named ones
+    python tools/run_tests.py                     every suite of `make test`
+    python tools/run_tests.py NAME ...            the named ones
+    python tools/run_tests.py --long [NAME ...]   those of `make test-long`
 
 Goes on after a failure. At the end come the time of each suite, what failed, and as the last line
 `N passed, M failed`, with `, K skipped` after it when tests were skipped. Exits with 1 when
-anything failed, and with CI=true when anything was skipped.
+anything failed, and with CI=true when anything was skipped. `--write PAGE` puts the results on a
+page, row by row: suites that did not run keep theirs.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
+import servers
 from clock import Clock
 from failures import failures_in
 from jvm import ROOT, SHORT_LIVED, java_command
 from run_limited import run_limited
-from suites import SUITES, Commands, Pytest, Scalatest, Suite
+from suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
 
 _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
@@ -30,6 +35,8 @@ _SCALATEST_COUNTS = re.compile(
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
 _SLOWEST = 10
 _STOLEN_SHOWN = 0.1
+_BEGIN = "<!-- begin: make test-long -->"
+_END = "<!-- end: make test-long -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +79,17 @@ def run_pytest(suite: Pytest) -> Counts:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
         command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
-        code, output = run_limited(command, cwd=ROOT, env=_environment(), limit_s=suite.limit_s)
+        environment = _environment()
+        if suite.server:
+            environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
+        code, output = run_limited(command, cwd=ROOT, env=environment, limit_s=suite.limit_s)
         counts = _junit_counts(report) if report.exists() else Counts()
     return _judged(counts, code, output)
+
+
+def _server(name: str) -> Path:
+    wanted = next(server for server in servers.SERVERS if server.name == name)
+    return servers.ensure(wanted, servers.cache_folder())
 
 
 def _judged(counts: Counts, code: int, output: str) -> Counts:
@@ -109,7 +124,8 @@ def run_scalatest(suite: Scalatest) -> Counts:
     command += ["-oDWF", "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
-    code, output = run_limited(command, cwd=target, env=_environment(), limit_s=suite.limit_s)
+    environment = _environment() | dict(suite.variables)
+    code, output = run_limited(command, cwd=target, env=environment, limit_s=suite.limit_s)
     counts = Counts()
     if found := _SCALATEST_COUNTS.search(output):
         passed, failed, *others = map(int, found.groups())
@@ -148,16 +164,42 @@ def _stolen(clock: Clock) -> str:
     return f" ({share:.0%} of the time stolen)" if share > _STOLEN_SHOWN else ""
 
 
-def main(names: list[str]) -> int:
-    known = {suite.name: suite for suite in SUITES}
-    unknown = [name for name in names if name not in known]
+def _write(page: Path, rows: dict[str, str]) -> None:
+    """Puts rows into the table of a page between its two comments, in the order of the suites."""
+    text = page.read_text("utf-8")
+    head, rest = text.split(_BEGIN)
+    table, tail = rest.split(_END)
+    kept = dict(re.findall(r"^\| `([^`]+)` (\|.*)$", table, re.MULTILINE)) | rows
+    lines = [f"| `{suite.name}` {kept[suite.name]}" for suite in LONG_SUITES if suite.name in kept]
+    table = "\n".join(
+        ("", "| suite | run on | minutes | result |", "|---|---|---|---|", *lines, "")
+    )
+    page.write_text(f"{head}{_BEGIN}{table}{_END}{tail}", "utf-8")
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="run_tests.py", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a suite; none means all")
+    parser.add_argument("--long", action="store_true", help="the suites of `make test-long`")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="with --long: keep the results")
+    asked = parser.parse_args(words)
+    if asked.write and not asked.long:
+        parser.error("--write goes with --long")
+    return asked
+
+
+def main(words: list[str]) -> int:
+    asked = _arguments(words)
+    suites = LONG_SUITES if asked.long else SUITES
+    known = {suite.name: suite for suite in suites}
+    unknown = [name for name in asked.names if name not in known]
     if unknown:
         print(f"error: no suite {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
     lines = []
     failures = []
     total = Counts()
-    for suite in [known[name] for name in names] or SUITES:
+    for suite in [known[name] for name in asked.names] or suites:
         print(f"== {suite.name}", flush=True)
         clock = Clock()
         counts = run_suite(suite)
@@ -165,6 +207,9 @@ def main(names: list[str]) -> int:
         failures += [f"failed: {suite.name}: {line}" for line in counts.failures]
         lines.append(f"{suite.name:<18} {clock.passed_s:7.1f} s  {counts}{_stolen(clock)}")
         print(f"== {lines[-1]}", flush=True)
+        if asked.write:
+            today = datetime.now(timezone.utc).date()
+            _write(asked.write, {suite.name: f"| {today} | {clock.passed_s / 60:.0f} | {counts} |"})
     print("\n".join(("", *lines, "", *failures)))
     print(total, flush=True)
     refused = total.skipped and os.environ.get("CI") == "true"

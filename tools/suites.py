@@ -1,4 +1,4 @@
-"""The suites of `make test`: the one table of what is run, how, and for how long at most."""
+"""The suites of `make test` and `make test-long`: what is run, how, and for how long at most."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Pytest:
-    """A folder of Python tests."""
+    """A folder of Python tests.
+
+    `server` names the server program of tools/servers.py to run on; empty means the one on PATH.
+    """
 
     name: str
     folder: str
     limit_s: int
     options: tuple[str, ...] = ()
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Scalatest:
     """The `…Suite.scala` files below a source folder, run on the classes of one module.
 
     `spark_jars` is a folder whose jars the tests run on; empty means the module's own class path.
-    `options` are the JVM's.
+    `options` are the JVM's, `variables` are set in its environment.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Scalatest:
     limit_s: int
     spark_jars: str = ""
     options: tuple[str, ...] = SHORT_LIVED
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 Suite = Commands | Pytest | Scalatest
@@ -84,3 +89,26 @@ SUITES: tuple[Suite, ...] = (
     Pytest("faults", "tests/faults", limit_s=1500),
     Pytest("containers", "tests/containers", limit_s=900),
 )
+
+_LONG = ("-m", "long")
+_LONG_JVM = (("REDIS_STATE_LONG", "1"), ("REDIS_STATE_SCHEDULES", "5000"))
+
+LONG_SUITES: tuple[Suite, ...] = (
+    Pytest("contract-long", "tests/contract", limit_s=3600, options=_LONG),
+    Scalatest(
+        "jvm-core-long",
+        "core",
+        "core/src/test/scala",
+        limit_s=7200,
+        options=(),
+        variables=_LONG_JVM,
+    ),
+    Pytest("spark-long", "tests/spark", limit_s=3600, options=_LONG),
+    Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
+    *(
+        Pytest(f"{folder}-{server}", f"tests/{folder}", limit_s=1800, server=server)
+        for server in ("redis-6.2", "redis-8.0", "valkey-8")
+        for folder in ("contract", "topologies")
+    ),
+)
+"""What does not fit into `make test`: tests marked `long`, long forms, and the other servers."""

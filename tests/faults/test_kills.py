@@ -19,7 +19,8 @@ from tests.faults.strikes import plan, strike
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FIRST_SEED = 1_063_074_870
-SEEDED = 9
+SEEDED_QUICK = 2
+SEEDED = 20
 BATCHES = 3  # of the runs that are struck at a place
 
 
@@ -56,7 +57,13 @@ def placed(rig: Rig, seed: int, *places: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("number", range(SEEDED))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.long if number >= SEEDED_QUICK else ())
+        for number in range(SEEDED)
+    ],
+)
 def test_nothing_is_lost_doubled_or_stale_whatever_strikes(
     rig: Rig, first_seed: int, number: int
 ) -> None:

@@ -9,13 +9,20 @@ from tests.faults.oracle.mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 5000
+SCHEDULES_QUICK = 1000
+SCHEDULES = 20_000
 GROUP = 500  # as many as one test can run long before pytest takes it for hanging
 MUTANTS_MIN = 20
 MUTANTS_GROUPS = 4
 
 
-@pytest.mark.parametrize("first", range(1, SCHEDULES + 1, GROUP))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=pytest.mark.long if first > SCHEDULES_QUICK else ())
+        for first in range(1, SCHEDULES + 1, GROUP)
+    ],
+)
 def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
     """Replay a seed by `make faults SEED=…`."""
     result = campaign.schedules(range(first, first + GROUP))

@@ -24,6 +24,7 @@ suites.SUITES = (
     Commands("hanging", ((sys.executable, "-c", {hanging!r}),), limit_s=2),
     Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
+suites.LONG_SUITES = suites.SUITES[2:3]
 import run_tests
 sys.exit(run_tests.main(sys.argv[1:]))
 """
@@ -81,6 +82,24 @@ def test_a_wrong_name_is_an_error() -> None:
     done = run("goood")
     assert done.returncode == 2
     assert "no suite goood; there are good, bad, late, hanging, leaving" in done.stdout
+
+
+def test_the_long_suites_keep_their_results_on_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin: make test-long -->\n<!-- end: make test-long -->\nafter\n")
+    for _ in range(2):
+        assert run("--long", "--write", str(page)).returncode == 0
+        head, rest = page.read_text().split("<!-- begin: make test-long -->")
+        table, tail = rest.split("<!-- end: make test-long -->")
+        assert (head, tail) == ("before\n", "\nafter\n")
+        *_, row = table.strip().splitlines()
+        assert row.startswith("| `late` | 20")
+        assert row.endswith("| 0 | 1 passed, 0 failed |")
+        assert len(table.strip().splitlines()) == 3
+
+
+def test_a_page_is_for_the_long_suites() -> None:
+    assert run("--write", "page.md", "good").returncode == 2
 
 
 def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
