@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.docker_engine import NoDockerError
 from tests.support.redis_container import RedisContainer, running_redis_container
@@ -14,6 +15,9 @@ from tests.support.redis_server import NoTlsError, RedisServer, server_program
 from tools import servers
 
 pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
+# Whether inputs come slowly is up to the machine.
+settings.register_profile("shared machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 IN_CI = os.environ.get("CI") == "true"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from redis_state.backend.connection import final_error, hint, refused
+from redis_state.backend.connection import final_error, hint, no_redis, refused
 from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command, Script
@@ -56,6 +56,8 @@ class Client:
         self._waiting = Waiting(self.durability)
         self.signer = config.read_signer()
         self.round_trips = 0
+        # Until there was one answer of a Redis, another protocol means that the address is wrong.
+        self._was_answered = False
 
     @property
     def url(self) -> str:
@@ -216,7 +218,13 @@ class Client:
 
     def _reached(self, attempted: str, once: Callable[[], list[Any]]) -> list[Any]:
         try:
-            return once()
+            replies = once()
+            self._was_answered = True
+            return replies
+        except redis.exceptions.InvalidResponse as error:
+            if not self._was_answered:
+                raise no_redis(attempted, self._config) from error
+            raise _TryAgainError("what answers there does not speak Redis's protocol") from error
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
             final = final_error(attempted, error, self._config)
             if final is not None:

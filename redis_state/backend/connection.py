@@ -122,6 +122,15 @@ def refused(attempted: str, message: str) -> RedisStateError:
     )
 
 
+def no_redis(attempted: str, config: Config) -> RedisStateError:
+    """Something answers, in another protocol."""
+    return ConfigError(
+        attempted,
+        found=f"what answers at {config.url.url} is no Redis: it does not speak Redis's protocol",
+        advice="Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
+    )
+
+
 def final_error(attempted: str, error: Exception, config: Config) -> RedisStateError | None:
     """The named error for a connection that no repetition can make; ``None`` if one may."""
     if isinstance(error, redis.AuthenticationError):

@@ -7,11 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, options_of
-from redis_state.cli.values import key_of, to_json
+from redis_state.cli.values import key_of, plain_key, to_json
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import connect
 from redis_state.reader.codec import codec_of
 from redis_state.reader.operator_state import DEFAULT_FAMILY
+from redis_state.reader.python_codec import codec_name_of
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
@@ -25,7 +26,8 @@ def add_to(subparsers: Subparsers) -> None:
         "get",
         help="print the state of one key as JSON",
         description="Print the value columns of one key as a JSON object, a list of them for list "
-        f"state, or null and exit with status {ABSENT_STATUS} if there is no such key.",
+        "state, the value of a store that Python keeps, or null and exit with status "
+        f"{ABSENT_STATUS} if there is no such key.",
     )
     parser.add_argument("--query", required=True, help="name or id of the query, or a gen")
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
@@ -48,7 +50,8 @@ def add_to(subparsers: Subparsers) -> None:
         "key",
         nargs="*",
         metavar="COLUMN=VALUE",
-        help="a key column: name=text, or name:=JSON (null, or an object for a window)",
+        help="a key column: name=text, or name:=JSON (null, or an object for a window); of a store "
+        "that Python keeps the key itself: text, or :=JSON (a number; an array for a tuple)",
     )
     parser.set_defaults(run=run)
 
@@ -61,6 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         at: dict[str, Any] = {"version": arguments.version, "uids": arguments.uid}
         family = state.family(**at)
         get = state.get_list if family.multi_value else state.get
-        value = get(key_of(codec_of(family).key, arguments.key), **at)
+        if codec_name_of(family) is None:
+            key: Any = key_of(codec_of(family).key, arguments.key)
+        else:
+            key = plain_key(arguments.key)
+        value = get(key, **at)
     print(json.dumps(to_json(value), ensure_ascii=False))
-    return 0 if value else ABSENT_STATUS
+    return ABSENT_STATUS if value is None or (family.multi_value and not value) else 0

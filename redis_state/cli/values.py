@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -66,6 +66,24 @@ def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
         raw: Any = _json(name, text) if is_json or isinstance(type_, Struct) else text
         key[name] = _value(name, type_, raw)
     return key
+
+
+def plain_key(words: Sequence[str]) -> Any:
+    """The key of a store that Python keeps: ``text``, or ``:=JSON``, where an array is a tuple.
+
+    Raises:
+        ConfigError: There is not one word, or its JSON is malformed.
+    """
+    if len(words) != 1:
+        found = f"there are {len(words)} words"
+        raise _bad("the key of a store of Python", found, "Give one: text, or :=JSON.")
+    text = words[0]
+    if not text.startswith(_JSON_SIGN + "="):
+        return text
+    try:
+        return json.loads(text[2:])
+    except (ValueError, RecursionError) as error:
+        raise _bad("the key", "it is not JSON", "Quote it once more.") from error
 
 
 def _json(name: str, text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,7 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.reader import ordered_columns, unsafe_row
+from redis_state.reader.murmur3 import partition_of
 from redis_state.reader.row_bytes import RowBytes, row_bytes
 from redis_state.reader.spark_types import Atomic, Struct
 
@@ -50,6 +51,20 @@ class Codec:
         if self.family.kind == "prefix":
             return Struct(tuple(self.key.fields[at] for at in self.first))
         return self.key
+
+    @property
+    def layout(self) -> Hashable:
+        """What decides the bytes of a key."""
+        return (self.family.id, self.family.kind, self.family.params, self.key)
+
+    def likely_partition(self, key: KeyValues, *, partitions: int) -> int:
+        """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
+
+        It is only where to look first: a join shuffles by some of the columns.
+        """
+        schema = self.shuffled_by
+        values = unsafe_row.in_order(self.key, key)[: len(schema.fields)]
+        return partition_of(schema, values, partitions=partitions)
 
     def encode_key(self, values: KeyValues) -> bytes:
         """The stored key of a row with these key columns.

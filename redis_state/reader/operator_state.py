@@ -9,16 +9,19 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
 from redis_state.format.rows import family_of
-from redis_state.reader import unsafe_row
-from redis_state.reader.codec import Codec, KeyValues, codec_of
+from redis_state.reader.codec import Codec, codec_of
 from redis_state.reader.lookup import Found, look_up
-from redis_state.reader.murmur3 import partition_of
 from redis_state.reader.partition import Opened
+from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
 from redis_state.reader.registry import OperatorInfo
 from redis_state.reader.scan import families_of, rows_of
 
 if TYPE_CHECKING:
+    from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.query import Query
+
+RowCodec = Codec | PythonCodec
+"""Spark's rows have columns; a store of Python has plain keys and values."""
 
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
@@ -32,16 +35,23 @@ class OperatorState:
     """
 
     def __init__(
-        self, client: Client, query: Query, operator: int, store: str, family: str
+        self,
+        client: Client,
+        query: Query,
+        operator: int,
+        store: str,
+        family: str,
+        codec: StoreCodec | None,
     ) -> None:
         self._client = client
         self._query = query
         self._operator = operator
         self._store = store
         self._name = family
+        self._given = codec
         # Whether a key was found elsewhere than where it was looked for first.
         self._scattered = False
-        self._codec: Codec | None = None
+        self._codec: RowCodec | None = None
 
     def families(
         self, version: int | None = None, *, uids: Sequence[str] | None = None
@@ -64,12 +74,13 @@ class OperatorState:
         return self._codec_of(info, partitions).family
 
     def get(
-        self, key: KeyValues, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> dict[str, Any] | None:
+        self, key: Any, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> Any:
         """The value columns of one key by name, or ``None`` if there is no such key.
 
         Args:
-            key: Values of the key columns, by name or in their order.
+            key: Values of the key columns, by name or in their order; of a store that Python keeps
+                the key itself, and the answer is the value itself.
             version: A state version, which is the number of the batch plus one.
             uids: Spark's unique ids of the version, one for each partition in their order, as the
                 commit log has them under checkpoint format 2; ``None`` means the version that the
@@ -87,8 +98,8 @@ class OperatorState:
         return None if value is None else codec.decode_value(value)
 
     def get_list(
-        self, key: KeyValues, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
+        self, key: Any, version: int | None = None, *, uids: Sequence[str] | None = None
+    ) -> list[Any]:
         """The value columns of each element of a key's list, in order; empty if there is no key.
 
         For families with several values a key: list state of `transformWithState`.
@@ -102,7 +113,7 @@ class OperatorState:
 
     def items(
         self, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    ) -> Iterator[tuple[Any, Any]]:
         """Key columns and value columns of every row, partition by partition, in no order.
 
         Memory is bounded by the changes since the last snapshot of one partition and a chunk of
@@ -116,37 +127,37 @@ class OperatorState:
 
     def list_items(
         self, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[Any, list[Any]]]:
         """As `items`, with the elements of each key's list, as `get_list` gives them."""
         for codec, key, value in self._rows(version, uids, lists=True):
             yield codec.decode_key(key), codec.decode_values(value)
 
     def _rows(
         self, version: int | None, uids: Sequence[str] | None, *, lists: bool
-    ) -> Iterator[tuple[Codec, bytes, bytes]]:
+    ) -> Iterator[tuple[RowCodec, bytes, bytes]]:
         info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
         self._be_list(self._codec_of(info, partitions), wanted=lists)
         for opened in partitions:
             table: Sequence[Family] | None = None
-            codec: Codec | None = None
+            codec: RowCodec | None = None
             for key, value, families in rows_of(self._client, opened):
                 if families is not table:
                     table, family = families, self._family_in(families)
-                    codec = None if family is None else codec_of(family)
+                    codec = None if family is None else self._made(family)
                 if codec is not None and family_of(key) == codec.family.id:
                     yield codec, key, value
 
     def _value(
-        self, key: KeyValues, version: int | None, uids: Sequence[str] | None
-    ) -> tuple[Codec, bytes | None]:
+        self, key: Any, version: int | None, uids: Sequence[str] | None
+    ) -> tuple[RowCodec, bytes | None]:
         known = self._query.known(self._operator, self._store)
         if known is None or self._codec is None or self._scattered:
             info, opened = self._query.open(self._operator, self._store, version, uids=uids)
             codec = self._codec_of(info, opened)
-            likely = _likely(codec, info, key)
+            likely = codec.likely_partition(key, partitions=info.partitions)
             opened.sort(key=lambda one: one.id.partition != likely)
             return self._find(codec, opened, key, likely=likely)
-        likely = _likely(self._codec, known, key)
+        likely = self._codec.likely_partition(key, partitions=known.partitions)
         found = self._open_and_find([likely], key, version, uids, likely)
         others = [number for number in range(known.partitions) if number != likely]
         if found[1] is not None or not others:
@@ -156,25 +167,25 @@ class OperatorState:
     def _open_and_find(
         self,
         partitions: Sequence[int],
-        key: KeyValues,
+        key: Any,
         version: int | None,
         uids: Sequence[str] | None,
         likely: int,
-    ) -> tuple[Codec, bytes | None]:
+    ) -> tuple[RowCodec, bytes | None]:
         info, opened = self._query.open(
             self._operator, self._store, version, uids=uids, only=partitions
         )
         return self._find(self._codec_of(info, opened), opened, key, likely=likely)
 
     def _find(
-        self, codec: Codec, partitions: Sequence[Opened], key: KeyValues, *, likely: int
-    ) -> tuple[Codec, bytes | None]:
+        self, codec: RowCodec, partitions: Sequence[Opened], key: Any, *, likely: int
+    ) -> tuple[RowCodec, bytes | None]:
         for one in self._look_up(partitions, codec, key):
             family = self._family_in(one.families)
             if family is None:
                 continue  # Nothing was written yet, or the family came later.
-            own = codec_of(family)
-            if not _same_keys(own, codec):
+            own = self._made(family)
+            if own.layout != codec.layout:
                 # The registry describes another layout of keys than this version has.
                 (one,) = self._look_up([one.opened], own, key)
             if one.value is not None:
@@ -182,37 +193,53 @@ class OperatorState:
                 return own, one.value
         return codec, None
 
-    def _look_up(
-        self, partitions: Sequence[Opened], codec: Codec, key: KeyValues
-    ) -> Iterator[Found]:
+    def _look_up(self, partitions: Sequence[Opened], codec: RowCodec, key: Any) -> Iterator[Found]:
         stored = codec.encode_key(key)
         return look_up(self._client, partitions, stored, kind=codec.family.kind)
 
-    def _codec_of(self, info: OperatorInfo, partitions: Sequence[Opened]) -> Codec:
+    def _codec_of(self, info: OperatorInfo, partitions: Sequence[Opened]) -> RowCodec:
         """The layout of keys that is tried first; each version has a family table of its own."""
         if self._codec is None:
             family = self._family_in(info.families)
-            if family is None:
+            if family is None or (codec_name_of(family) is None and _is_placeholder(family)):
                 # The list of operators has the default family only.
                 families = families_of(self._client, partitions)
-                family = self._family_in(families)
-                if family is None:
+                family = self._family_in(families) or family
+                if family is None or (self._name == DEFAULT_FAMILY and len(families) > 1):
                     raise self._no_family(families or info.families)
-            self._codec = codec_of(family)
+            self._codec = self._made(family)
         return self._codec
 
+    def _made(self, family: Family) -> RowCodec:
+        name = codec_name_of(family)
+        if name is not None:
+            return python_codec(family, name, self._given)
+        if self._given is not None:
+            raise ConfigError(
+                f"reading family '{self._name}' of operator {self._operator}",
+                found="a codec was given, and Spark keeps this state",
+                advice="Leave the codec out: Spark's rows say themselves how they are written.",
+            )
+        return codec_of(family)
+
     def _no_family(self, families: Sequence[Family]) -> NotFoundError:
-        names = ", ".join(f"'{one.name}'" for one in families if not one.internal)
+        found = "the operator has no such family"
+        if self._name == DEFAULT_FAMILY:
+            found = "the operator keeps each state variable in a family of its own"
+        named = [one for one in families if one.name != DEFAULT_FAMILY]
+        names = ", ".join(f"'{one.name}'" for one in named if not one.internal)
+        internal = ", ".join(f"'{one.name}'" for one in named if one.internal)
         return NotFoundError(
             f"reading family '{self._name}' of operator {self._operator}",
-            found="the operator has no such family",
-            advice=f"Its families are: {names or 'none'}.",
+            found=found,
+            advice=f"Name one of them by family=…: {names or 'none'}."
+            + (f" Spark's own: {internal}." if internal else ""),
         )
 
     def _family_in(self, families: Sequence[Family]) -> Family | None:
         return next((family for family in families if family.name == self._name), None)
 
-    def _be_list(self, codec: Codec, *, wanted: bool) -> None:
+    def _be_list(self, codec: RowCodec, *, wanted: bool) -> None:
         if codec.family.multi_value is not wanted:
             has, calls = "one value", "get and items"
             if codec.family.multi_value:
@@ -224,21 +251,7 @@ class OperatorState:
             )
 
 
-def _likely(codec: Codec, info: OperatorInfo, key: KeyValues) -> int:
-    """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
-
-    It is only where to look first: a join shuffles by some of the columns.
-    """
-    schema = codec.shuffled_by
-    values = unsafe_row.in_order(codec.key, key)[: len(schema.fields)]
-    return partition_of(schema, values, partitions=info.partitions)
-
-
-def _same_keys(one: Codec, other: Codec) -> bool:
-    first, second = one.family, other.family
-    return (first.id, first.kind, first.params, one.key) == (
-        second.id,
-        second.kind,
-        second.params,
-        other.key,
-    )
+def _is_placeholder(family: Family) -> bool:
+    """Whether it is what Spark's `transformWithState` declares beside its families, and leaves."""
+    codec = codec_of(family)
+    return (codec.key.names, codec.values.columns.names) == (("key",), ("value",))

@@ -8,6 +8,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
+from redis_state.codec import Codec
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
@@ -35,7 +36,12 @@ class Query:
         return list(self._known.values())
 
     def operator(
-        self, operator: int = 0, store: str = DEFAULT_STORE, *, family: str = DEFAULT_FAMILY
+        self,
+        operator: int = 0,
+        store: str = DEFAULT_STORE,
+        *,
+        family: str = DEFAULT_FAMILY,
+        codec: Codec | None = None,
     ) -> OperatorState:
         """The state of one operator; nothing is asked of Redis yet.
 
@@ -44,8 +50,10 @@ class Query:
             store: Spark's name of the store; only stream-stream joins have several.
             family: Name of the column family; only `transformWithState` has several, one for each
                 state variable, named as the variable is; `OperatorState.families` lists them.
+            codec: What a program in Python writes the store with; ``None`` means the one of its
+                name, `MSGPACK` or `RAW`.
         """
-        return OperatorState(self._client, self, operator, store, family)
+        return OperatorState(self._client, self, operator, store, family, codec)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What an earlier call found out about a store."""

@@ -158,6 +158,10 @@ def test_everything_is_read(
     # What does not fit is told.
     with pytest.raises(NotFoundError, match="'total'"):
         operator("absent").get({"k": "k1"}, version)
+    with pytest.raises(NotFoundError, match=r"'total'.* Spark's own: '\$.*") as caught:
+        operator("default").get({"k": "k1"}, version)
+    assert "a family of its own" in str(caught.value)
+    assert "'default'" not in str(caught.value).partition("Name one")[2]
     with pytest.raises(ConfigError, match="get_list"):
         operator("seen").get({"k": "k1"}, version)
     with pytest.raises(ConfigError, match="Use get and items"):

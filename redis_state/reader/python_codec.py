@@ -1,0 +1,102 @@
+"""Keys and values of a store that Python keeps, for live reads (docs/format.md, section 10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from redis_state.codec import MSGPACK, RAW, Codec
+from redis_state.errors import ConfigError
+from redis_state.format.header import Family
+from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
+
+_TYPE = "redis-state.python"
+_FAMILIES_MAX = 256
+_OWN = {codec.name: codec for codec in (MSGPACK, RAW)}
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCodec:
+    """Encodes keys and decodes rows as the store's own codec does."""
+
+    family: Family
+    codec: Codec
+
+    @property
+    def layout(self) -> Hashable:
+        """What decides the bytes of a key."""
+        return (self.family.id, self.family.kind, self.codec.name)
+
+    def likely_partition(self, key: Any, *, partitions: int) -> int:  # noqa: ARG002  # as Codec's
+        """The first: which key lies where is up to the program that writes."""
+        return 0
+
+    def encode_key(self, values: Any) -> bytes:
+        """The stored key.
+
+        Raises:
+            UsageError: The key has no encoding.
+        """
+        return stored_key(self.family.id, self.codec.encode_key(values))
+
+    def decode_key(self, stored: bytes) -> Any:
+        """The key of a stored key.
+
+        Raises:
+            FormatError: The bytes are no such key.
+        """
+        return self.codec.decode_key(stored[FAMILY_BYTES:])
+
+    def decode_value(self, value: bytes) -> Any:
+        """The value.
+
+        Raises:
+            FormatError: The bytes are no such value.
+        """
+        return self.codec.decode_value(value)
+
+    def decode_values(self, value: bytes) -> list[Any]:
+        """The elements of a list.
+
+        Raises:
+            FormatError: The bytes are no such list.
+        """
+        return [self.codec.decode_value(element) for element in split_elements(value)]
+
+
+@lru_cache(maxsize=_FAMILIES_MAX)
+def codec_name_of(family: Family) -> str | None:
+    """The name of the codec that a store of Python was written with; ``None`` for other states."""
+    try:
+        schema = json.loads(family.key_schema)
+    except ValueError:
+        return None
+    if not isinstance(schema, dict) or schema.get("type") != _TYPE:
+        return None
+    return str(schema.get("codec"))
+
+
+def python_codec(family: Family, name: str, given: Codec | None) -> PythonCodec:
+    """The codec of a store that Python keeps.
+
+    Args:
+        name: What the store says of itself.
+        given: The reader's own codec; ``None`` means the one of that name.
+
+    Raises:
+        ConfigError: It is of another name, or none of that name comes with redis-state.
+    """
+    codec = _OWN.get(name) if given is None else given
+    if codec is None or codec.name != name:
+        found = f"the store was written with the codec '{name}'"
+        if codec is not None:
+            found += f", and '{codec.name}' was given"
+        raise ConfigError(
+            "reading a store of Python",
+            found=found,
+            advice="Give the codec that the program writes with: operator(0, codec=…).",
+        )
+    return PythonCodec(family, codec)

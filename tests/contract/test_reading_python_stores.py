@@ -1,0 +1,117 @@
+"""Live reads of stores that Python keeps give their keys and values, as the store itself does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from redis_state import StateStoreId, StateStoreProviderId, connect
+from redis_state.cli.main import main
+from redis_state.codec import MSGPACK, RAW, Codec
+from redis_state.errors import ConfigError, UsageError
+from redis_state.provider import StateStoreProvider
+from tests.support.redis_server import RedisServer
+
+Write = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Order:
+    status: str
+    lines: int = 1
+
+
+@pytest.fixture
+def write(redis_server: RedisServer) -> Write:
+    """Commits rows, and opens the version, which confirms it."""
+
+    def rows(values: dict[object, object], *, partition: int = 0, codec: Codec = MSGPACK) -> None:
+        id_ = StateStoreProviderId(StateStoreId("orders", 0, partition), f"run-{partition}")
+        provider = StateStoreProvider(id_, config=redis_server.url, codec=codec)
+        try:
+            store = provider.get_store(0)
+            for key, value in values.items():
+                store.put(key, value)
+            version = store.commit()
+            provider.get_store(version).abort()
+        finally:
+            provider.close()
+
+    return rows
+
+
+def test_keys_and_values_of_every_kind(redis_server: RedisServer, write: Write) -> None:
+    rows = {
+        "o-1": {"status": "open", "lines": [1, 2.5, None, True]},
+        ("de", 7): "text",
+        7: b"bytes",
+        None: 0,
+    }
+    write(rows)
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        assert {key: state.get(key) for key in rows} == rows
+        assert dict(state.items()) == rows
+        assert state.get("o-2") is None
+        with pytest.raises(UsageError, match="has no encoding"):
+            state.get(object())
+
+
+def test_all_partitions_are_looked_in(redis_server: RedisServer, write: Write) -> None:
+    for partition in range(3):
+        write({f"k{partition}": partition}, partition=partition)
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        for _ in range(2):
+            assert [state.get(f"k{n}") for n in (2, 1, 0, 9)] == [2, 1, 0, None]
+
+
+def test_bytes(redis_server: RedisServer, write: Write) -> None:
+    write({b"\x00": b"\xff"}, codec=RAW)
+    with connect(redis_server.url) as reader:
+        assert reader.query("orders").operator(0).get(b"\x00") == b"\xff"
+
+
+def test_classes_by_the_codec_that_the_program_writes_with(
+    redis_server: RedisServer, write: Write
+) -> None:
+    codec = MSGPACK.with_values(Order)
+    write({"o-1": Order("open", 2)}, codec=codec)
+    with connect(redis_server.url) as reader:
+        query = reader.query("orders")
+        assert query.operator(0).get("o-1") == {"status": "open", "lines": 2}
+        assert query.operator(0, codec=codec).get("o-1") == Order("open", 2)
+        with pytest.raises(ConfigError, match="written with the codec 'msgpack'"):
+            query.operator(0, codec=RAW).get("o-1")
+
+
+def test_a_codec_of_the_programs_own_has_to_be_given(
+    redis_server: RedisServer, write: Write
+) -> None:
+    own = replace(MSGPACK, name="own")
+    write({"o-1": 1}, codec=own)
+    with connect(redis_server.url) as reader:
+        query = reader.query("orders")
+        assert query.operator(0, codec=own).get("o-1") == 1
+        with pytest.raises(ConfigError, match=r"operator\(0, codec=…\)"):
+            query.operator(0).get("o-1")
+
+
+def test_the_command(
+    redis_server: RedisServer, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write({"o-1": {"status": "open"}, 7: 0, ("de", 1): "x"})
+    get = ["get", "--url", redis_server.url, "--query", "orders"]
+    for word, printed in (
+        ("o-1", '{"status": "open"}'),
+        (":=7", "0"),
+        (':=["de", 1]', '"x"'),
+    ):
+        assert main([*get, word]) == 0
+        assert capsys.readouterr().out.strip() == printed
+    assert main([*get, "o-2"]) == 3
+    assert capsys.readouterr().out.strip() == "null"
+    assert main([*get]) == 1
+    assert "there are 0 words" in capsys.readouterr().err
