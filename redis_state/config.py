@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -222,7 +223,8 @@ _PARSERS: Mapping[str, Callable[[Option, str], Value]] = {
 def to_text(option: Option, value: object) -> str:
     """Write a Python value in the notation of Spark's configuration.
 
-    Booleans, whole numbers, paths and `datetime.timedelta` are accepted where they fit.
+    Booleans, whole numbers, paths and `datetime.timedelta` are accepted where they fit; a number
+    as a duration means seconds.
 
     Raises:
         ConfigError: The value's Python type does not fit the option.
@@ -233,12 +235,21 @@ def to_text(option: Option, value: object) -> str:
         return str(value)
     if option.type == "duration" and isinstance(value, timedelta):
         return f"{value // timedelta(milliseconds=1)}ms"
+    if (
+        option.type == "duration"
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+    ):
+        return f"{round(value * 1000)}ms" if 0 <= value < math.inf else f"{value}s"
     if option.type == "path" and isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
         # A secret is taken as it is; elsewhere blanks around a value are never meant.
         return value if option.secret else value.strip()
-    hint = {"bytes": "a text such as '2g'", "duration": "a text such as '60s' or a timedelta"}
+    hint = {
+        "bytes": "a text such as '2g'",
+        "duration": "a text such as '60s', seconds or a timedelta",
+    }
     expected = hint.get(option.type, "a text")
     raise _bad(option, f"it is a Python {type(value).__name__}", f"Give {expected}.")
 

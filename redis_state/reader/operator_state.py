@@ -53,6 +53,12 @@ class OperatorState:
         self._scattered = False
         self._codec: RowCodec | None = None
 
+    def __repr__(self) -> str:
+        return (
+            f"OperatorState({self._query!r}, operator={self._operator}, store={self._store!r}, "
+            f"family={self._name!r})"
+        )
+
     def families(
         self, version: int | None = None, *, uids: Sequence[str] | None = None
     ) -> list[Family]:

@@ -29,6 +29,9 @@ class Query:
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}
 
+    def __repr__(self) -> str:
+        return f"Query(name={self.info.name!r}, id={self.info.id!r}, gen={self.info.gen!r})"
+
     def operators(self) -> list[OperatorInfo]:
         """The stateful operators and their stores, as Redis lists them now."""
         (raw,) = self._client.call("reading a query", [self._command()])

@@ -29,6 +29,9 @@ class Reader:
         self.client = Client(config, clock=clock)
         self._tenant = keys.tenant_of(config.key_prefix)
 
+    def __repr__(self) -> str:
+        return f"Reader(url={self.client.url!r})"
+
     def queries(self) -> list[QueryInfo]:
         """The queries that keep state in this Redis, database and key prefix."""
         command = ("HGETALL", keys.checkpoints(tenant=self._tenant))

@@ -41,11 +41,18 @@ def configure(target: Target, *, url: str, **options: object) -> Target:
         The same object, with jar, provider, listener, extension and options added to what it held.
 
     Raises:
-        ConfigError: An option is wrong, pyspark's version is not supported, or the jar is missing.
+        ConfigError: An option is wrong, pyspark's version is not supported, the jar is missing, or
+            the file of the password or of the signing key cannot be read.
     """
     conf = _adapter(target)
+    redis_options = {**_redis_options(conf.items()), **_named({"url": url, **options})}
+    if not isinstance(conf, _DictTarget):
+        # This process becomes the driver, which needs the files too; a dict may be for elsewhere.
+        checked = config.parse(redis_options)
+        checked.read_password()
+        checked.read_signer()
     settings = conf_settings(
-        {**_redis_options(conf.items()), **_named({"url": url, **options})},
+        redis_options,
         spark_version=running_pyspark_version(),
         existing=conf.items(),
     )

@@ -55,6 +55,9 @@ def test_keys_and_values_of_every_kind(redis_server: RedisServer, write: Write) 
         assert {key: state.get(key) for key in rows} == rows
         assert dict(state.items()) == rows
         assert state.get("o-2") is None
+        assert repr(state).startswith("OperatorState(Query(name='orders'")
+        assert repr(state).endswith("operator=0, store='default', family='default')")
+        assert repr(reader) == f"Reader(url='{redis_server.url}')"
         with pytest.raises(UsageError, match="has no encoding"):
             state.get(object())
 

@@ -116,6 +116,16 @@ def test_a_wrong_option_changes_nothing() -> None:
         redis_state.configure({PREFIX + "nope": "1"}, url=URL)
 
 
+@pytest.mark.parametrize("option", ["password_file", "signing_key_file"])
+def test_a_file_that_cannot_be_read_is_told_at_once(option: str, tmp_path: Path) -> None:
+    made = Builder()
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        redis_state.configure(made, url=URL, **{option: tmp_path / "absent"})
+    assert made._options == {}
+    # What is written into a dict may be for another machine.
+    assert redis_state.configure({}, url=URL, **{option: tmp_path / "absent"})
+
+
 def test_a_foreign_target_is_refused() -> None:
     with pytest.raises(ConfigError, match="a list was given"):
         redis_state.configure([], url=URL)
