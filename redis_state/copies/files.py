@@ -18,6 +18,8 @@ FOLDER = Path("state") / "_redis_state_copies"
 MANIFEST = "manifest"
 FORMAT = 1
 _NAME = re.compile(r"([1-9][0-9]{0,18})-[0-9a-f]{32}")
+# What a copy may say of a query; runs and epochs of its time would fence the runs of today.
+_QUERY_FIELD = re.compile(r"path|id|name|created|op:.+", re.DOTALL)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_BYTES_MAX = 256 << 20
 _DIGEST_LINE = 65
@@ -54,7 +56,7 @@ class Copy:
 
     Attributes:
         offsets: SHA-256 of the entry of the offset log whose batch wrote the version.
-        query: Fields of the query's registry.
+        query: Fields of the query's registry; none but those that a copy may have.
         created_ms: Milliseconds since 1970.
     """
 
@@ -137,7 +139,9 @@ def damaged(what: str, found: str) -> FormatError:
 def _parse(folder: Path, raw: Any) -> Copy:
     gen, offsets = _text(raw["gen"]), _text(raw["offsets"])
     version = _whole(raw["version"])
-    query = {_text(name): _text(value) for name, value in raw["query"].items()}
+    query = {
+        name: _text(value) for name, value in raw["query"].items() if _QUERY_FIELD.fullmatch(name)
+    }
     parts = tuple(
         CopyPart(
             _whole(part["operator"]),

@@ -298,6 +298,23 @@ def test_a_hostile_manifest(
     case.refused("[REDIS_FORMAT]")
 
 
+def test_a_copy_brings_no_runs_and_epochs_of_its_time(
+    case: Case, planted: Planted, raw: Any
+) -> None:
+    """They would fence the run of today, and a note of a purge would be believed."""
+    folder = plant_copy(planted, case.checkpoint, COPIED)
+    manifest = json.loads((folder / "manifest").read_bytes()[65:])
+    of_then = {"epoch": "9" * 15, "run:6d2b": f"{'9' * 15} d", "seen": "1", "f": "7"}
+    of_then |= {"purged": "{}", "batch:0:default": "1 0 4 r {}"}
+    kept = {"path": "00", "id": "i", "created": "1"}
+    write_manifest(folder, {**manifest, "query": manifest["query"] | of_then | kept})
+    raw.flushdb()
+    assert case.run("restore", "--yes") == 0
+    found = raw.hgetall(keys.query(GEN))
+    assert set(found) == {b"f", b"name", b"op:0:default", b"path", b"id", b"created"}
+    assert found[b"f"] == b"1"
+
+
 def test_signed_blocks(case: Case, planted: Planted, raw: Any, tmp_path: Path) -> None:
     """They come back as they were signed; a key that does not fit is told before."""
     for name, secret in (("key", "s" * 32), ("other", "t" * 32)):
