@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
@@ -30,6 +31,7 @@ class PartitionHealth:
         broken: Segments that are not whole, as the manifest names them.
         present: Whether there is a manifest.
         problem: Why nothing can be said; empty if something can.
+        purged: Whether it expires, because its checkpoint was purged within the last day.
     """
 
     id: PartitionId
@@ -40,6 +42,7 @@ class PartitionHealth:
     broken: tuple[str, ...] = ()
     present: bool = True
     problem: str = ""
+    purged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Diagnosis:
         if not self.partitions:
             return frozenset()
         return frozenset.intersection(*(one.loadable for one in self.partitions))
+
+    @property
+    def purged(self) -> bool:
+        """Whether a partition expires, because the checkpoint was purged within the last day."""
+        return any(one.purged for one in self.partitions)
 
     def newest_batch(self, *, at_most: int | None = None) -> int | None:
         """The newest batch after which the query can go on; ``None`` if it has to start anew.
@@ -105,6 +113,9 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
         return PartitionHealth(
             id_, loadable=frozenset(), problem=f"its manifest is damaged: {error}"
         )
+    if purged_gen(fields.get("f", "")):
+        problem = "it was purged, and expires within a day of that"
+        return PartitionHealth(id_, loadable=frozenset(), problem=problem, purged=True)
     broken = _broken(client, id_, segments)
     loadable = _loadable(segments, numbers[0], fields.get("lu", "-"), broken)
     names = tuple(sorted(segment.ident for segment in broken))

@@ -64,6 +64,11 @@ def names(*, tenant: str = "") -> str:
     return f"{{{tenant}rs}}:n"
 
 
+def looks(*, tenant: str = "") -> str:
+    """The hash that keeps what maintenance saw of checkpoints that nobody seems to use."""
+    return f"{{{tenant}rs}}:v"
+
+
 def name_field(name: str) -> str:
     """The field of a checkpoint's name: the SHA-256 of its UTF-8, since names may be any text."""
     return hashlib.sha256(name.encode()).hexdigest()

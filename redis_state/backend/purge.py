@@ -1,4 +1,4 @@
-"""Removing a checkpoint: every key of it, and no other.
+"""Removing a checkpoint at once: every key of it, and no other; `recall` has what can be undone.
 
 The registry and the manifests name almost all keys. What nothing names (staged by a lost attempt,
 or left behind when a manifest was destroyed) is found by one pass of `SCAN`, the only place where
@@ -19,7 +19,7 @@ from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId, StoreId, is_gen
 from redis_state.reader.registry import parse_listing, parse_operators
 
-_PARTITIONS_AT_ONCE = 64
+PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
 _WHAT = "purging a checkpoint"
 
@@ -35,14 +35,12 @@ class Purged:
     Attributes:
         segments: Deltas and snapshots that a manifest names.
         strays: Keys that nothing names.
-        live_instances: Stores that reported within the last minute: the query may still run.
         listed: Whether the list of checkpoints has it.
     """
 
     partitions: int = 0
     segments: int = 0
     strays: int = 0
-    live_instances: int = 0
     listed: bool = False
     names: set[str] = field(default_factory=set, repr=False)
 
@@ -71,22 +69,17 @@ def purge(
         ConfigError: `gen` is no checkpoint id.
         RedisStateError: Redis does not answer, or refuses a command.
     """
-    if not is_gen(gen):
-        raise ConfigError(
-            _WHAT,
-            found="the id is not 32 lower-case hexadecimal digits",
-            advice="Give the id that `redis-state queries` prints as 'gen'.",
-        )
+    check_gen(gen)
     found = Purged()
     if not dry_run:
         _forget_name(client, gen, tenant)
-    partitions = _partitions(client, gen, tenant)
-    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-        chunk = partitions[start : start + _PARTITIONS_AT_ONCE]
+    partitions = registered_partitions(client, gen, tenant)
+    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+        chunk = partitions[start : start + PARTITIONS_AT_ONCE]
         _purge_partitions(client, chunk, found, dry_run=dry_run)
-        progress("partitions", min(start + _PARTITIONS_AT_ONCE, len(partitions)), len(partitions))
+        progress("partitions", min(start + PARTITIONS_AT_ONCE, len(partitions)), len(partitions))
     query = keys.query(gen, tenant=tenant)
-    for batch in _scan(client, gen, tenant, progress):
+    for batch in scan_checkpoint(client, gen, tenant, progress):
         strays = [key for key in batch if key not in found.names and key != query]
         found.strays += len(strays)
         found.names.update(strays)
@@ -96,22 +89,47 @@ def purge(
     return found
 
 
+def check_gen(gen: str) -> None:
+    """Refuse what is no checkpoint id.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not is_gen(gen):
+        raise ConfigError(
+            _WHAT,
+            found="the id is not 32 lower-case hexadecimal digits",
+            advice="Give the id that `redis-state queries` prints as 'gen'.",
+        )
+
+
 def _forget_name(client: Client, gen: str, tenant: str) -> None:
     """First of all: a Python store that takes the name from now on begins a new checkpoint."""
     names = keys.names(tenant=tenant)
-    (raw,) = client.call(_WHAT, [("HGET", keys.checkpoints(tenant=tenant), gen)])
+    listed, path = client.call(
+        _WHAT,
+        [
+            ("HGET", keys.checkpoints(tenant=tenant), gen),
+            # Of one that was purged before the list says nothing any more.
+            ("HGET", keys.query(gen, tenant=tenant), "path"),
+        ],
+    )
+    for field_ in {_name_field(gen, listed), (path or b"").decode("ascii", "replace")} - {""}:
+        (known,) = client.call(_WHAT, [("HGET", names, field_)])
+        if known == gen.encode():
+            client.call(_WHAT, [("HDEL", names, field_)])
+
+
+def _name_field(gen: str, listed: bytes | None) -> str:
+    """By what the list of names knows a listed checkpoint; empty if its entry is damaged."""
     try:
-        (info,) = parse_listing({gen.encode(): raw or b""})
-        name = keys.name_field(info.name)
+        (info,) = parse_listing({gen.encode(): listed or b""})
+        return keys.name_field(info.name)
     except (FormatError, UnicodeEncodeError):
-        # A damaged entry gives no name away; what it names is removed all the same.
-        return
-    (known,) = client.call(_WHAT, [("HGET", names, name)])
-    if known == gen.encode():
-        client.call(_WHAT, [("HDEL", names, name)])
+        return ""
 
 
-def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
+def registered_partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
     """The partitions that the registry names; others, or all if it is damaged, are scanned for."""
     (reply,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
     try:
@@ -138,7 +156,6 @@ def _purge_partitions(
             found.partitions += 1
             found.names.add(keys.meta(id_))
         if live:
-            found.live_instances += 1
             found.names.add(keys.instance(id_))
         found.segments += len(segments)
         found.names.update(segments)
@@ -161,7 +178,9 @@ def _idents(meta: dict[bytes, bytes]) -> list[str]:
     return idents
 
 
-def _scan(client: Client, gen: str, tenant: str, progress: Progress) -> Iterator[list[str]]:
+def scan_checkpoint(
+    client: Client, gen: str, tenant: str, progress: Progress
+) -> Iterator[list[str]]:
     """Keys of the checkpoint, batch by batch."""
     pattern = keys.checkpoint_pattern(gen, tenant=tenant)
     for names in scan(client, _WHAT, pattern, progress):
@@ -179,7 +198,7 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
         return
     if listed:
         client.call(_WHAT, [("HDEL", checkpoints, *listed)])
-    client.call(_WHAT, [("UNLINK", query)])
+    client.call(_WHAT, [("HDEL", keys.looks(tenant=tenant), gen), ("UNLINK", query)])
 
 
 def _unlink(client: Client, names: Sequence[str]) -> None:

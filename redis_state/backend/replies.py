@@ -119,6 +119,27 @@ def refusal(reply: list[str], *, where: str, version: int | None) -> RedisStateE
     return unserved(attempted, reply, where=where, version=version)
 
 
+def purged_gen(format_number: str) -> str:
+    """The checkpoint that was purged, if that stands in place of a partition's format number."""
+    word, _, gen = format_number.partition(":")
+    return gen if word == "purged" else ""
+
+
+def purged_error(
+    attempted: str, gen: str, *, where: str = "", version: int | None = None
+) -> StateError:
+    """The error for what expires, because its checkpoint was purged within the last day."""
+    return StateError(
+        attempted,
+        kind=Kind.STATE_LOST,
+        found="the checkpoint was purged and expires within a day of that",
+        advice=f"Call it back by `redis-state purge --gen {gen} --recall`; or, to begin anew, "
+        f"remove it at once by `redis-state purge --gen {gen} --now`.",
+        where=where,
+        version=version,
+    )
+
+
 def unserved(
     attempted: str, reply: list[str], *, where: str, version: int | None
 ) -> RedisStateError:
@@ -133,6 +154,8 @@ def unserved(
                 where=where,
                 version=version,
             )
+        case ["FORMAT", found] if purged_gen(found):
+            return purged_error(attempted, purged_gen(found), where=where, version=version)
         case ["FORMAT", found]:
             return FormatError(
                 attempted,

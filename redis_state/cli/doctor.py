@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
     steps, status = advice(found, committed, arguments.checkpoint)
     print(steps)
-    if status and found.newest_batch(at_most=committed) is None:
+    if status and not found.purged and found.newest_batch(at_most=committed) is None:
         copy = newest_fitting(local_path(arguments.checkpoint))
         if copy is not None:
             print(_way_back(copy.batch, arguments.checkpoint))
@@ -103,6 +103,12 @@ def advice(found: Diagnosis, committed: int | None, checkpoint: str) -> tuple[st
     """What to do, and the exit status."""
     if not found.partitions:
         return "Redis has no stateful operator of this checkpoint.", PROBLEMS_STATUS
+    if found.purged:
+        return (
+            "It was purged within the last day. Call it back by `redis-state purge --recall "
+            f"--checkpoint {checkpoint} --url …`.",
+            PROBLEMS_STATUS,
+        )
     if committed is None:
         return "Spark has committed no batch: the query begins at batch 0.", 0
     newest = found.newest_batch(at_most=committed)

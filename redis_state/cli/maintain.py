@@ -62,11 +62,12 @@ def add_to(subparsers: Subparsers) -> None:
         "--vanished-after",
         type=_duration_ms,
         metavar="AGE",
-        help="name checkpoints whose last run began so long ago, such as 30d; with --yes remove "
-        "those that no process serves",
+        help="name checkpoints that nobody used for so long, such as 30d",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="remove what --vanished-after names for good"
+        "--yes",
+        action="store_true",
+        help="let what --vanished-after names expire in a day, if an earlier look saw the same",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -127,12 +128,8 @@ def _tell(report: Report, line: ProgressLine) -> None:
 
 
 def _name_vanished(client: Client, age_ms: int, tenant: str) -> None:
-    for info in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
-        print(
-            f"last run began long ago, --yes would remove it unless it is served: "
-            f"{info.name or info.id} (gen {info.gen})",
-            file=sys.stderr,
-        )
+    for one in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
+        print(f"seems to be of no use: {one.called}: {one.why}", file=sys.stderr)
 
 
 def _duration_ms(text: str) -> int:

@@ -12,6 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.marker import gen_of, local_path
 from redis_state.copies import Copy, plan_restore
+from redis_state.maintain.activity import refuse_if_used
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
@@ -40,6 +41,7 @@ def add_to(subparsers: Subparsers) -> None:
         "in another file system; move the entries that are named there, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -49,15 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     path = local_path(arguments.checkpoint)
     gen = arguments.gen or gen_of(arguments.checkpoint)
-    line = ProgressLine()
+    tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         try:
+            if arguments.yes:
+                what = "restoring a copy"
+                refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
             plan = plan_restore(
                 client,
                 path,
                 gen,
                 to_batch=arguments.to_batch,
-                tenant=keys.tenant_of(config.key_prefix),
+                tenant=tenant,
                 progress=line,
             )
             line.end()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.marker import gen_of, local_path
 from redis_state.doctor import diagnose
 from redis_state.errors import Kind, StateError
+from redis_state.maintain.activity import refuse_if_used
 from redis_state.rewind import newest_commit, plan_rewind
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
     parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -42,12 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     gen, path = gen_of(arguments.checkpoint), local_path(arguments.checkpoint)
     plan = plan_rewind(path, arguments.to_batch)
+    tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {arguments.to_batch}"
     with closing(Client(config)) as client:
-        found = diagnose(client, gen, tenant=keys.tenant_of(config.key_prefix))
+        found = diagnose(client, gen, tenant=tenant)
+        if arguments.yes:
+            refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
+    if found.purged:
+        raise purged_error(what, gen, where=str(path))
     if arguments.to_batch + 1 not in found.common:
         newest = found.newest_batch(at_most=newest_commit(path))
         raise StateError(
-            f"rewinding to batch {arguments.to_batch}",
+            what,
             kind=Kind.STATE_LOST,
             found="not all partitions have the state behind it",
             advice="No batch can be served: start with a new checkpoint."

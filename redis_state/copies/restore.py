@@ -8,6 +8,7 @@ from pathlib import Path
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
 from redis_state.copies.files import Copy, CopyPart, copies_of, offsets_of, read_copy, version_of
 from redis_state.copies.part import Head, PartFile
@@ -161,6 +162,8 @@ def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
     health = look_at(client, id_)
     if not health.present:
         return False
+    if health.purged:
+        raise purged_error(f"restoring version {copy.version}", copy.gen, where=str(id_))
     if copy.version in health.loadable:
         partition = PartitionClient(client, id_, versions_to_retain=1)
         if partition.open("", copy.version).pin.uid == head.uid:
@@ -173,7 +176,7 @@ def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
         else health.problem,
         advice="Nothing was changed: state that is there is never replaced. `redis-state doctor` "
         "says what it serves. If that is of no use, stop the query, remove all of it by "
-        f"`redis-state purge --gen {copy.gen}`, and restore.",
+        f"`redis-state purge --gen {copy.gen} --now`, and restore.",
         where=str(id_),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_gen
 from redis_state.coordinator_instances import TTL_MS, Instance, leave
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
 from redis_state.ids import PartitionId, text_number
@@ -58,7 +59,7 @@ def _maintain(
     what = "looking at a partition"
     meta = keys.meta(id_)
     (head, left_ms) = client.call(what, [("HMGET", meta, "f", "o", "e", "r"), ("PTTL", meta)])
-    if head[0] is None:
+    if head[0] is None or purged_gen(head[0].decode("ascii", "replace")):
         return
     report.partitions = 1
     if instance is not None and _is_overtaken(client, id_, instance, head):

@@ -56,7 +56,7 @@ class Report:
         mended: Segments that were published and would have expired.
         deactivated: Instances of runs that lost their partition to a newer one.
         orphans: Segments that no manifest names, which expire now.
-        purged: Checkpoints that were removed.
+        purged: Checkpoints that expire now.
         lag_versions: Versions that the slowest partition applies over its snapshot to be opened.
         lag_bytes: What all partitions read for that, beside their snapshots.
         problems: What needs a person; at most 1,000.

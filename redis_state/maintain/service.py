@@ -18,6 +18,7 @@ from redis_state.maintain.vanished import purge_vanished
 from redis_state.reader.registry import QueryInfo, parse_listing
 
 ORPHANS_EVERY_S = 3600.0
+VANISHED_EVERY_S = 3600.0
 JITTER = 0.2
 _LOG = logging.getLogger("redis_state.maintain")
 
@@ -30,7 +31,8 @@ class Job:
         query: Name or id of the only query, or id of its checkpoint; ``None``: all of the server.
         tenant: As in `StoreId`.
         orphans: Let segments expire that no manifest names; a service does it once an hour.
-        vanished_ms: Remove checkpoints that nobody used for so long; ``None``: none.
+        vanished_ms: Let checkpoints expire that nobody used for so long; ``None``: none. A service
+            looks once an hour.
     """
 
     policy: Policy
@@ -65,7 +67,7 @@ class Service:
         self._wait = wait
         self._stopped = stopped
         self._clock = clock
-        self._orphans_due_s = clock.monotonic_s()
+        self._orphans_due_s = self._vanished_due_s = clock.monotonic_s()
 
     def run_pass(self) -> Report:
         """Do what is due now.
@@ -78,7 +80,8 @@ class Service:
         """
         began_s = self._clock.monotonic_s()
         report, job = Report(), self._job
-        if job.vanished_ms is not None:
+        if job.vanished_ms is not None and began_s >= self._vanished_due_s:
+            self._vanished_due_s = began_s + VANISHED_EVERY_S
             report.add(
                 purge_vanished(
                     self._client,

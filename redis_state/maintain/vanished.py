@@ -1,45 +1,89 @@
-"""Checkpoints that nobody uses any more. Redis cannot see whether their files still exist."""
+"""Checkpoints that nobody uses any more. Redis cannot see whether their files still exist.
+
+Two looks decide, with some time between them: the first notes what it saw, and only a later one
+that sees the very same lets the checkpoint expire, so that it can still be called back.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.purge import purge
-from redis_state.coordinator_instances import find, partitions_of
+from redis_state.backend.recall import KEPT_MS, expire
 from redis_state.errors import ConfigError, FormatError
-from redis_state.maintain.checkpoint import find_partitions
+from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.report import Report
-from redis_state.reader.registry import QueryInfo, parse_listing, parse_operators
+from redis_state.reader.registry import QueryInfo, parse_listing
 
 AGE_MIN_MS = 3_600_000
+LOOKS_APART_MS = 30 * 60_000
 _WHAT = "looking for checkpoints that nobody uses"
+_DAY_MS = 86_400_000
 _LOG = logging.getLogger("redis_state.maintain")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look saw of a listed checkpoint.
+
+    Attributes:
+        noted_ms: When a look first saw it as it is now; 0 if none has noted it.
+    """
+
+    info: QueryInfo
+    activity: Activity
+    noted_ms: int
+
+    @property
+    def called(self) -> str:
+        """Name and id."""
+        return f"{self.info.name or self.info.id} (gen {self.info.gen})"
+
+    @property
+    def is_undated(self) -> bool:
+        """Whether it holds state, and no release that notes its use has written it."""
+        return self.activity.partitions > 0 and not self.activity.last_ms
+
+    @property
+    def used_ms(self) -> int:
+        """When it was last used: without a date, when it was first seen as it is now."""
+        now_ms, registered_ms = self.activity.now_ms, self.activity.registered_ms
+        first_seen_ms = (self.noted_ms or now_ms) if self.is_undated else 0
+        return max(self.info.seen_ms, registered_ms, self.activity.last_ms, first_seen_ms)
+
+    @property
+    def why(self) -> str:
+        """What speaks for its being unused."""
+        since = (self.activity.now_ms - self.used_ms) / _DAY_MS
+        what = "it is as it was" if self.is_undated else "nobody wrote it or began a run of it"
+        return f"no process serves it, and {what} for {since:.1f} days"
+
+    def is_dead(self, age_ms: int) -> bool:
+        """Whether nobody serves it, and nobody used it for so long."""
+        return not self.activity.instances and self.activity.now_ms - self.used_ms > age_ms
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
     return None
 
 
-def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[QueryInfo]:
-    """Checkpoints whose last run began to write longer ago than `age_ms`, by the server's clock.
+def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[Look]:
+    """Checkpoints that nobody used for `age_ms`, by the server's clock; nothing is changed.
+
+    Of one that was written only by releases that do not note when, the age counts from the first
+    look of `purge_vanished`.
 
     Raises:
         ConfigError: The age is below one hour.
         FormatError: The list of checkpoints is damaged.
     """
-    if age_ms < AGE_MIN_MS:
-        raise ConfigError(
-            _WHAT,
-            found="the age is below one hour",
-            advice="Give an age after which nobody will want the state back, such as 30d.",
-        )
-    listed = keys.checkpoints(tenant=tenant)
-    time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", listed)])
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    return [info for info in parse_listing(raw) if now_ms - info.seen_ms > age_ms]
+    return [one for one in _looks(client, age_ms, tenant, Report()) if one.is_dead(age_ms)]
 
 
 def purge_vanished(
@@ -49,35 +93,79 @@ def purge_vanished(
     tenant: str = "",
     progress: Callable[[str, int, int], None] = _silent,
 ) -> Report:
-    """Remove checkpoints whose last run began `age_ms` ago. It cannot be undone.
+    """Look once; let checkpoints expire that two looks found unused for `age_ms`.
 
-    One that a process serves at the moment is left.
+    The looks are half an hour apart, or more. `recall` brings back what expires.
 
     Raises:
         ConfigError: As `vanished_checkpoints`.
         FormatError: As `vanished_checkpoints`.
     """
     report = Report()
-    for info in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
-        called = f"{info.name or info.id} ({info.gen})"
-        try:
-            served = _is_served(client, info.gen, tenant)
-        except FormatError as error:
-            report.problem(f"{called}: not purged: {error}")
-            continue
-        if served:
-            _LOG.info("%s: its run began long ago and goes on: not purged", called)
-            continue
-        found = purge(client, info.gen, tenant=tenant, progress=progress)
-        report.purged += 1
-        _LOG.warning("%s: purged with %d keys: nobody uses it", called, found.keys)
+    for one in _looks(client, age_ms, tenant, report):
+        now_ms, dead = one.activity.now_ms, one.is_dead(age_ms)
+        if not dead and not one.is_undated:
+            client.call(_WHAT, [("HDEL", keys.looks(tenant=tenant), one.info.gen)])
+        elif not one.noted_ms:
+            _note(client, one, tenant)
+        elif dead and now_ms - one.noted_ms >= LOOKS_APART_MS:
+            found = expire(client, one.info.gen, tenant=tenant, progress=progress)
+            report.purged += 1
+            _LOG.warning(
+                "%s: purged: %s, and a look %d minutes ago saw the same. Its %d keys expire in %d "
+                "hours; until then `redis-state purge --gen %s --recall` calls it back",
+                one.called,
+                one.why,
+                (now_ms - one.noted_ms) // 60_000,
+                found.keys,
+                KEPT_MS // 3_600_000,
+                one.info.gen,
+            )
     return report
 
 
-def _is_served(client: Client, gen: str, tenant: str) -> bool:
-    """Whether a process has reported within a ttl; the age says only when a run began to write."""
-    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
-    ids = set(partitions_of(client, gen, tenant=tenant))
-    for operator in parse_operators(raw).values():
-        ids.update(find_partitions(client, gen, operator, tenant))
-    return bool(find(client, sorted(ids, key=str)))
+def _note(client: Client, one: Look, tenant: str) -> None:
+    note = json.dumps({"at": one.activity.now_ms, "mark": one.activity.mark})
+    client.call(_WHAT, [("HSET", keys.looks(tenant=tenant), one.info.gen, note)])
+    if one.is_undated:
+        _LOG.info("%s: it does not say when it was last used; its age counts from now", one.called)
+        return
+    _LOG.warning(
+        "%s: seems to be of no use: %s. A look in %d minutes or later that sees the same lets it "
+        "expire",
+        one.called,
+        one.why,
+        LOOKS_APART_MS // 60_000,
+    )
+
+
+def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator[Look]:
+    if age_ms < AGE_MIN_MS:
+        raise ConfigError(
+            _WHAT,
+            found="the age is below one hour",
+            advice="Give an age after which nobody will want the state back, such as 30d.",
+        )
+    listed, noted = client.call(
+        _WHAT,
+        [("HGETALL", keys.checkpoints(tenant=tenant)), ("HGETALL", keys.looks(tenant=tenant))],
+    )
+    for info in parse_listing(listed):
+        try:
+            activity = look(client, info.gen, tenant=tenant)
+        except FormatError as error:
+            report.problem(f"{info.name or info.id} ({info.gen}): not purged: {error}")
+            continue
+        yield Look(info, activity, _noted_ms(noted, info.gen, activity))
+
+
+def _noted_ms(noted: Mapping[bytes, bytes], gen: str, activity: Activity) -> int:
+    """When the checkpoint was noted as it is now."""
+    found: Any = None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(noted.get(gen.encode(), b"null"))
+    if not isinstance(found, dict) or found.get("mark") != activity.mark:
+        return 0
+    at_ms = found.get("at")
+    # A note of the future is of a clock that was wrong.
+    return at_ms if type(at_ms) is int and 0 < at_ms <= activity.now_ms else 0

@@ -19,9 +19,11 @@ from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.format.rows import Value
 from redis_state.maintain import service
+from redis_state.maintain.vanished import LOOKS_APART_MS
 from tests.contract.planting import GEN, Planted, family, uid
 from tests.contract.test_coordinator_thread import until
 from tests.contract.test_maintain import ONE, grown, raw, row, rows
+from tests.contract.vanishing import looked_earlier, written_long_ago
 from tests.support.redis_server import RedisServer
 
 __all__ = ["raw"]
@@ -87,16 +89,26 @@ def test_a_wrong_duration_is_wrong_usage(capsys: pytest.CaptureFixture[str], dur
     assert "is no duration" in capsys.readouterr().err
 
 
-def test_an_age_without_yes_removes_nothing(
+def test_an_age_without_yes_changes_nothing_and_two_looks_with_it_purge(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grown(raw, versions=2)
+    written_long_ago(raw, grown(raw, versions=2))
+    before = raw.keys("*")
     assert run(redis_server, "--once", "--vanished-after", "30d") == 0
-    assert f"flights (gen {GEN})" in capsys.readouterr().err
-    assert raw.hexists("{rs}:c", GEN)
-    assert run(redis_server, "--once", "--vanished-after", "30d", "--yes") == 0
-    assert "1 checkpoints purged" in capsys.readouterr().out
-    assert raw.keys("*") == []
+    said = f"flights (gen {GEN}): no process serves it, and nobody wrote it or began a run of it"
+    assert said in capsys.readouterr().err
+    assert sorted(raw.keys("*")) == sorted(before)
+    arguments = ["--once", "--vanished-after", "30d", "--yes"]
+    assert run(redis_server, *arguments) == 0
+    caught = capsys.readouterr()
+    assert "0 checkpoints purged" in caught.out
+    assert said in caught.err.replace("seems to be of no use: ", "")
+    looked_earlier(raw, minutes=31)
+    assert run(redis_server, *arguments) == 0
+    caught = capsys.readouterr()
+    assert "1 checkpoints purged" in caught.out
+    assert f"redis-state purge --gen {GEN} --recall" in caught.err
+    assert all(raw.ttl(name) > 0 for name in raw.keys("*"))
 
 
 def test_a_server_that_is_away_is_an_error_once(
@@ -228,6 +240,7 @@ def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None
     for option in set(re.findall(r"--([a-z-]+)", capsys.readouterr().out)) - known:
         assert f"`--{option}" in page, option
     assert f"{service.ORPHANS_EVERY_S / 3600:.0f} h" in page
+    assert f"{LOOKS_APART_MS / 60_000:.0f} minutes" in page
 
 
 def test_the_rights_of_a_maintainer_are_enough(
@@ -247,7 +260,15 @@ def test_the_rights_of_a_maintainer_are_enough(
     told = capsys.readouterr().out
     assert "1 snapshots added" in told
     assert "1 mended" in told
-    assert run(redis_server, "--once", "--vanished-after", "30d", "--yes", *user) == 0
+    written_long_ago(raw, planted)
+    for _ in range(2):
+        assert run(redis_server, "--once", "--vanished-after", "30d", "--yes", *user) == 0
+        looked_earlier(raw, minutes=31)
+    assert "1 checkpoints purged" in capsys.readouterr().out
+    which = ["purge", "--url", redis_server.url, "--gen", GEN, *user]
+    assert main([*which, "--recall"]) == 0
+    assert main([*which, "--yes"]) == 0
+    assert main([*which, "--yes", "--now"]) == 0
     assert raw.keys("*") == []
     grown(raw)
     for missing in ("hexists", "hgetall"):

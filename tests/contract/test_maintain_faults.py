@@ -1,28 +1,14 @@
-"""What maintenance finds wrong: lost blocks, expiries, orphans, checkpoints nobody uses."""
+"""What maintenance finds wrong: lost blocks, expiries, orphans."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
 import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.cli.main import main
-from redis_state.coordinator_instances import Instance
-from redis_state.errors import ConfigError
-from redis_state.ids import StateStoreId
-from redis_state.maintain import (
-    Policy,
-    purge_vanished,
-    sweep_orphans,
-    vanished_checkpoints,
-)
-from redis_state.protocol import checkpoint_gen
-from tests.contract.planting import GEN, Planted, family, uid
-from tests.contract.test_maintain import ONE, client, grown, maintain, raw, row, rows
-from tests.support.redis_server import RedisServer
+from redis_state.maintain import Policy, sweep_orphans
+from tests.contract.planting import GEN, uid
+from tests.contract.test_maintain import client, grown, maintain, raw, row, rows
 
 __all__ = ["client", "raw"]
 
@@ -111,82 +97,3 @@ def test_orphans_expire_and_nothing_else(client: Client, raw: redis.Redis) -> No
     assert sweep_orphans(client).orphans == 0
     assert sweep_orphans(client, tenant="team:").orphans == 1
     assert len(rows(client, id_, 10)) > 0
-
-
-@pytest.fixture
-def listed(raw: redis.Redis) -> Planted:
-    """One query that was seen in 1970, and one that was seen now."""
-    planted = grown(raw, versions=2)
-    other = Planted(raw, family=family(ONE, ONE), partitions=1, gen=GEN_2, name="fresh")
-    other.register()
-    other.delta(0, 1, {row(1): b"x"})
-    seconds, _ = raw.time()
-    entry = {"path": "", "id": "i", "name": "fresh", "created": 1, "seen": seconds * 1000}
-    raw.hset("{rs}:c", GEN_2, json.dumps(entry))
-    return planted
-
-
-@pytest.mark.usefixtures("listed")
-def test_a_checkpoint_that_nobody_uses_is_removed_whole(client: Client, raw: redis.Redis) -> None:
-    assert [info.gen for info in vanished_checkpoints(client, age_ms=DAY_MS)] == [GEN]
-    assert purge_vanished(client, age_ms=DAY_MS).purged == 1
-    assert [name for name in raw.keys("*") if GEN.encode() in name] == []
-    assert {name[:32].decode() for name in raw.hkeys("{rs}:c")} == {GEN_2}
-    assert purge_vanished(client, age_ms=DAY_MS).purged == 0
-
-
-def test_a_checkpoint_that_is_served_is_left(
-    client: Client, raw: redis.Redis, listed: Planted
-) -> None:
-    raw.set(keys.instance(listed.id(0)), Instance("h", "1", "run").encode(), px=60_000)
-    report = purge_vanished(client, age_ms=DAY_MS)
-    assert (report.purged, report.problems) == (0, [])
-    assert len(rows(client, listed.id(0), 2)) > 0
-
-
-def test_a_checkpoint_that_is_served_is_left_though_its_partitions_are_not_listed(
-    client: Client, raw: redis.Redis, listed: Planted
-) -> None:
-    Planted(raw, family=family(ONE, ONE), partitions=0).register()
-    raw.set(keys.instance(listed.id(0)), Instance("h", "1", "run").encode(), px=60_000)
-    assert purge_vanished(client, age_ms=DAY_MS).purged == 0
-    raw.delete(keys.instance(listed.id(0)))
-    assert purge_vanished(client, age_ms=DAY_MS).purged == 1
-
-
-def test_a_damaged_instance_keeps_its_checkpoint(
-    client: Client, raw: redis.Redis, listed: Planted
-) -> None:
-    raw.set(keys.instance(listed.id(0)), "junk", px=60_000)
-    report = purge_vanished(client, age_ms=DAY_MS)
-    assert (report.purged, len(report.problems)) == (0, 1)
-
-
-@pytest.mark.usefixtures("listed")
-def test_an_age_that_a_living_query_reaches_is_refused(client: Client) -> None:
-    with pytest.raises(ConfigError, match="below one hour"):
-        purge_vanished(client, age_ms=3_599_999)
-
-
-@pytest.mark.parametrize("by_command", [False, True])
-def test_the_name_of_a_python_checkpoint_is_free_again(
-    redis_server: RedisServer, client: Client, raw: redis.Redis, by_command: bool
-) -> None:
-    gen = checkpoint_gen(client, "orders", create=True)
-    assert gen is not None
-    entry = {"path": keys.name_field("orders"), "id": gen, "name": "orders"}
-    raw.hset("{rs}:c", gen, json.dumps(entry | {"created": 1, "seen": 1}))
-    raw.hset("{rs}:c", f"{gen}:0:default", "1")
-    raw.hset(keys.query(gen), "f", "1")
-    raw.hset(keys.meta(StateStoreId("orders", 0, 0).partition(gen)), "f", "1")
-    other = checkpoint_gen(client, "others", create=True)
-    if by_command:
-        command = ["purge", "--url", redis_server.url, "--gen", gen]
-        assert main([*command, "--dry-run"]) == 0
-        assert checkpoint_gen(client, "orders") == gen
-        assert main([*command, "--yes"]) == 0
-    else:
-        assert purge_vanished(client, age_ms=DAY_MS).purged == 1
-    assert checkpoint_gen(client, "orders") is None
-    assert checkpoint_gen(client, "others") == other
-    assert raw.keys("*") == [keys.names().encode()]

@@ -1,4 +1,4 @@
-"""What purging leaves behind, judged by raw Redis; the data comes from the vectors."""
+"""What purging at once leaves behind, judged by raw Redis; the data comes from the vectors."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def _call(server: RedisServer, *arguments: str) -> int:
     return main(["purge", "--url", server.url, *arguments])
 
 
+def _purge(server: RedisServer, *arguments: str) -> int:
+    """At once; the planted instance says that the query runs."""
+    return _call(server, *arguments, "--yes", "--now", "--force")
+
+
 def test_no_key_of_the_checkpoint_is_left_and_no_other_is_touched(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +79,7 @@ def test_no_key_of_the_checkpoint_is_left_and_no_other_is_touched(
     _plant(raw, GEN)
     _strays(raw, GEN)
     own = len(_keys(raw)) - len(before)
-    assert _call(redis_server, "--gen", GEN, "--yes") == 0
+    assert _purge(redis_server, "--gen", GEN) == 0
     assert f"removed {own} keys (3 partitions," in capsys.readouterr().out
     assert _keys(raw) == before
     assert raw.hgetall("{rs}:c") == listed
@@ -84,7 +89,7 @@ def test_a_tenant_is_purged_by_its_prefix(redis_server: RedisServer, raw: redis.
     _plant(raw, GEN)
     before = _keys(raw)
     _plant(raw, GEN, tenant="team:")
-    assert _call(redis_server, "--gen", GEN, "--key-prefix", "team", "--yes") == 0
+    assert _purge(redis_server, "--gen", GEN, "--key-prefix", "team") == 0
     assert _keys(raw) == before
 
 
@@ -95,21 +100,23 @@ def test_a_dry_run_counts_and_changes_nothing(
     _strays(raw, GEN)
     before = _keys(raw)
     assert _call(redis_server, "--gen", GEN, "--dry-run") == 0
-    assert f"would remove {len(before) - 1} keys" in capsys.readouterr().out
+    caught = capsys.readouterr()
+    assert f"would remove {len(before) - 1} keys" in caught.out
+    assert "it cannot be told who uses it" in caught.err
     assert _keys(raw) == before
 
 
 def test_without_a_registry_the_scan_finds_all(redis_server: RedisServer, raw: redis.Redis) -> None:
     _plant(raw, GEN)
     raw.delete(f"{{rs:{GEN}}}:q")
-    assert _call(redis_server, "--gen", GEN, "--yes") == 0
+    assert _purge(redis_server, "--gen", GEN) == 0
     assert _keys(raw) == set()
 
 
 def test_a_damaged_registry_does_not_keep_keys(redis_server: RedisServer, raw: redis.Redis) -> None:
     _plant(raw, GEN)
     raw.hset(f"{{rs:{GEN}}}:q", "op:0:default", "{")
-    assert _call(redis_server, "--gen", GEN, "--yes") == 0
+    assert _purge(redis_server, "--gen", GEN) == 0
     assert _keys(raw) == set()
 
 
@@ -137,7 +144,7 @@ def test_a_checkpoint_is_purged_by_its_marker(
 ) -> None:
     _plant(raw, GEN)
     folder = _checkpoint(tmp_path / "checkpoint", GEN)
-    assert _call(redis_server, "--checkpoint", f"file://{folder}", "--yes") == 0
+    assert _purge(redis_server, "--checkpoint", f"file://{folder}") == 0
     assert _keys(raw) == set()
 
 
@@ -184,3 +191,19 @@ def test_an_id_that_is_none_is_refused(
 ) -> None:
     assert _call(redis_server, "--gen", "*", "--yes") == 1
     assert "[REDIS_CONFIG]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [["--yes"], ["--yes", "--now"], ["--dry-run"], ["--recall"]])
+def test_an_id_that_nothing_has_is_an_error(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    capsys: pytest.CaptureFixture[str],
+    how: list[str],
+) -> None:
+    _plant(raw, OTHER)
+    before = _keys(raw)
+    assert _call(redis_server, "--gen", GEN, *how) == 1
+    told = capsys.readouterr().err
+    assert "[REDIS_NOT_FOUND]" in told
+    assert GEN in told
+    assert _keys(raw) == before

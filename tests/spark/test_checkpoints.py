@@ -124,7 +124,7 @@ def test_doctor_and_rewind_lead_back_to_what_is_whole(
         client.unlink(newest)
     assert main(["doctor", *place]) == PROBLEMS_STATUS
     assert "--to-batch 4 " in capsys.readouterr().out
-    assert main(["rewind", *place, "--to-batch", "4", "--yes"]) == 0
+    assert main(["rewind", *place, "--to-batch", "4", "--yes", "--force"]) == 0
     job.output.clear()
     job.run()
     assert sorted(job.output) == [5]

@@ -72,10 +72,21 @@ def test_every_partition_is_maintained(
     listed = keys.checkpoints()
     (found,) = client.call("reading", [("HGET", listed, gen)])
     aged = json.dumps(json.loads(found) | {"seen": 1})
-    client.call("planting", [("HSET", listed, gen, aged)])
-    assert main([*command, "--vanished-after", "1d", "--yes"]) == 0
+    client.call("planting", [("HSET", listed, gen, aged), ("HSET", keys.query(gen), "epoch", "9")])
+    client.call("planting", [("HSET", meta, "t", "1") for meta in metas])
+    for _ in range(2):
+        assert main([*command, "--vanished-after", "1d", "--yes"]) == 0
+        (note,) = client.call("reading", [("HGET", keys.looks(), gen)])
+        earlier = json.dumps(json.loads(note or "{}") | {"at": 1})
+        client.call("planting", [("HSET", keys.looks(), gen, earlier)])
     assert "1 checkpoints purged" in capsys.readouterr().out
-    assert cluster.keys() == []
+    purge = ["purge", "--url", cluster.url, "--gen", gen]
+    assert main([*purge, "--recall"]) == 0
+    assert read(cluster) == before
+    assert main([*purge, "--yes"]) == 0
+    assert main([*purge, "--yes", "--now"]) == 0
+    left = cluster.keys()
+    assert [name for name in left if gen in str(name)] == []
 
 
 def test_instances_of_many_checkpoints_are_renewed_in_one_pipeline(

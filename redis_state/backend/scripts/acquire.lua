@@ -23,6 +23,7 @@ if not format then
   if version > 0 and not begins then return {'STATE_LOST', '0', '0'} end
   redis.call('HSET', META, 'f', FORMAT, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', '-',
     'l', text(version), 'lu', '-', 'n', ARGV[6], 'w', '0', 'c', ARGV[8])
+  touch()
   keep(META, ARGV[9])
   return {'OK', '0'}
 end
@@ -74,4 +75,5 @@ if version == 0 then redis.call('HSET', META, 'w', '0') end
 redis.call('HDEL', META, 'b')
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
   'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])
+touch()
 return {'OK', text(dropped)}

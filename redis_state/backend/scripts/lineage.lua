@@ -2,6 +2,7 @@
 local META = KEYS[1]
 local PREFIX = string.sub(META, 1, -3)
 local FORMAT = '1'
+local TOUCH_MS = 60000
 
 local function meta(field) return redis.call('HGET', META, field) end
 local function number(field) return tonumber(meta(field) or '0') end
@@ -38,6 +39,16 @@ local function walk(version, uid, target)
   if version ~= target then return nil end
   return uid
 end
+
+-- When the partition was written last, to the minute: most commits find it true and write nothing for it.
+local function touch()
+  local time = redis.call('TIME')
+  local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  if math.abs(now_ms - number('t')) >= TOUCH_MS then redis.call('HSET', META, 't', text(now_ms)) end
+end
+
+-- Whether it was purged: then it expires, and nobody opens, takes or publishes on it before it is called back.
+local function is_purged(format) return format and string.sub(format, 1, 6) == 'purged' end
 
 -- Why a version is not there: below the floor it expired, above it was lost.
 local function missing(version)

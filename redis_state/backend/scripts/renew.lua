@@ -2,9 +2,10 @@
 -- Renew the expiry of every key of a partition in an ephemeral checkpoint, or take it away from one that is not.
 -- KEYS  1 P:m
 -- ARGV  1 keep ms (0 = for ever)
--- Reply OK segments · EMPTY
+-- Reply OK segments · EMPTY · FORMAT found (it was purged, and goes on to expire)
 local all = redis.call('HGETALL', META)
 if #all == 0 then return {'EMPTY'} end
+if is_purged(meta('f')) then return {'FORMAT', meta('f')} end
 local renewed = 0
 for i = 1, #all, 2 do
   if string.match(all[i], '^[ds]:%d+:') then

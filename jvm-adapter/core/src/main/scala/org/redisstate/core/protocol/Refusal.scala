@@ -6,6 +6,9 @@ import org.redisstate.core.ids.PartitionId
 /** Turns a script's refusal into the named error with what was found and what to do next. */
 private[protocol] object Refusal {
 
+  /** Stands in place of a format number, before the checkpoint's id (docs/format.md, section 12). */
+  private val Purged = "purged:"
+
   def of(what: String, reply: Seq[String], version: Long, id: PartitionId): RedisStateException =
     reply match {
       case Seq("FENCED", reason, found) =>
@@ -20,6 +23,11 @@ private[protocol] object Refusal {
         new VersionExpiredException(
           s"$what: version $version is below the floor $floor that retention keeps. " +
             "Ask for a newer one, and set versionsToRetain higher for the next time.")
+      case Seq("FORMAT", found) if found.startsWith(Purged) =>
+        val gen = found.stripPrefix(Purged)
+        new StateLostException(
+          s"$what: the checkpoint was purged and expires within a day of that. Call it back by " +
+            s"`redis-state purge --gen $gen --recall`; or start a new checkpoint.")
       case Seq("FORMAT", found) =>
         new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
           "Use the release that wrote it.")

@@ -1,0 +1,250 @@
+"""Purging a checkpoint by expiry, and calling it back within that time (docs/format.md, 12).
+
+A partition and what its manifest names change together, in one script, so that nobody is ever
+served a half of it: while it expires, every release refuses it by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.purge import (
+    PARTITIONS_AT_ONCE,
+    Purged,
+    check_gen,
+    registered_partitions,
+    scan_checkpoint,
+)
+from redis_state.backend.scan import Progress
+from redis_state.backend.script import script
+from redis_state.errors import FormatError, NotFoundError
+
+KEPT_MS = 24 * 3600 * 1000
+"""For so long what was purged can be called back."""
+
+RECORD = "purged"
+"""The field of a query that says when it was purged, and how it was listed."""
+
+_PURGING = "purging a checkpoint"
+_RECALLING = "calling a purged checkpoint back"
+_NO_EXPIRY = -1
+
+
+@dataclass(slots=True)
+class Recalled:
+    """What was called back.
+
+    Attributes:
+        segments: Deltas and snapshots that a manifest names.
+        incomplete: Those of them that have not all their blocks.
+    """
+
+    partitions: int = 0
+    segments: int = 0
+    incomplete: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a purge keeps in the query, for whoever calls it back.
+
+    Attributes:
+        left_ms: For how long the query would have been there; -1 for ever.
+        listed: Its fields in the list of checkpoints.
+    """
+
+    left_ms: int
+    listed: Mapping[str, str]
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return None
+
+
+def expire(
+    client: Client,
+    gen: str,
+    *,
+    tenant: str = "",
+    kept_ms: int = KEPT_MS,
+    progress: Progress = _silent,
+) -> Purged:
+    """Let every key of a checkpoint expire, serve none of it from now on, and list it no more.
+
+    Args:
+        gen: The checkpoint id.
+        tenant: As in `StoreId`.
+        kept_ms: For how long it can be called back.
+
+    Raises:
+        ConfigError: `gen` is no checkpoint id.
+        RedisStateError: Redis does not answer, or refuses a command.
+    """
+    check_gen(gen)
+    found = Purged()
+    query = keys.query(gen, tenant=tenant)
+    metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
+    # The query comes first, and last when it is called back: while it expires, so does the rest.
+    _expire_query(client, gen, tenant, kept_ms, found)
+    done: set[str] = set()
+    for chunk in _chunks(metas):
+        _expire_partitions(client, gen, chunk, kept_ms, found)
+        done.update(chunk)
+        progress("partitions", len(done), len(metas))
+    for names in scan_checkpoint(client, gen, tenant, progress):
+        more = [name for name in names if name.endswith(":m") and name not in done]
+        _expire_partitions(client, gen, more, kept_ms, found)
+        done.update(more)
+        others = [name for name in names if name not in done and name != query]
+        found.names.update(others)
+        found.strays += _expire_strays(client, gen, tenant, others, kept_ms)
+    return found
+
+
+def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = _silent) -> Recalled:
+    """Bring a checkpoint back that was purged by expiry, as it was.
+
+    Raises:
+        ConfigError: `gen` is no checkpoint id.
+        NotFoundError: Nothing of it expires: it was not purged, or too long ago.
+        RedisStateError: Redis does not answer, or refuses a command.
+    """
+    check_gen(gen)
+    found = Recalled()
+    record = _record(client, gen, tenant)
+    metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
+    done: set[str] = set()
+    for chunk in _chunks(metas):
+        _recall_partitions(client, chunk, found)
+        done.update(chunk)
+        progress("partitions", len(done), len(metas))
+    for names in scan_checkpoint(client, gen, tenant, progress):
+        more = [name for name in names if name.endswith(":m") and name not in done]
+        _recall_partitions(client, more, found)
+        done.update(more)
+    if record is None and not found.partitions:
+        raise NotFoundError(
+            _RECALLING,
+            found=f"nothing of checkpoint {gen} is about to expire",
+            advice="It was not purged, or longer ago than a day; or it is of another server, "
+            "database or key prefix.",
+        )
+    if record is not None:
+        _recall_query(client, gen, tenant, record)
+    return found
+
+
+def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Purged) -> None:
+    query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
+    there, left_ms, listing = client.call(
+        _PURGING, [("EXISTS", query), ("PTTL", query), ("HGETALL", checkpoints)]
+    )
+    listed = {
+        name.decode(): value.decode()
+        for name, value in listing.items()
+        if name.partition(b":")[0] == gen.encode()
+    }
+    found.listed = bool(listed)
+    if there:
+        found.names.add(query)
+        known = _record(client, gen, tenant)
+        if known is not None:
+            # It was purged before, maybe cut off: what that one kept still counts.
+            left_ms, listed_then = known.left_ms, known.listed
+        else:
+            listed_then = {}
+        record = json.dumps({"left": left_ms, "listed": {**listed_then, **listed}})
+        expiry = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
+        commands: list[tuple[str, ...]] = [("HSET", query, RECORD, record)]
+        if known is None:
+            commands.append(("PEXPIRE", query, str(expiry)))
+        client.call(_PURGING, commands)
+    if listed:
+        client.call(_PURGING, [("HDEL", checkpoints, *listed)])
+    client.call(_PURGING, [("HDEL", keys.looks(tenant=tenant), gen)])
+
+
+def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:
+    query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
+    there = client.call(
+        _RECALLING, [("HGET", checkpoints, name) for name in record.listed] or [("TIME",)]
+    )
+    pairs = zip(record.listed.items(), there, strict=False)
+    missing = [word for pair, known in pairs if known is None for word in pair]
+    if missing:
+        client.call(_RECALLING, [("HSET", checkpoints, *missing)])
+    stay: tuple[str, ...] = ("PERSIST", query)
+    if record.left_ms != _NO_EXPIRY:
+        stay = ("PEXPIRE", query, str(record.left_ms))
+    client.call(_RECALLING, [stay, ("HDEL", query, RECORD)])
+
+
+def _record(client: Client, gen: str, tenant: str) -> _Record | None:
+    (raw,) = client.call(_RECALLING, [("HGET", keys.query(gen, tenant=tenant), RECORD)])
+    if raw is None:
+        return None
+    try:
+        found = json.loads(raw)
+        left_ms, listed = found["left"], found["listed"]
+        texts = all(isinstance(text, str) for pair in listed.items() for text in pair)
+        if type(left_ms) is not int or not texts:
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            _RECALLING, found="what the purge noted in the query is damaged"
+        ) from error
+    return _Record(left_ms, listed)
+
+
+def _expire_partitions(
+    client: Client, gen: str, metas: Sequence[str], kept_ms: int, found: Purged
+) -> None:
+    if not metas:
+        return
+    calls = [(meta, (str(kept_ms), gen)) for meta in metas]
+    replies = client.call(_PURGING, script("purge").many(calls))
+    for meta, reply in zip(metas, replies, strict=True):
+        if reply[0] == b"OK":
+            found.partitions += 1
+            found.segments += int(reply[1])
+            found.names.add(meta)
+
+
+def _recall_partitions(client: Client, metas: Sequence[str], found: Recalled) -> None:
+    if not metas:
+        return
+    calls: list[tuple[str, Sequence[str]]] = [(meta, ()) for meta in metas]
+    for reply in client.call(_RECALLING, script("recall").many(calls)):
+        if reply[0] == b"OK":
+            found.partitions += 1
+            found.segments += int(reply[1])
+            found.incomplete += int(reply[2])
+
+
+def _expire_strays(
+    client: Client, gen: str, tenant: str, names: Sequence[str], kept_ms: int
+) -> int:
+    """What has no expiry and is of no manifest gets one; how many those were."""
+    left = client.call(_PURGING, [("PTTL", name) for name in names])
+    strays = 0
+    for name, left_ms in zip(names, left, strict=True):
+        if left_ms != _NO_EXPIRY:
+            continue
+        parts = keys.parse_partition_key(name, gen=gen, tenant=tenant)
+        if parts is None or parts.rest[:2] not in ("d:", "s:"):
+            client.call(_PURGING, [("PEXPIRE", name, str(kept_ms))])
+            strays += 1
+            continue
+        both, args = [f"{parts.prefix}:m", name], [parts.rest, str(kept_ms)]
+        # A manifest that was called back meanwhile still names it.
+        strays += client.script(_PURGING, script("orphan"), both, args) == ["OK"]
+    return strays
+
+
+def _chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), PARTITIONS_AT_ONCE):
+        yield names[start : start + PARTITIONS_AT_ONCE]

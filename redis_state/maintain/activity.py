@@ -1,0 +1,140 @@
+"""When a checkpoint was last used, as far as Redis knows, and whether somebody uses it now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.coordinator_instances import find, partitions_of
+from redis_state.errors import FormatError, UsageError
+from redis_state.ids import PartitionId, text_number
+from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE, find_partitions
+from redis_state.reader.registry import parse_operators
+
+LATELY_MS = 3 * 60_000
+"""Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance
+expires a minute after its last report, and a new executor reports within twenty seconds."""
+
+_WHAT = "looking who uses a checkpoint"
+# Whoever uses a partition changes one of these.
+_FIELDS = ("f", "e", "r", "o", "ou", "l", "lu", "b", "t")
+_WRITTEN = _FIELDS.index("t")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a look at a checkpoint found; times are milliseconds since 1970 by the server's clock.
+
+    Attributes:
+        now_ms: When it was looked.
+        instances: Stores that reported within the last minute.
+        partitions: Those that were ever written.
+        written_ms: When the partition that was written last was written; 0 if that is not known.
+        driver_ms: When a driver said last that its run lives; 0 if none did.
+        registered_ms: When the newest run was registered.
+        mark: Two looks that found the same mark found no use in between.
+    """
+
+    now_ms: int
+    instances: int
+    partitions: int
+    written_ms: int
+    driver_ms: int
+    registered_ms: int
+    mark: str
+
+    @property
+    def last_ms(self) -> int:
+        """When it was last used; 0 if that is not known."""
+        return max(self.written_ms, self.driver_ms)
+
+    def signs_of_life(self) -> Iterator[str]:
+        """Why somebody may be using it; nothing if nothing says so."""
+        if self.instances:
+            yield f"{self.instances} stores reported within the last minute"
+        times = (
+            ("a partition was written", self.written_ms),
+            ("the driver of its run reported", self.driver_ms),
+            ("its newest run was registered", self.registered_ms),
+        )
+        for what, at_ms in times:
+            if at_ms > self.now_ms:
+                yield f"{what} at a time that has not come yet"
+            elif self.now_ms - at_ms < LATELY_MS:
+                yield f"{what} {(self.now_ms - at_ms) // 1000} seconds ago"
+
+
+def look(client: Client, gen: str, *, tenant: str = "") -> Activity:
+    """Look at a checkpoint; nothing is changed.
+
+    Raises:
+        FormatError: The registry or an instance is damaged.
+        UnavailableError: The server gives no answer.
+    """
+    time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    ids = set(partitions_of(client, gen, tenant=tenant))
+    for operator in parse_operators(raw).values():
+        ids.update(find_partitions(client, gen, operator, tenant))
+    ordered = sorted(ids, key=str)
+    metas = _metas(client, ordered)
+    digest = hashlib.sha256(repr(sorted(raw.items())).encode())
+    digest.update(repr(metas).encode())
+    return Activity(
+        now_ms,
+        len(find(client, ordered)),
+        sum(found[0] is not None for found in metas),
+        max((_number(found[_WRITTEN]) for found in metas), default=0),
+        _number(raw.get(b"seen")),
+        _number(raw.get(b"epoch")),
+        digest.hexdigest(),
+    )
+
+
+def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
+    """Why somebody may be using a checkpoint; empty if nothing says so.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+    """
+    try:
+        return list(look(client, gen, tenant=tenant).signs_of_life())
+    except FormatError as error:
+        return [f"it cannot be told who uses it: {error}"]
+
+
+def refuse_if_used(
+    client: Client, gen: str, *, tenant: str = "", attempted: str, force: bool = False
+) -> None:
+    """Let nobody change under a running query what it counts on.
+
+    Args:
+        attempted: For the error.
+        force: Do not look: whoever calls knows that nothing runs.
+
+    Raises:
+        UsageError: Somebody seems to use the checkpoint, or that cannot be told.
+    """
+    signs = [] if force else signs_of_life(client, gen, tenant=tenant)
+    if signs:
+        raise UsageError(
+            attempted,
+            found=f"checkpoint {gen} may be in use: {'; '.join(signs)}",
+            advice=f"Stop the query first, and wait {LATELY_MS // 60_000} minutes; or add --force "
+            "if it has ended. Nothing was changed.",
+        )
+
+
+def _metas(client: Client, ids: Sequence[PartitionId]) -> list[list[bytes | None]]:
+    found: list[list[bytes | None]] = []
+    for start in range(0, len(ids), PARTITIONS_AT_ONCE):
+        chunk = ids[start : start + PARTITIONS_AT_ONCE]
+        found += client.call(_WHAT, [("HMGET", keys.meta(id_), *_FIELDS) for id_ in chunk])
+    return found
+
+
+def _number(raw: bytes | None) -> int:
+    return text_number((raw or b"0").decode("ascii", "replace")) or 0
