@@ -1,0 +1,102 @@
+package org.apache.spark.sql.redisstate.system
+
+import java.util.concurrent._
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
+/**
+ * What `java.util.concurrent.Executors` is to the classes of a [[ProcessLoader]]: pools that say when nothing is under way, and a heart
+ * that beats only when it is told to.
+ */
+object Pools {
+  private val made = new ConcurrentLinkedQueue[Counted]
+
+  def newFixedThreadPool(threads: Int, factory: ThreadFactory): ExecutorService =
+    kept(new Counted(threads, factory))
+
+  def newSingleThreadExecutor(factory: ThreadFactory): ExecutorService =
+    kept(new Counted(1, factory))
+
+  def newSingleThreadScheduledExecutor(factory: ThreadFactory): ScheduledExecutorService =
+    new ScheduledThreadPoolExecutor(1, factory) {
+      override def scheduleWithFixedDelay(
+          work: Runnable,
+          first: Long,
+          delay: Long,
+          unit: TimeUnit): ScheduledFuture[_] = schedule(work, Never, TimeUnit.DAYS)
+      override def scheduleAtFixedRate(
+          work: Runnable,
+          first: Long,
+          period: Long,
+          unit: TimeUnit): ScheduledFuture[_] = schedule(work, Never, TimeUnit.DAYS)
+      // Without a thread: it would only wait.
+      override def prestartCoreThread(): Boolean = false
+      override protected def decorateTask[V](
+          work: Runnable,
+          task: RunnableScheduledFuture[V]): RunnableScheduledFuture[V] = {
+        task.cancel(false)
+        task
+      }
+    }
+
+  private val Never = 36500L
+
+  /** The pools of a process. */
+  def of(loader: ClassLoader): Seq[Counted] = made.asScala.filter(_.loader eq loader).toSeq
+
+  def end(loader: ClassLoader): Unit = {
+    of(loader).foreach(_.shutdownNow())
+    made.removeIf(_.loader eq loader)
+    ()
+  }
+
+  private def kept(pool: Counted): ExecutorService = {
+    made.add(pool)
+    pool
+  }
+
+  /** A pool that knows how many of its tasks have not ended. */
+  final class Counted(threads: Int, factory: ThreadFactory)
+      extends ThreadPoolExecutor(
+        threads,
+        threads,
+        0L,
+        TimeUnit.MILLISECONDS,
+        new LinkedBlockingQueue[Runnable],
+        factory) {
+    val loader: ClassLoader = factory.getClass.getClassLoader
+    private val pending = new AtomicInteger
+
+    override def execute(work: Runnable): Unit = {
+      pending.incrementAndGet()
+      try super.execute(work)
+      catch {
+        case e: RejectedExecutionException =>
+          pending.decrementAndGet()
+          throw e
+      }
+    }
+
+    override protected def afterExecute(work: Runnable, failure: Throwable): Unit = {
+      super.afterExecute(work, failure)
+      pending.synchronized {
+        pending.decrementAndGet()
+        pending.notifyAll()
+      }
+    }
+
+    /** Whether all that it was given has ended, within this time. */
+    def rests(withinMs: Long): Boolean = {
+      val end = System.nanoTime() + withinMs * 1000000L
+      pending.synchronized {
+        var left = withinMs
+        while (pending.get > 0 && left > 0) {
+          pending.wait(left)
+          left = (end - System.nanoTime()) / 1000000L
+        }
+        pending.get == 0
+      }
+    }
+  }
+}

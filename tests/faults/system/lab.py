@@ -1,0 +1,97 @@
+"""What schedules need from one to the next: a server, a JVM and processes that can be used again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from redis_state.cli.main import main as redis_state_command
+from tests.faults.oracle.direct import DirectTransport
+from tests.faults.system.jvm import Jvm
+from tests.support.redis_server import RedisServer
+
+_TIME = re.compile(rb"(?<![0-9A-Za-z])1\d{12}(?![0-9A-Za-z])")
+
+
+class Lab:
+    """One server and one JVM.
+
+    Attributes:
+        counters: What all schedules met.
+    """
+
+    def __init__(self, mutant: Path | None = None) -> None:
+        self.counters: Counter[str] = Counter()
+        self._server = RedisServer(unix_socket=True).start()
+        self.url = self._server.url
+        self._direct = DirectTransport(self._server.socket)
+        self._mutant = mutant
+        self.jvm = Jvm(self.url, self._direct, mutant)
+        self._idle: list[str] = []
+        # A folder in memory, where there is one: Spark's logs are written with care.
+        fast = Path("/dev/shm")
+        self._folder = Path(tempfile.mkdtemp(prefix="rs-", dir=fast if fast.is_dir() else None))
+
+    def fresh_folder(self) -> Path:
+        """An empty folder; all that schedules before left is gone, in the server too."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
+        self._direct.exchange([("FLUSHDB",)])
+        return self._folder
+
+    def take_process(self) -> str:
+        """A process that does nothing yet."""
+        self.counters["processes"] += 1
+        return self._idle.pop() if self._idle else self.jvm.start_process()
+
+    def give_back(self, name: str) -> None:
+        """It has closed everything."""
+        self._idle.append(name)
+
+    def redis(self, *words: str | bytes) -> Any:
+        """The answer to one command."""
+        return self._direct.exchange([words])[0]
+
+    def keys(self) -> list[bytes]:
+        """Names of all keys."""
+        return sorted(self.redis("KEYS", "*"))
+
+    def command(self, *words: str) -> tuple[int, str]:
+        """Exit status and output of `redis-state`."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            status = redis_state_command([*words, "--url", self.url])
+        return status, out.getvalue()
+
+    def jump(self, by_ms: int) -> None:
+        """So much time goes by: what was noted is older, and keys have so much less to live."""
+        for name in self.keys():
+            left = self.redis("PTTL", name)
+            if 0 <= left <= by_ms:
+                self.redis("UNLINK", name)
+                continue
+            if left > 0:
+                self.redis("PEXPIRE", name, str(left - by_ms))
+            if name[-2:] in (b":c", b":q", b":m", b":v"):
+                self._age(name, by_ms)
+
+    def _age(self, name: bytes, by_ms: int) -> None:
+        raw = self.redis("HGETALL", name)
+        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+        for field, value in pairs:
+            older = _TIME.sub(lambda at: b"%d" % (int(at[0]) - by_ms), value)
+            if older != value:
+                self.redis("HSET", name, field, older)
+
+    def close(self) -> None:
+        """End all of it."""
+        self.jvm.close()
+        self._direct.close()
+        self._server.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)

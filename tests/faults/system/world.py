@@ -1,0 +1,123 @@
+"""What really happened: the checkpoint's logs, and the rows that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+
+from tests.faults.oracle.dice import Dice
+
+PARTITIONS = 2
+KEYS = 3
+
+Rows = dict[str, int]
+
+
+def changed(rows: Rows, token: int, partition: int) -> Rows:
+    """What a batch makes of a partition's rows. Each row depends on all that went before."""
+    key = f"k{(token + partition) % KEYS}"
+    gone = f"k{(token + partition + 1) % KEYS}" if token % 4 == 0 else None
+    made = {name: value for name, value in rows.items() if name != gone}
+    return made | {key: (rows.get(key, 7) * 31 + token) & 0x3FFFFFFF}
+
+
+def rows_of(tokens: list[int], partition: int) -> Rows:
+    """The rows behind the batches of these tokens."""
+    start: Rows = {}
+    return reduce(lambda rows, token: changed(rows, token, partition), tokens, start)
+
+
+@dataclass(eq=False)
+class Job:
+    """A run of the query.
+
+    Attributes:
+        process: Where its driver is.
+        tokens: Of the batches that its offset log has.
+        uids: Of the version that it goes on from.
+        disputed: Another run of the query was alive beside it at some time.
+        done: Uid that each partition has committed in this batch.
+    """
+
+    name: str
+    process: str
+    format: int
+    run_id: str = ""
+    query_id: str = ""
+    phase: str = "start"
+    alive: bool = True
+    disputed: bool = False
+    tokens: list[int] = field(default_factory=list)
+    uids: list[str] = field(default_factory=lambda: ["-"] * PARTITIONS)
+    batch: int = 0
+    failures: int = 0
+    batches_done: int = 0
+    done: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Rows]:
+        """What its tasks have to load."""
+        return [rows_of(self.tokens[: self.batch], number) for number in range(PARTITIONS)]
+
+
+@dataclass(eq=False)
+class Task:
+    """An attempt at one partition of a batch."""
+
+    name: str
+    job: Job
+    partition: int
+    process: str
+    batch: int
+    tokens: list[int]
+    uid: str
+    phase: str = "init"
+
+    @property
+    def slot(self) -> str:
+        """The provider that Spark takes."""
+        return f"{self.job.name}/{self.partition}"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its driver still waits for it."""
+        job = self.job
+        return job.alive and job.batch == self.batch and job.phase == "run"
+
+
+class World:
+    """The checkpoint.
+
+    Attributes:
+        tokens: Of the batches of the offset log.
+        logged: Uids of each batch of the commit log.
+        problems: Rules that were broken.
+    """
+
+    def __init__(self, dice: Dice) -> None:
+        self.tokens: list[int] = []
+        self.logged: list[list[str]] = []
+        self.problems: list[str] = []
+        self._dice = dice
+
+    def next_token(self) -> int:
+        """Of a batch that is planned now: no two have the same."""
+        return self._dice.between(1, 1 << 28)
+
+    def rows(self, version: int, partition: int) -> Rows:
+        """What a version has to hold that the logs name."""
+        return rows_of(self.tokens[:version], partition)
+
+    def uid(self, version: int, partition: int) -> str:
+        """Of the attempt that the commit log names."""
+        return self.logged[version - 1][partition] if version else "-"
+
+    def problem(self, text: str) -> None:
+        """A rule was broken."""
+        self.problems.append(text)
+
+
+def parsed(rows: str | None) -> Rows:
+    """Rows as the JVM tells them."""
+    pairs = (pair.split("=") for pair in (rows or "").split(",") if pair)
+    return {key: int(value) for key, value in pairs}
