@@ -152,6 +152,10 @@ faults: build redis ## Schedules, mutants, real queries: N=200000, SEED=185, KIL
 	@$(if $(TIMES),$(PY) -m tests.faults.topologies --times $(TIMES))
 	@$(if $(TIMES),$(PY) -m tests.faults.topologies --times $(TIMES) --queries)
 
+.PHONY: system
+system: build jvm-test-build redis ## Schedules over whole processes, and their mutants: N=20000, SEED=185 (docs/reliability.md)
+	@$(PY) -m tests.faults.system $(if $(N),--schedules $(N)) $(if $(SEED),--seed $(SEED)) $(SYSTEM_ARGS)
+
 # ---- demo and benchmark -----------------------------------------------------------------------
 
 .PHONY: demo

@@ -13,8 +13,8 @@ from tests.faults.oracle.campaign import Group, Result, Verdict
 from tests.faults.oracle.runner import Failure
 
 _ROOT = Path(__file__).parents[3]
-_CODE = ("redis_state", "tests/faults/oracle")
-_SUFFIXES = (".py", ".lua")
+CODE = ("redis_state", "tests/faults/oracle")
+_SUFFIXES = (".py", ".lua", ".scala")
 
 
 class OtherCodeError(Exception):
@@ -39,13 +39,16 @@ class Results:
     seconds: float = 0.0
 
     @staticmethod
-    def of(path: Path | None) -> Results:
+    def of(path: Path | None, folders: Sequence[str] = CODE) -> Results:
         """What is in a file, if there is one.
+
+        Args:
+            folders: Where the code is that was run.
 
         Raises:
             OtherCodeError: The file was begun with other code.
         """
-        code = code_digest()
+        code = code_digest(folders)
         if path is None or not path.exists():
             return Results(code, path)
         kept = json.loads(path.read_text())
@@ -98,10 +101,10 @@ class Results:
         beside.replace(self.path)
 
 
-def code_digest() -> str:
+def code_digest(folders: Sequence[str]) -> str:
     """What the store and the oracle consist of."""
     digest = hashlib.sha256()
-    files = (file for folder in _CODE for file in (_ROOT / folder).rglob("*"))
+    files = (file for folder in folders for file in (_ROOT / folder).rglob("*"))
     for file in sorted(file for file in files if file.suffix in _SUFFIXES):
         digest.update(f"{file.relative_to(_ROOT)}\0".encode())
         digest.update(file.read_bytes())

@@ -34,12 +34,12 @@ class Jvm:
     """Processes of the JVM. Each has a user of the server, without whom it is as good as dead.
 
     Args:
-        mutant: A folder of classes that take the place of the adapter's.
+        mutant: A folder of classes and scripts that take the place of the adapter's.
     """
 
-    def __init__(self, url: str, server: Transport, mutant: Path | None = None) -> None:
+    def __init__(self, url: str, server: Transport, mutant: str | None = None) -> None:
         jars = ROOT / ".venv" / "pyspark-jars"
-        command = [*java_command("spark-4.3", jars, heap="1g"), _MAIN, url, str(mutant or "-")]
+        command = [*java_command("spark-4.3", jars, heap="1g"), _MAIN, url, mutant or "-"]
         command[1:1] = [*SHORT_LIVED, "-Xverify:none"]
         self._server = server
         self._process = subprocess.Popen(

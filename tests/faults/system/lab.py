@@ -1,4 +1,4 @@
-"""What schedules need from one to the next: a server, a JVM and processes that can be used again."""
+"""What schedules need from one to the next: a server, a JVM, processes to be used again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class Lab:
         counters: What all schedules met.
     """
 
-    def __init__(self, mutant: Path | None = None) -> None:
+    def __init__(self, mutant: str | None = None) -> None:
         self.counters: Counter[str] = Counter()
         self._server = RedisServer(unix_socket=True).start()
         self.url = self._server.url
         self._direct = DirectTransport(self._server.socket)
-        self._mutant = mutant
         self.jvm = Jvm(self.url, self._direct, mutant)
         self._idle: list[str] = []
         # A folder in memory, where there is one: Spark's logs are written with care.
@@ -58,7 +57,7 @@ class Lab:
         """The answer to one command."""
         return self._direct.exchange([words])[0]
 
-    def keys(self) -> list[bytes]:
+    def key_names(self) -> list[bytes]:
         """Names of all keys."""
         return sorted(self.redis("KEYS", "*"))
 
@@ -71,7 +70,7 @@ class Lab:
 
     def jump(self, by_ms: int) -> None:
         """So much time goes by: what was noted is older, and keys have so much less to live."""
-        for name in self.keys():
+        for name in self.key_names():
             left = self.redis("PTTL", name)
             if 0 <= left <= by_ms:
                 self.redis("UNLINK", name)

@@ -28,7 +28,10 @@ class People:
 
     def act(self, which: int) -> None:
         """One of those who look after a server."""
-        acts = (self._maintain, self._vanished, self._purge, self._time, self._python_reader)
+        acts = (
+            *(self._maintain, self._vanished, self._purge, self._time, self._python_reader),
+            *(self._time, self._purge),
+        )
         acts[which % len(acts)]()
 
     def killed(self, process: str) -> None:
@@ -191,20 +194,21 @@ class People:
             play.folder, play.adopt = target, True
             play.lab.counters["folders moved"] += 1
 
-    def look_at_everything(self, job: Job) -> None:
+    def look_at_everything(self) -> None:
         """A process that has nothing cached reads every version that has to be there."""
         play = self._play
         process = play.lab.take_process()
         play.processes.append(process)
         newest = len(play.world.logged)
-        for version in range(max(1, newest - 2), newest + 1):
-            for partition in range(PARTITIONS):
-                self._count += 1
-                slot = f"last-{self._count}/{partition}"
-                self._read(process, slot, version, partition)
-                play.lab.jvm.run(process, "close", slot)
+        older = max(1, newest - play.dice.between(1, 2))
+        wanted = [(newest, number) for number in range(PARTITIONS)]
+        for version, partition in [*wanted, (older, play.dice.below(PARTITIONS))]:
+            self._count += 1
+            slot = f"last-{self._count}/{partition}"
+            self._read(process, slot, version, partition)
+            play.lab.jvm.run(process, "close", slot)
         gen = self.gen()
-        metas = [name for name in play.lab.keys() if name.endswith(b":m")]
+        metas = [name for name in play.lab.key_names() if name.endswith(b":m")]
         gens = {name.split(b":")[1].decode() for name in metas}
         if gens != {gen}:
             play.lab.counters["second identities"] += 1
@@ -225,7 +229,7 @@ class People:
         if status:
             play.world.problem(f"purge: {said}")
         play.lab.jump(2 * _DAY_MS)
-        left = play.lab.keys()
+        left = play.lab.key_names()
         if left:
             play.lab.counters["keys left"] += 1
             play.world.problem(f"keys left: {left}")

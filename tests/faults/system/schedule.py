@@ -266,9 +266,7 @@ class Schedule:
         task.phase = "open"
         self._open(task)
 
-    def init_provider(
-        self, process: str, slot: str, run_id: str, job: Job, partition: int
-    ) -> None:
+    def init_provider(self, process: str, slot: str, run_id: str, job: Job, partition: int) -> None:
         """As `StateStore` makes one."""
         more = ["onPathChange=adopt"] if self.adopt else []
         words = ("init", slot, self.root, run_id, job.query_id, partition, job.format, *more)
@@ -290,27 +288,31 @@ class Schedule:
         if found not in known:
             self.lab.counters["wrong"] += 1
             self.world.problem(f"{task.slot} loaded {found} as version {task.batch}, not {known}")
-        task.phase = "put"
+        task.phase, task.changes = "put", self._changes(task)
 
-    def _put(self, task: Task) -> None:
-        """All changes of the batch; the first of them takes the partition."""
+    def _changes(self, task: Task) -> list[tuple[object, ...]]:
         before = rows_of(task.tokens[: task.batch], task.partition)
         after = changed(before, task.tokens[task.batch], task.partition)
-        words = [("put", k, v) for k, v in after.items() if before.get(k) != v]
-        words += [("remove", k) for k in before if k not in after]
-        for what, *rest in words:
-            if task.phase == "put":
-                self._do(task, (what, task.slot, task.name, *rest), lambda _task, _said: None)
-        if task.phase == "put":
-            task.phase = "commit"
-            if self.dice.one_in(300):
-                self._do(task, ("fill", task.slot, task.name, 10), lambda _task, _said: None)
-                self._abort(task)
+        place = (task.slot, task.name)
+        puts = [("put", *place, k, v) for k, v in after.items() if before.get(k) != v]
+        return [*puts, *(("remove", *place, k) for k in before if k not in after)]
+
+    def _put(self, task: Task) -> None:
+        """One of the changes of the batch; the first of them takes the partition."""
+        if task.changes:
+            self._do(task, task.changes.pop(0), lambda _task, _said: None)
+            return
+        task.phase = "commit"
+        if self.dice.one_in(200):
+            self._do(
+                task, ("fill", task.slot, task.name, 10), lambda task, _said: self._abort(task)
+            )
 
     def _commit(self, task: Task) -> None:
         if self.dice.one_in(25):
             self._abort(task)
             return
+        self.lab.counters["late tasks of ended runs"] += not task.job.alive
         self._do(task, ("commit", task.slot, task.name), self._committed)
 
     def _committed(self, task: Task, said: str) -> None:
@@ -362,8 +364,11 @@ class Schedule:
                 self.end_job(job, politely=True)
 
     def _executor_dies(self) -> None:
-        free = [name for name in self.executors if self.kills > 0]
-        free = [name for name in free if all(job.process != name for job in self.jobs)]
+        free = [
+            name
+            for name in self.executors
+            if self.kills > 0 and all(job.process != name for job in self.jobs)
+        ]
         if free:
             self.kills -= 1
             self.kill(self.dice.choice(free))
@@ -455,7 +460,7 @@ class Schedule:
         else:
             self.world.problem(f"{job.name}, alone, does not get on: {job}")
         if not self.world.problems:
-            self.people.look_at_everything(job)
+            self.people.look_at_everything()
             self.end_job(job, politely=True)
 
     def clear_away(self) -> None:

@@ -72,6 +72,7 @@ class Task:
     tokens: list[int]
     uid: str
     phase: str = "init"
+    changes: list[tuple[object, ...]] = field(default_factory=list)
 
     @property
     def slot(self) -> str:

@@ -52,7 +52,7 @@ final class CheckpointFiles extends RawLocalFileSystem {
         if (Files.exists(target)) { if (overwrite) Files.deleteIfExists(target) else refuse() }
         Worker.at(s"rename:${to.getName}")
         Files.move(source, target, StandardCopyOption.ATOMIC_MOVE)
-      case Objects =>
+      case _ =>
         if (Files.exists(target)) { if (overwrite) Files.deleteIfExists(target) else refuse() }
         Worker.at(s"rename:${to.getName}")
         Files.copy(source, target, StandardCopyOption.REPLACE_EXISTING)
@@ -66,7 +66,7 @@ final class CheckpointFiles extends RawLocalFileSystem {
 object CheckpointFiles {
   val Atomic = "atomic"
   val Local = "local"
-  val Objects = "objects"
+  // All else copies: "objects".
 
   /** How a file takes a name. */
   @volatile var kind: String = Atomic

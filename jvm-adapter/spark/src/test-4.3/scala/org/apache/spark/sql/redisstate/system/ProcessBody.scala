@@ -103,9 +103,7 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
       format: String,
       more: Seq[String]): RedisStateStoreProvider = {
     val conf = new SQLConf
-    (options ++ more.map(_.split('=')).map { case Array(name, value) =>
-      RedisStateConf.Prefix + name -> value
-    }).foreach { case (name, value) => conf.setConfString(name, value) }
+    (options ++ more.map(option)).foreach { case (name, value) => conf.setConfString(name, value) }
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format.toInt)
     conf.setConf(SQLConf.MIN_BATCHES_TO_RETAIN, RetainedBatches)
     val runConf = new Configuration(hadoopConf)
@@ -136,7 +134,19 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     properties.setProperty(StreamExecution.QUERY_ID_KEY, queryIds.get(made))
     val partition = made.stateStoreId.partitionId
     TaskContext.setTaskContext(
-      new TaskContextImpl(0, 0, partition, 0L, 0, Partitions, null, properties, null, null, 1, Map.empty))
+      new TaskContextImpl(
+        0,
+        0,
+        partition,
+        0L,
+        0,
+        Partitions,
+        null,
+        properties,
+        null,
+        null,
+        1,
+        Map.empty))
     try work
     finally TaskContext.unset()
   }
@@ -147,6 +157,10 @@ private[system] object ProcessBody {
   private val RetainedBatches = 4
   private val KeySchema = StructType(Seq(StructField("k", StringType)))
   private val ValueSchema = StructType(Seq(StructField("v", IntegerType)))
+
+  /** From `name=value`. */
+  def option(text: String): (String, String) =
+    RedisStateConf.Prefix + text.takeWhile(_ != '=') -> text.dropWhile(_ != '=').drop(1)
 
   private val toKey = UnsafeProjection.create(KeySchema)
   private val toValue = UnsafeProjection.create(ValueSchema)

@@ -7,7 +7,11 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference
 import org.apache.spark.sql.catalyst.plans.logical.{Deduplicate, LocalRelation}
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.classic
-import org.apache.spark.sql.execution.streaming.checkpointing.{CommitLog, OffsetSeq, OffsetSeqMetadata}
+import org.apache.spark.sql.execution.streaming.checkpointing.{
+  CommitLog,
+  OffsetSeq,
+  OffsetSeqMetadata
+}
 import org.apache.spark.sql.execution.streaming.runtime.{LongOffset, MicroBatchExecution}
 import org.apache.spark.sql.execution.streaming.sources.MemorySink
 import org.apache.spark.sql.internal.SQLConf
@@ -48,9 +52,14 @@ private[system] final class ProcessDriver(spark: SparkSession, options: Map[Stri
     case Array("logs", name) => logs(jobs(name).query)
     case Array("offset", name, batch, token) =>
       val query = jobs(name).query
-      val metadata = OffsetSeqMetadata(0, batch.toLong, Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key ->
-        classOf[RedisStateStoreProvider].getName))
-      if (!query.offsetLog.add(batch.toLong, OffsetSeq(Seq(Some(LongOffset(token.toLong))), Some(metadata))))
+      val metadata = OffsetSeqMetadata(
+        0,
+        batch.toLong,
+        Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key ->
+          classOf[RedisStateStoreProvider].getName))
+      if (!query.offsetLog.add(
+          batch.toLong,
+          OffsetSeq(Seq(Some(LongOffset(token.toLong))), Some(metadata))))
         throw new IllegalStateException("CONCURRENT_STREAM_LOG_UPDATE")
       ""
     case Array("done", name, batch, uids) =>
@@ -80,9 +89,8 @@ private[system] final class ProcessDriver(spark: SparkSession, options: Map[Stri
       more: Seq[String]): Job = {
     val conf = session.sessionState.conf
     conf.getAllConfs.keys.filter(_.startsWith(RedisStateConf.Prefix)).foreach(conf.unsetConf)
-    options.foreach { case (key, value) => conf.setConfString(key, value) }
-    more.map(_.split('=')).foreach { case Array(key, value) =>
-      conf.setConfString(RedisStateConf.Prefix + key, value)
+    (options ++ more.map(ProcessBody.option)).foreach { case (key, value) =>
+      conf.setConfString(key, value)
     }
     conf.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[RedisStateStoreProvider].getName)
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format.toInt)
@@ -98,7 +106,12 @@ private[system] final class ProcessDriver(spark: SparkSession, options: Map[Stri
       None)
     SparkSession.setActiveSession(session)
     val query =
-      new MicroBatchExecution(session, Trigger.ProcessingTime(0), new SystemClock, Map.empty, sinking)
+      new MicroBatchExecution(
+        session,
+        Trigger.ProcessingTime(0),
+        new SystemClock,
+        Map.empty,
+        sinking)
     new Job(new RedisStateQueryListener, session, query)
   }
 

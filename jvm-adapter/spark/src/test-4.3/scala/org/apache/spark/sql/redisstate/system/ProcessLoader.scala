@@ -1,5 +1,6 @@
 package org.apache.spark.sql.redisstate.system
 
+import java.io.InputStream
 import java.nio.file.{Files, Path}
 import java.util.concurrent.ConcurrentHashMap
 
@@ -8,7 +9,7 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
 /**
  * Loads the adapter anew, so that everything static in it exists once for each process that is played; Spark is shared.
  *
- * @param mutants a folder of classes that take the place of the adapter's
+ * @param mutants a folder of classes and scripts that take the place of the adapter's
  */
 final class ProcessLoader(parent: ClassLoader, mutants: Option[Path]) extends ClassLoader(parent) {
   import ProcessLoader._
@@ -19,11 +20,16 @@ final class ProcessLoader(parent: ClassLoader, mutants: Option[Path]) extends Cl
       getClassLoadingLock(name).synchronized {
         Option(findLoadedClass(name)).getOrElse {
           val file = name.replace('.', '/') + ".class"
-          val bytes = mutants.map(_.resolve(file)).filter(Files.exists(_)).fold(original(file))(own =>
-            rewired(Files.readAllBytes(own)))
+          val bytes =
+            mutants.map(_.resolve(file)).filter(Files.exists(_)).fold(original(file))(own =>
+              rewired(Files.readAllBytes(own)))
           defineClass(name, bytes, 0, bytes.length)
         }
       }
+
+  override def getResourceAsStream(name: String): InputStream =
+    mutants.map(_.resolve(name)).filter(Files.exists(_)).fold(super.getResourceAsStream(name))(
+      Files.newInputStream(_))
 
   private def original(file: String): Array[Byte] = known.computeIfAbsent(
     file,

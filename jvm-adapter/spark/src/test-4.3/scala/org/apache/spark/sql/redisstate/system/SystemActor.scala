@@ -31,7 +31,8 @@ object SystemActor {
 
 private final class SystemActor(url: String, mutants: String) {
   private final class Played(val user: String) {
-    val loader = new ProcessLoader(getClass.getClassLoader, Option.when(mutants != "-")(Paths.get(mutants)))
+    val loader =
+      new ProcessLoader(getClass.getClassLoader, Option.when(mutants != "-")(Paths.get(mutants)))
     val body: Function[Array[String], String] = loader
       .loadClass("org.apache.spark.sql.redisstate.system.ProcessBody")
       .getConstructor(classOf[SparkSession], classOf[String], classOf[String])

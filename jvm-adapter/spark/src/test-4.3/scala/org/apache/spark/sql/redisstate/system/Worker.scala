@@ -43,7 +43,8 @@ final class Worker(name: String, body: Array[String] => String) extends Thread(n
   private def answer(): String = {
     val text = said.poll(HangS, TimeUnit.SECONDS)
     stopAt = if (text == Paused) stopAt else ""
-    if (text == null) s"error HANG $getName:${getStackTrace.take(12).mkString(" at ").replace('\n', ' ')}"
+    if (text == null)
+      s"error HANG $getName:${getStackTrace.take(12).mkString(" at ").replace('\n', ' ')}"
     else text
   }
 

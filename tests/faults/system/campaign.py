@@ -1,0 +1,166 @@
+"""Many schedules over whole processes, and every mutant, on as many JVMs as there are cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any
+
+from tests.faults.oracle.campaign import Group, Result, Verdict
+from tests.faults.oracle.runner import Failure
+from tests.faults.system.lab import Lab
+from tests.faults.system.mutants import MUTANTS
+from tests.faults.system.schedule import Schedule
+
+MUTANT_SEEDS = 400
+"""A mutant has to be found by one of so many schedules."""
+
+_AT_ONCE = 20
+
+FORBIDDEN = (
+    "wrong",
+    "false lost",
+    "false errors",
+    "second identities",
+    "not shown as alive",
+    "purged in use",
+    "failed aborts",
+    "staged keys left",
+    "connections left",
+    "keys left",
+    "problems of maintain",
+)
+"""Counters that must be zero."""
+
+REQUIRED = (
+    "starts beside a living run",
+    "runs ended by Spark's logs",
+    "runs ended by the fence",
+    "drivers ended",
+    "processes killed",
+    "speculative tasks",
+    "late tasks of ended runs",
+    "aborts on an interrupted thread",
+    "held between two steps of a file",
+    "providers unloaded",
+    "maintenance by Spark",
+    "maintenance by Python",
+    "searches for vanished checkpoints",
+    "purges of a query in use",
+    "state readers",
+    "reads by Python",
+    "signs of life looked at",
+    "time went by",
+    "folders moved",
+)
+"""Counters that must be above zero."""
+
+
+def complaints(result: Result) -> list[str]:
+    """Why a run does not pass; empty if it does."""
+    found = [str(failure) for failure in result.failures]
+    found += [f"{name}: {result.counters[name]}" for name in FORBIDDEN if result.counters[name]]
+    return found + [f"no schedule met '{one}'" for one in REQUIRED if not result.counters[one]]
+
+
+class Runner:
+    """Schedules on one JVM, one after the other."""
+
+    def __init__(self, mutant: str | None = None) -> None:
+        self._mutant = mutant
+        self._lab: Lab | None = None
+
+    def run(self, seed: int, result: Result) -> Failure | None:
+        """Play a seed, and count it."""
+        if self._lab is None:
+            self._lab = Lab(self._mutant)
+        lab = self._lab
+        lab.counters.clear()
+        try:
+            problems = Schedule(lab, seed).play()
+        except Exception as error:  # noqa: BLE001  # told with its seed; the next has a new JVM
+            problems = [f"{type(error).__name__}: {error}"]
+            self.close()
+        result.counters.update(lab.counters)
+        result.counters["schedules"] += 1
+        if not problems:
+            return None
+        result.failures.append(Failure(seed, tuple(problems)))
+        return result.failures[-1]
+
+    def close(self) -> None:
+        """End the JVM and its server."""
+        if self._lab is not None:
+            self._lab.close()
+        self._lab = None
+
+
+def groups(seeds: Iterable[int], *, jobs: int | None = None) -> Iterator[Group]:
+    """Run schedules, some at a time.
+
+    Args:
+        jobs: Processes; ``None`` means one for each core.
+    """
+    rest = iter(seeds)
+    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
+    with _workers(jobs) as run:
+        yield from run(_some_schedules, some)
+
+
+def mutants(names: Sequence[str], *, jobs: int | None = None) -> Iterator[Verdict]:
+    """Run schedules on each of these mutants until one breaks a rule."""
+    with _workers(jobs) as run:
+        yield from run(_one_mutant, names)
+
+
+@contextmanager
+def _workers(jobs: int | None) -> Iterator[Any]:
+    if jobs == 1:
+        try:
+            yield map
+        finally:
+            _end()
+        return
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_start)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_runner = Runner()
+
+
+def _start() -> None:
+    # The process pool ends its processes without unwinding them.
+    from multiprocessing.util import Finalize
+
+    Finalize(None, _end, exitpriority=10)
+
+
+def _end() -> None:
+    _runner.close()
+
+
+def _some_schedules(seeds: list[int]) -> Group:
+    result = Result()
+    for seed in seeds:
+        _runner.run(seed, result)
+    return Group(seeds, result)
+
+
+def _one_mutant(name: str) -> Verdict:
+    (mutant,) = (one for one in MUTANTS if one.name == name)
+    with mutant.applied() as folder:
+        runner = Runner(folder)
+        try:
+            for seed in range(1, MUTANT_SEEDS + 1):
+                failure = runner.run(seed, Result())
+                if failure is not None:
+                    return Verdict(name, failure)
+        finally:
+            runner.close()
+    return Verdict(name, None)

@@ -1,0 +1,97 @@
+"""Mended faults put back, one at a time: each has to be found by the schedules.
+
+A mutant changes texts. Those of Scala are compiled, those of Lua are read by both languages, those
+of Python are functions that are replaced.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from redis_state.backend import script
+from tests.faults.oracle.mutants import StaleMutantError
+from tests.faults.oracle.wire import forget_scripts
+from tests.faults.system.jvm import ROOT
+
+_SPARK = "jvm-adapter/spark/src/main/scala/org/apache/spark/sql/redisstate"
+_CORE = "jvm-adapter/core/src/main/scala/org/redisstate/core"
+_LUA = "redis_state/backend/scripts"
+_RESOURCES = "org/redisstate/scripts"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One rule less.
+
+    Attributes:
+        rule: What is not done any more.
+        edits: File, old text, new text.
+        patches: Python's functions, and what stands in for them.
+    """
+
+    name: str
+    rule: str
+    edits: tuple[tuple[str, str, str], ...] = ()
+    patches: tuple[tuple[str, Any], ...] = ()
+
+    @contextmanager
+    def applied(self) -> Iterator[str]:
+        """The folder of what the JVM takes instead of its own; Python's side is patched."""
+        with tempfile.TemporaryDirectory(prefix="rs-mutant-") as folder, ExitStack() as stack:
+            texts = self._texts()
+            sources = [_write(Path(folder, "src"), name) for name in texts if _is_scala(name)]
+            for path, text in zip(sources, (texts[n] for n in texts if _is_scala(n)), strict=True):
+                path.write_text(text)
+            if sources:
+                _compile(sources, Path(folder))
+            scripts = {Path(n).stem: text for n, text in texts.items() if n.endswith(".lua")}
+            for name, text in scripts.items():
+                _write(Path(folder), f"{_RESOURCES}/{name}.lua").write_text(text)
+            read = script._read
+            for target, stand_in in self.patches:
+                stack.enter_context(mock.patch(target, stand_in))
+            if scripts:
+                replaced = mock.patch.object(
+                    script, "_read", lambda name: scripts.get(name) or read(name)
+                )
+                stack.enter_context(replaced)
+                forget_scripts()
+                stack.callback(forget_scripts)
+            yield folder
+
+    def _texts(self) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for name, old, new in self.edits:
+            text = texts.get(name) or (ROOT / name).read_text()
+            if text.count(old) != 1:
+                raise StaleMutantError(f"{name} has {text.count(old)} times: {old}")
+            texts[name] = text.replace(old, new)
+        return texts
+
+
+def _is_scala(name: str) -> bool:
+    return name.endswith(".scala")
+
+
+def _write(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _compile(sources: list[Path], target: Path) -> None:
+    spark = ROOT / ".venv" / "pyspark-jars" / "*"
+    (jar,) = (ROOT / "redis_state" / "jars").glob("redis-state-spark-4.3_*.jar")
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", str(spark), "scala.tools.nsc.Main"]
+    command += ["-nowarn", "-release", "17", "-cp", f"{jar}:{spark}", "-d", str(target)]
+    subprocess.run([*command, *map(str, sources)], check=True, cwd=ROOT)
+
+
+MUTANTS: tuple[Mutant, ...] = ()
