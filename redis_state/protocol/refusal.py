@@ -47,6 +47,18 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
                 where=where,
                 version=version,
             )
+        case ["TAKEN"]:
+            return ConflictError(
+                attempted,
+                found="another process committed other rows as this very attempt",
+                advice=(
+                    "A process that was copied while the store was open, by fork or as a virtual "
+                    "machine, has the same attempt: open stores in each process by itself. Open "
+                    "the version again and run its batch again. Nothing was changed."
+                ),
+                where=where,
+                version=version,
+            )
         case ["STATE_LOST", latest, *_]:
             return lost(attempted, latest=latest, where=where, version=version)
         case ["INCOMPLETE", found]:

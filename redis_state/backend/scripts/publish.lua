@@ -3,11 +3,12 @@
 -- KEYS  1 P:m  2 key of the delta
 -- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
--- Reply OK · ALREADY · REOPEN opened · INCOMPLETE found · FENCED epoch|opened|pinned found
---       STATE_LOST latest floor · FORMAT found
+-- Reply OK · ALREADY · TAKEN (other rows stand under this uid) · REOPEN opened · INCOMPLETE found
+--       FENCED epoch|opened|pinned found · STATE_LOST latest floor · FORMAT found
 -- Keeps: a published version hangs on a version that is there (a complete delta needs none), was pinned by its run, and
---        has all its blocks.
---        Every reply but OK, ALREADY and REOPEN leaves no key of the delta, unless it was published and purged since then.
+--        has all its blocks. ALREADY means these very rows: two copies of one process must not both succeed.
+--        Every reply but OK, ALREADY, TAKEN and REOPEN leaves no key of the delta, unless it was published and purged
+--        since then.
 local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local delta = KEYS[2]
 local field = delta_field(version + 1, uid)
@@ -17,15 +18,16 @@ local function refuse(reply)
   return reply
 end
 
-local format = meta('f')
+local format, published = meta('f'), meta(field)
 if format and format ~= FORMAT then
-  if redis.call('HEXISTS', META, field) == 0 then redis.call('UNLINK', delta) end
+  if not published then redis.call('UNLINK', delta) end
   return {'FORMAT', format}
 end
-if redis.call('HEXISTS', META, field) == 1 then
+if published and published ~= ARGV[7] then return {'TAKEN'} end
+if published then
   keep(delta, ARGV[10])
   -- A WAIT behind this transaction waits for what its connection wrote: without a write it returns at once.
-  redis.call('HSET', META, field, meta(field))
+  redis.call('HSET', META, field, published)
   return {'ALREADY'}
 end
 if not format then return refuse({'STATE_LOST', '0', '0'}) end

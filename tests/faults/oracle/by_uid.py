@@ -6,7 +6,7 @@ it comes along with whoever asks: an actor has a context of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,10 +23,12 @@ class Asked:
     Attributes:
         format: Checkpoint format of the run, 1 or 2.
         pin: The attempt to open; ``None`` if the driver knows no uid.
+        whole: Whether a delta is sent in one piece: two that mix their pieces damage each other.
     """
 
     format: int = 1
     pin: Pin | None = None
+    whole: bool = False
 
 
 _NOTHING = Asked()
@@ -34,13 +36,19 @@ _asked: ContextVar[Asked] = ContextVar("asked", default=_NOTHING)
 
 
 @contextmanager
-def asking(format_: int, pin: Pin | None) -> Iterator[None]:
+def asking(format_: int, pin: Pin | None, *, whole: bool = False) -> Iterator[None]:
     """What is opened in here is this attempt, for a run of this format."""
-    token = _asked.set(Asked(format_, pin))
+    token = _asked.set(Asked(format_, pin, whole))
     try:
         yield
     finally:
         _asked.reset(token)
+
+
+def pieces(fields: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """A delta of a few rows is sent in several pieces, as a large one is."""
+    each = [dict(fields)] if _asked.get().whole else [dict([field]) for field in fields.items()]
+    return filter(None, each)
 
 
 class UidClient(PartitionClient):

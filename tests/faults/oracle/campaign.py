@@ -45,6 +45,8 @@ REQUIRED = {
     "batches logged by one of several attempts": "choices",
     "snapshots of attempts": "snapshots of attempts",
     "queries gone over to format 2": "switches",
+    "processes forked amid an attempt": "forks",
+    "kept from committing as another's attempt": "publish: TAKEN",
 }
 """What a run has to meet, and the counter that says so."""
 

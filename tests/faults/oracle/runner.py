@@ -18,7 +18,7 @@ from redis_state.backend.transport import ServerTransport
 from redis_state.errors import RedisStateError
 from redis_state.protocol import partition, runs
 from redis_state.protocol.partition import SegmentGoneError
-from tests.faults.oracle.by_uid import partition_client
+from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.network import HangError
@@ -96,7 +96,6 @@ class Runner:
 
     @contextmanager
     def _patches(self) -> Iterator[None]:
-        """A delta of a few rows is sent in several pieces, as a large one is."""
         begin = SegmentGoneError.__init__
 
         def counted(error: SegmentGoneError, *args: object) -> None:
@@ -104,7 +103,7 @@ class Runner:
             begin(error, *args)  # type: ignore[arg-type]
 
         with (
-            mock.patch.object(partition, "_CHUNK_FIELDS_MAX", 1),
+            mock.patch.object(partition, "chunks", pieces),
             mock.patch.object(partition_state, "PartitionClient", partition_client),
             mock.patch.object(SegmentGoneError, "__init__", counted),
         ):

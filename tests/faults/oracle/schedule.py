@@ -18,6 +18,7 @@ from redis_state.maintain.orphans import sweep_orphans
 from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from tests.faults.oracle.attempt import change, commit, forked
 from tests.faults.oracle.by_uid import UidClient, asking
 from tests.faults.oracle.clock import StepClock
 from tests.faults.oracle.dice import Dice
@@ -66,6 +67,7 @@ class Schedule:
         self._plain = self.client()
         self._runs = 0
         self._tasks: dict[Actor, Task] = {}
+        self._forked: list[tuple[Task, Callable[[], None]]] = []
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
         self._copy: Copy | None = None
@@ -197,6 +199,10 @@ class Schedule:
     def step(self) -> None:
         """One exchange of one actor, and what follows from its end."""
         actor = self.network.step()
+        while self._forked:
+            # Not on the stack of the process that is copied.
+            twin, body = self._forked.pop()
+            self._start(twin, body, 2, writes=True, whole=True)
         if actor is None:
             return
         task = self._tasks.pop(actor, None)
@@ -287,6 +293,8 @@ class Schedule:
         name = f"run {run.number}, version {version}"
         task = Task(name, version, run, run, counted_on=run == timeline.run, asked=asked)
 
+        forks = run.format == 2 and not self._destructive and self._dice.one_in(8)
+
         def body() -> None:
             provider = self._provider(executor, run)
             store = provider.get_list_store(version)
@@ -294,26 +302,19 @@ class Schedule:
             rows = self._compare(task, store)
             stamp = len(timeline.contents)
             for what, key, n in changes:
-                _change(store, rows, what, key, stamp * 10 + n)
-            uid = store._uid
-            timeline.contents[uid], timeline.writers[uid] = rows, run
+                change(store, rows, what, key, stamp * 10 + n)
+            timeline.contents[store._uid], timeline.writers[store._uid] = rows, run
             if gives_up:
                 store.abort()
                 return
-            begun, parent = timeline.commits, store._local.pin
-            try:
-                store.commit()
-            except RedisStateError:
-                if aborts:
-                    store.abort()
-                raise
-            timeline.was_committed(run, parent, begun=begun)
-            timeline.heard_of(run, store._local.pin)
+            if forks:
+                self._forked.append(forked(timeline, task, run, store, rows, stamp * 10 + 9))
+            commit(timeline, run, store, rows, aborts=aborts)
             # A driver may crash before it logs what all tasks have committed.
             if logs:
                 timeline.logs(run, self._chosen(version + 1, store._local.pin))
 
-        self._start(task, body, run.format, writes=True)
+        self._start(task, body, run.format, writes=True, whole=forks)
 
     def _chosen(self, version: int, newest: Pin) -> Pin:
         """In format 2 the driver may log any of the attempts that it has heard of."""
@@ -323,9 +324,17 @@ class Schedule:
         self.counters["choices"] += 1
         return Pin(version, self._dice.choice(heard_of))
 
-    def _start(self, task: Task, body: Callable[[], None], format_: int, *, writes: bool) -> None:
+    def _start(
+        self,
+        task: Task,
+        body: Callable[[], None],
+        format_: int,
+        *,
+        writes: bool,
+        whole: bool = False,
+    ) -> None:
         def asks() -> None:
-            with asking(format_, task.asked):
+            with asking(format_, task.asked, whole=whole):
                 body()
 
         self._tasks[self.network.start(task.name, asks, writes=writes)] = task
@@ -476,17 +485,3 @@ class Schedule:
         self.counters["fail-overs"] += 1
         self.timeline.destroyed = self.timeline.forked = True
         self.keyspace.restore(copy)
-
-
-def _change(
-    store: PartitionListStore, rows: dict[str, list[int]], what: str, key: str, n: int
-) -> None:
-    if what == "p" or what == "u":
-        store.put(key, [n])
-        rows[key] = [n]
-    elif what == "a":
-        store.append(key, n)
-        rows[key] = [*rows.get(key, []), n]
-    else:
-        store.remove(key)
-        rows.pop(key, None)

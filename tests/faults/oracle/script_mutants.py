@@ -7,8 +7,15 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "commit-not-idempotent",
         "a commit that is sent again finds its entry and changes nothing",
         "publish",
-        "if redis.call('HEXISTS', META, field) == 1 then",
-        "if false then",
+        "local format, published = meta('f'), meta(field)",
+        "local format, published = meta('f'), nil",
+    ),
+    (
+        "attempt-known-by-its-uid-alone",
+        "a commit is there already only if its rows are",
+        "publish",
+        "if published and published ~= ARGV[7] then return {'TAKEN'} end\n",
+        "",
     ),
     (
         "no-fence",

@@ -71,6 +71,8 @@ class Timeline:
 
     Attributes:
         contents: What each attempt wrote, noted before it was sent.
+        forked_rows: What the copies of a forked process write, each as the same attempt, until one
+            of them is known to have got through.
         writers: The run of each attempt.
         log: What the driver counts on.
         confirmed: Attempts of each version that the driver's run has told it of.
@@ -86,6 +88,7 @@ class Timeline:
     run: Run
     counters: Counter[str]
     contents: dict[str, Rows] = field(default_factory=dict)
+    forked_rows: dict[str, list[Rows]] = field(default_factory=dict)
     writers: dict[str, Run] = field(default_factory=dict)
     log: Log = field(default_factory=Log)
     confirmed: dict[int, list[str]] = field(default_factory=dict)
@@ -124,6 +127,7 @@ class Timeline:
             self.counters["loads by uid"] += 1
             if pin != asked:
                 self._wrong(f"{who}: asked for {asked}, was given {pin}")
+        self._got_through(pin.uid, rows)
         wanted = {} if pin.version == 0 else self.contents.get(pin.uid)
         if wanted is None:
             self._wrong(f"{who}: version {pin.version} is of an attempt that nobody made")
@@ -163,6 +167,17 @@ class Timeline:
         first = self.parents.setdefault((run, parent.version), parent.uid)
         if first != parent.uid and not self.destroyed:
             self._wrong(f"attempts of run {run.number} went on from two copies of {parent.version}")
+
+    def acknowledged(self, pin: Pin, rows: Rows) -> None:
+        """Judge the rows of an attempt that was told that it is committed."""
+        self._got_through(pin.uid, rows)
+        if self.contents[pin.uid] != rows:
+            self._wrong(f"{pin} was acknowledged twice, with other rows")
+
+    def _got_through(self, uid: str, rows: Rows) -> None:
+        if rows in self.forked_rows.get(uid, ()):
+            self.contents[uid] = rows
+            del self.forked_rows[uid]
 
     @property
     def commits(self) -> int:

@@ -13,7 +13,7 @@ from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.timeline import Timeline
 from tests.faults.oracle.wire import Ran, scripts_in
 
-_LEAVE_BLOCKS = ("OK", "ALREADY", "REOPEN")
+_LEAVE_BLOCKS = ("OK", "ALREADY", "TAKEN", "REOPEN")
 
 
 class Watch:

@@ -13,6 +13,10 @@ private[protocol] object Refusal {
     reply match {
       case Seq("FENCED", reason, found) =>
         new FencedException(s"$what: ${fenced(reason, found, id)}")
+      case Seq("TAKEN") =>
+        new FencedException(
+          s"$what: another process committed other rows as this very attempt, so it is a copy of this one. " +
+            "Spark runs the task again; nothing was changed.")
       case Seq("STATE_LOST", latest, _*) =>
         new StateLostException(
           s"$what: Spark asks for version $version, Redis holds up to $latest. Likely: " +

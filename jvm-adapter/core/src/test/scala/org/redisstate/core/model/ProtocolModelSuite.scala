@@ -61,7 +61,14 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test(s"each attempt loads by its uid, in $schedules schedules of format 2") {
-    check(Seq(V2), schedules, required ++ Seq("choices", "attempts read", "logged versions read"))
+    check(
+      Seq(V2),
+      schedules,
+      required ++ Seq(
+        "choices",
+        "attempts read",
+        "logged versions read",
+        "copies refused"))
   }
 
   test(s"a query goes over to format 2 while it lives, in ${schedules / 2} schedules") {

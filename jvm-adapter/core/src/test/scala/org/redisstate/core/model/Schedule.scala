@@ -157,9 +157,26 @@ final class Schedule(
         if (run == runId)
           confirmed =
             confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
+        // In format 1 a sibling may have taken the attempt out, and then the copy takes its place.
+        if (format == V2 && random.nextInt(4) == 0) {
+          val other = changes.toMap + ("copy" -> Some(uid))
+          val (copied, copiedEntry) = encode(ident, opened.pin.uid, other, after.size + 1)
+          commitCopy(uid)(client.commit(holder, opened.pin, uid, copiedEntry, copied, copied))
+        }
       }
     }
   }
+
+  /** A copy of the process, as a virtual machine that was copied is, goes on with the attempt in its own way. */
+  private def commitCopy(uid: String)(commit: => Unit): Unit =
+    try {
+      commit
+      if (!failedOver) problems.add(s"$uid was acknowledged twice, with other rows")
+    } catch {
+      case e: FencedException =>
+        counters.add("copies refused")
+        throw e
+    }
 
   private def reader(): Unit = {
     val version = if (random.nextBoolean()) None else Some(random.nextInt(batch.toInt + 2).toLong)

@@ -1,0 +1,78 @@
+"""What an attempt does to its store, and how a process that has it open is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy, deepcopy
+
+from redis_state.errors import RedisStateError
+from redis_state.many import KeyEncoder
+from redis_state.partition_store import PartitionListStore
+from tests.faults.oracle.timeline import Run, Task, Timeline
+
+
+def change(
+    store: PartitionListStore, rows: dict[str, list[int]], what: str, key: str, n: int
+) -> None:
+    """Do one change to the store, and to the rows that it has to have then."""
+    if what == "p" or what == "u":
+        store.put(key, [n])
+        rows[key] = [n]
+    elif what == "a":
+        store.append(key, n)
+        rows[key] = [*rows.get(key, []), n]
+    else:
+        store.remove(key)
+        rows.pop(key, None)
+
+
+def commit(
+    timeline: Timeline,
+    run: Run,
+    store: PartitionListStore,
+    rows: dict[str, list[int]],
+    *,
+    aborts: bool,
+) -> None:
+    """Commit, and tell the driver.
+
+    Args:
+        aborts: Whether what could not be committed is given up.
+    """
+    begun, parent = timeline.commits, store._local.pin
+    try:
+        store.commit()
+    except RedisStateError:
+        if aborts:
+            store.abort()
+        raise
+    timeline.was_committed(run, parent, begun=begun)
+    timeline.acknowledged(store._local.pin, rows)
+    timeline.heard_of(run, store._local.pin)
+
+
+def forked(
+    timeline: Timeline,
+    task: Task,
+    run: Run,
+    store: PartitionListStore,
+    rows: dict[str, list[int]],
+    n: int,
+) -> tuple[Task, Callable[[], None]]:
+    """The process was copied amid its attempt: each copy goes on in its own way, as the same uid.
+
+    `redis_state` refuses such a copy. That of a virtual machine it cannot tell from the first one.
+
+    Args:
+        n: What the copy puts.
+    """
+    timeline.counters["forks"] += 1
+    child, partition, own = copy(store), copy(store._partition), dict(rows)
+    partition._cached = dict(partition._cached)
+    child._partition, child._stored = partition, KeyEncoder(store._codec)
+    child._changes = deepcopy(store._changes)
+    child._changed = child._changes.rows
+    change(child, own, "p", "k0", n)
+    timeline.forked_rows[store._uid] = [rows, own]
+    twin = Task(f"copy of {task.name}", task.version, run, run, False, task.asked)
+    return twin, lambda: commit(timeline, run, child, own, aborts=True)
