@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -37,8 +38,10 @@ class Base:
         "_checks",
         "_client",
         "_keys",
+        "_lock",
         "_misses",
         "_read",
+        "_rows",
         "in_order",
         "index",
         "raw_bytes",
@@ -50,9 +53,11 @@ class Base:
 
     def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
         self._client = client
+        # Held while what was read is taken in, never while a server is asked.
+        self._lock = threading.Lock()
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
         self._checks = {header.FIELD: check_bytes(head)}
-        self._read: set[int] = set()
+        self._read = self._rows = 0
         self._misses = 0
         self.segment = segment
         self.index = index
@@ -105,16 +110,27 @@ class Base:
                 raise SegmentGoneError(self.segment)
             keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
             plain = list(map(_alone, values)) if lists else values
-            self.rows.update(zip(keys, plain, strict=True))  # type: ignore[arg-type]  # no lists
-            self.removes = self.removes or None in values
-            self.raw_bytes += len(raw)
-            self._checks[block_name(number)] = check_bytes(raw)
-            self._keys[number] = keys
-            self.in_order = self.in_order and number == len(self._read)
-            self._read.add(number)
-        if not self.whole and len(self._read) == len(self._keys):
-            self._check_whole()
-            self.whole = True
+            with self._lock:
+                # Of two threads that read a block, the second finds it here.
+                if self._keys[number] is None:
+                    self._take_one(number, raw, keys, plain)  # type: ignore[arg-type]  # no lists
+
+    def _take_one(
+        self, number: int, raw: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        self._checks[block_name(number)] = check_bytes(raw)
+        last = self._read + 1 == len(self._keys)
+        if last:
+            self._check_whole(self._rows + len(keys))
+        self.rows.update(zip(keys, values, strict=True))
+        self.removes = self.removes or None in values
+        self.raw_bytes += len(raw)
+        self.in_order = self.in_order and number == self._read
+        self._read += 1
+        self._rows += len(keys)
+        # Whoever finds the keys of a block, or the base whole, looks no further for its rows.
+        self._keys[number] = keys
+        self.whole = last
 
     def load_all(self) -> None:
         """Read all blocks."""
@@ -142,12 +158,12 @@ class Base:
             keys = self._keys[number]
         return keys or []
 
-    def _check_whole(self) -> None:
+    def _check_whole(self, rows: int) -> None:
         entry = self.segment.entry
         what = f"reading {self.segment.ident}"
         if combined_checksum(self._checks) != entry.checksum:
             raise FormatError(what, found="the checksum does not match")
-        if sum(len(keys or ()) for keys in self._keys) != entry.rows:
+        if rows != entry.rows:
             raise FormatError(what, found=f"its rows are not {entry.rows}")
 
 

@@ -136,8 +136,10 @@ class LocalVersion:
                 return value  # type: ignore[return-value]  # mypy: object() is no marker type
         if base is None:
             return None
+        # Looked at first: another thread may read the rest of the blocks at this moment.
+        whole = base.whole
         found = base.rows.get(key)
-        if found is not None or base.whole:
+        if found is not None or whole:
             return found
         try:
             return base.get(key)

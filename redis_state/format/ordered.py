@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.errors import FormatError
+from redis_state.errors import FormatError, InternalError
 from redis_state.format import block, header
 from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET
 from redis_state.format.entry import Entry, Segment
@@ -79,6 +79,9 @@ def write(
         family: Written into the header; ``None`` if the version below has it.
         appended: What is new at the end of values of which the rest is in the version below.
         complete: As `Entry`; then the family is needed.
+
+    Raises:
+        InternalError: The keys are not in ascending order.
     """
     fields: dict[str, bytes] = {}
     firsts: list[bytes] = []
@@ -114,8 +117,13 @@ def _payloads(
     appended: Mapping[bytes, bytes | bytearray],
 ) -> Iterator[tuple[bytes, bytes]]:
     """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
+    before = b""
     for start in range(0, len(keys), ROWS_A_BUCKET):
         part = keys[start : start + ROWS_A_BUCKET]
+        # Nobody could read the version, and its commit would have been reported as done.
+        if not (before < part[0] and all(map(operator.lt, part, part[1:]))):
+            raise InternalError("writing rows", found="their keys are not in ascending order")
+        before = part[-1]
         some: Sequence[Any] = values[start : start + ROWS_A_BUCKET]
         if appended:
             some = _ends(part, some, appended)

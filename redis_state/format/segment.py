@@ -113,13 +113,17 @@ class SegmentWriter:
             After each block, when `drain` may be called.
 
         Raises:
-            FormatError: The family comes a second time.
+            FormatError: The family comes a second time, or its rows are not in key order.
             LimitError: A key or value is too large.
         """
         if family in self._ordered:
             raise FormatError(f"writing {self.ident}", found="a family is written twice")
         firsts: list[bytes] = []
+        before = b""
         for part in _cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET):
+            if part[0][0] <= before:
+                raise FormatError(f"writing {self.ident}", found="rows are not in key order")
+            before = part[-1][0]
             self._emit(f"{family}/{len(firsts)}", rows.encode(part))
             firsts.append(part[0][0])
             self._rows += len(part)
