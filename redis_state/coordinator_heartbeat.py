@@ -7,7 +7,6 @@ that is not renewed is gone after its ttl, and a commit is decided by the fence,
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -29,6 +28,7 @@ from redis_state.coordinator_instances import (
 )
 from redis_state.errors import FormatError, RedisStateError
 from redis_state.ids import PartitionId
+from redis_state.process import tell_after_fork
 
 QUEUE_MAX = 4096
 STOP_S = 5.0
@@ -101,11 +101,15 @@ class Heartbeat:
         self._clock = clock
         self._queue_max = queue_max
         self._threaded = threaded
-        self._starting = threading.Lock()
+        self._begin()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A copy of the table, but none of these instances: they are the parent's."""
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
+        self._starting = threading.Lock()
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
         self._held: dict[PartitionId, _Held] = {}
         self._owned: dict[Hashable, PartitionId] = {}
@@ -306,10 +310,6 @@ class Heartbeat:
         return True
 
     def _ensure_running(self) -> None:
-        if self._pid != os.getpid():
-            # A forked process has a copy of the table, but none of these instances.
-            self._starting = threading.Lock()
-            self._begin()
         if not self._threaded:
             return
         with self._starting:

@@ -8,13 +8,13 @@ Redis alone (`redis_state.maintain`).
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 from redis_state.clock import SYSTEM, Clock
+from redis_state.process import tell_after_fork
 
 INTERVAL_S = 60.0
 JITTER = 0.2
@@ -62,9 +62,13 @@ class MaintenanceWorker:
         self._clock = clock
         self._threaded = threaded
         self._begin()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A process that was forked off has a thread of its own, once it starts it."""
+        self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._starting = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,12 +77,10 @@ class MaintenanceWorker:
     @property
     def is_running(self) -> bool:
         """Whether its thread lives, in this process."""
-        return self._pid == os.getpid() and self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread unless it runs; a process that was forked off has one of its own."""
-        if self._pid != os.getpid():
-            self._begin()
+        """Start the thread unless it runs."""
         with self._starting:
             if not self._threaded:
                 self._stopping.clear()

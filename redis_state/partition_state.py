@@ -20,6 +20,7 @@ from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.loading import Loader
 from redis_state.local_state import History, Layer, LocalVersion, part_bytes
+from redis_state.process import Home, tell_after_fork
 from redis_state.protocol import (
     PartitionClient,
     RegisteredRun,
@@ -131,10 +132,17 @@ class PartitionState:
         self._expect_existing = expect_existing
         self._run = run
         self._cached_max = versions_cached_max
+        self._home = Home()
         self._lock = threading.Lock()
+        tell_after_fork(self)
         self._cached: dict[Pin, LocalVersion] = {}
         self._opened: Pin | None = None
         self._link: _Link | None = None
+
+    def after_fork(self) -> None:
+        """What is cached reads on as the parent; a thread of its may hold the lock."""
+        self._lock = threading.Lock()
+        self._cached = {}
 
     def take_over(self, other: PartitionState) -> None:
         """Go on with the versions that another run has cached; a version is known by its uid.
@@ -386,6 +394,7 @@ class PartitionState:
         return link
 
     def _linked(self, *, create: bool = False) -> _Link | None:
+        self._home.check(where=str(self.id.store_id))
         if self._link is None:
             store = self.id.store_id
             gen = checkpoint_gen(self._client, store.checkpoint, tenant=self._tenant, create=create)

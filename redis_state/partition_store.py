@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn, cast
 
 from redis_state.codec import RAW, Codec
 from redis_state.errors import LimitError
@@ -25,6 +25,7 @@ from redis_state.many import (
     stored_rows,
 )
 from redis_state.partition_state import PartitionState
+from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store import (
     ListStateStore,
     Operation,
@@ -41,6 +42,16 @@ _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING
 
 
+class _Elsewhere:
+    """In place of a version that was opened in another process: all that is asked of it refuses."""
+
+    def __init__(self, id_: StateStoreId, version: int) -> None:
+        self._id, self._version = id_, version
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise elsewhere(where=str(self._id), version=self._version)
+
+
 class PartitionReadStore(ReadStateStore):
     """One version, for reading; made by a provider."""
 
@@ -52,6 +63,12 @@ class PartitionReadStore(ReadStateStore):
         self._stored = KeyEncoder(codec)
         self._encode_key = codec.encode_key
         self._decode_value = codec.decode_value
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """This process has a copy of a store that its parent goes on with."""
+        self._local = cast(LocalVersion, _Elsewhere(self.id, self._version))
+        self._stored.forget()
 
     @property
     def id(self) -> StateStoreId:
@@ -126,6 +143,13 @@ class PartitionStore(PartitionReadStore, StateStore):
         self._changes = WriteSet()
         self._changed = self._changes.rows
         self._uid = uuid.uuid4().hex
+
+    def after_fork(self) -> None:
+        """As of a version for reading; its changes are its parent's to commit."""
+        super().after_fork()
+        if self._state not in (State.COMMITTED, State.ABORTED):
+            self._state = State.LEFT
+        self._forget_changes()
 
     def get(self, key: Any) -> Any:
         """As `ReadStateStore.get`."""

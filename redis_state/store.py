@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId
+from redis_state.process import elsewhere
 
 Row = tuple[Any, Any]
 """A key and its value, as the store's codec gives them."""
@@ -42,6 +43,7 @@ class State(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     FAILED = "failed to commit"
+    LEFT = "of another process"
 
 
 class Operation(Enum):
@@ -67,6 +69,7 @@ _TRANSITIONS: Mapping[tuple[State, Operation], State] = {
     # Clean-up code calls abort without knowing how far the store came: what is done stays done.
     (State.ABORTED, Operation.ABORT): State.ABORTED,
     (State.COMMITTED, Operation.ABORT): State.COMMITTED,
+    (State.LEFT, Operation.ABORT): State.LEFT,
 }
 
 
@@ -77,6 +80,8 @@ def following(state: State, operation: Operation, *, id_: StateStoreId, version:
         UsageError: The operation has no place in this state.
     """
     found = _TRANSITIONS.get((state, operation))
+    if found is None and state is State.LEFT:
+        raise elsewhere(where=str(id_), version=version)
     if found is None:
         raise UsageError(
             f"cannot {operation.value} the store opened at version {version}",

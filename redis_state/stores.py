@@ -25,6 +25,7 @@ from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.maintenance import MaintenanceWorker
 from redis_state.partition_state import EPHEMERAL_KEEP_MS, Events
+from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ReadStateStore, StateStore
@@ -73,13 +74,17 @@ class LoadedStores:
         self._loaded_max = loaded_max
         self._threaded = threaded
         self._begin()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A copy of the providers, but neither the threads nor the right to serve partitions."""
+        self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._loaded: dict[StateStoreProviderId, _Loaded] = {}
         self._servers: dict[Config, _Server] = {}
-        self._executor_id = f"python-{self._pid}-{uuid.uuid4().hex[:8]}"
+        self._executor_id = f"python-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.maintenance = MaintenanceWorker(
             self._providers, unload=self._failed, clock=self._clock, threaded=self._threaded
         )
@@ -113,12 +118,12 @@ class LoadedStores:
 
     def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
         """Whether a provider of this id is kept in this process."""
-        with self._here():
+        with self._lock:
             return provider_id in self._loaded
 
     def unload(self, provider_id: StateStoreProviderId) -> None:
         """Let a provider go; stores that it opened go on until they are done."""
-        with self._here():
+        with self._lock:
             loaded = self._loaded.pop(provider_id, None)
             server = self._servers.get(loaded.config) if loaded else None
         if loaded is not None:
@@ -130,7 +135,7 @@ class LoadedStores:
 
     def stop(self) -> None:
         """Unload all, end the threads and close the connections; `get` begins anew."""
-        with self._here():
+        with self._lock:
             loaded, servers = list(self._loaded.values()), list(self._servers.values())
             self._loaded.clear()
             self._servers.clear()
@@ -143,7 +148,7 @@ class LoadedStores:
 
     def coordinator(self, config: Config | str) -> StateStoreCoordinator:
         """The one that the stores of a server report to."""
-        with self._here():
+        with self._lock:
             return self._server(_checked(config)).coordinator
 
     def _provider(
@@ -155,7 +160,7 @@ class LoadedStores:
         run: RegisteredRun | None,
     ) -> StateStoreProvider:
         checked = _checked(config)
-        with self._here():
+        with self._lock:
             known = self._loaded.get(id_)
             if known is not None and _fits(known, checked, codec, run):
                 # The last in the dict is the one that was used last.
@@ -195,7 +200,7 @@ class LoadedStores:
 
     def _reporter(self, id_: StateStoreProviderId, config: Config) -> Callable[[], None]:
         def report() -> None:
-            with self._here():
+            with self._lock:
                 server = self._servers.get(config)
             if server is not None:
                 server.coordinator.reference(id_.store_id.checkpoint).report_active_instance(
@@ -212,19 +217,12 @@ class LoadedStores:
         return lambda: self.unload(id_)
 
     def _providers(self) -> Mapping[Hashable, StateStoreProvider]:
-        with self._here():
+        with self._lock:
             return {id_: loaded.provider for id_, loaded in self._loaded.items()}
 
     def _failed(self, id_: Hashable, _: Exception) -> None:
         if isinstance(id_, StateStoreProviderId):
             self.unload(id_)
-
-    def _here(self) -> threading.RLock:
-        if self._pid != os.getpid():
-            # A forked process has a copy of the providers, but neither the threads nor the right
-            # to say that it serves their partitions.
-            self._begin()
-        return self._lock
 
 
 def _checked(config: Config | str) -> Config:

@@ -22,6 +22,7 @@ from redis_state.backend.transport import (
 )
 from redis_state.config import Config
 from redis_state.errors import ConfigError
+from redis_state.process import tell_after_fork
 from redis_state.url import Address, ClusterEndpoint
 
 _REDIRECTS_MAX = 5
@@ -48,6 +49,7 @@ class ClusterTransport:
         self._config = config
         self._location = location
         self._lock = threading.Lock()
+        tell_after_fork(self)
         self._nodes: dict[Address, ServerTransport] = {}
         # Replaced or changed slot by slot; `None` when it has to be asked for.
         self._owners: dict[int, Address] | None = None
@@ -71,6 +73,10 @@ class ClusterTransport:
     def parts(self) -> Sequence[Transport]:
         """The masters."""
         return [self._node(address) for address in dict.fromkeys(self._table().values())]
+
+    def after_fork(self) -> None:
+        """A thread of the parent may hold the lock; each server's connections are made anew."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close the connections that are not in use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -63,6 +64,17 @@ def new_connections(
     if config.url.tls:
         client.connection_pool.connection_class = _TlsConnection
     return client
+
+
+def let_go(client: redis.Redis) -> None:
+    """Close what a forked process has of its parent's connections; the parent goes on with them."""
+    # Else it looks after its pool when it is let go, by a lock that nobody may give back any more.
+    client.auto_close_connection_pool = False
+    pool = client.connection_pool
+    for held in ("_available_connections", "_in_use_connections"):
+        for connection in list(getattr(pool, held, ())):
+            with suppress(Exception):
+                connection.disconnect()
 
 
 class _TlsConnection(redis.SSLConnection):

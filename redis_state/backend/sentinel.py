@@ -13,6 +13,7 @@ from redis_state.backend.script import Command
 from redis_state.backend.transport import NoServerError, ServerTransport, Transport, error_word
 from redis_state.config import Config
 from redis_state.errors import ConfigError
+from redis_state.process import tell_after_fork
 from redis_state.url import Address, SentinelEndpoint
 
 # What a server answers that is no master, or none yet.
@@ -33,6 +34,7 @@ class SentinelTransport:
         self._config = config
         self._location = location
         self._lock = threading.Lock()
+        tell_after_fork(self)
         self._master: ServerTransport | None = None
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -50,6 +52,10 @@ class SentinelTransport:
     def parts(self) -> Sequence[Transport]:
         """Itself: the master holds all keys."""
         return [self]
+
+    def after_fork(self) -> None:
+        """A thread of the parent may hold the lock; each server's connections are made anew."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close the connections that are not in use."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import redis
 
-from redis_state.backend.connection import new_connections
+from redis_state.backend.connection import let_go, new_connections
 from redis_state.backend.replies import bare
 from redis_state.backend.script import Command
 from redis_state.config import Config
+from redis_state.process import tell_after_fork
 from redis_state.url import Address
 
 
@@ -47,11 +49,13 @@ class ServerTransport:
     def __init__(
         self, config: Config, address: Address | None = None, *, anonymous: bool = False
     ) -> None:
-        self._redis = new_connections(config, address, anonymous=anonymous)
+        self._connect = partial(new_connections, config, address, anonymous=anonymous)
+        self._redis: redis.Redis | None = self._connect()
+        tell_after_fork(self)
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """As `Transport.exchange`, on one connection."""
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self._connections().pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
         replies: list[Any] = pipeline.execute(raise_on_error=False)
@@ -63,7 +67,19 @@ class ServerTransport:
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        self._redis.close()
+        if self._redis is not None:
+            self._redis.close()
+
+    def after_fork(self) -> None:
+        """The connections are the parent's, and a thread of its may hold the lock of their pool."""
+        if self._redis is not None:
+            let_go(self._redis)
+            self._redis = None
+
+    def _connections(self) -> redis.Redis:
+        if self._redis is None:
+            self._redis = self._connect()
+        return self._redis
 
 
 def error_word(reply: object) -> str:

@@ -13,6 +13,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, FullError, RedisStateError
 from redis_state.format.entry import Entry, Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
+from redis_state.process import Home
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 
@@ -98,11 +99,18 @@ class PartitionClient:
         where: str = "",
     ) -> None:
         self.id = id_
-        self._client = client
+        self._home = Home()
+        self._shared = client
         self._meta = keys.meta(id_)
         self._where = where or str(id_)
         self._retain = str(versions_to_retain)
         self._keep_ms = str(keep_ms)
+
+    @property
+    def _client(self) -> Client:
+        """The server, for the process in which this was made."""
+        self._home.check(where=self._where)
+        return self._shared
 
     def open(self, run_id: str, version: int | None, cached: Sequence[Pin] = ()) -> Opened:
         """Open a version, which pins it if the run holds the partition.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -45,6 +46,9 @@ class _Warm:
 
 _Place = tuple[Config, str, int]
 _warm: dict[_Place, _Warm] = {}
+if sys.platform != "win32":
+    # A function that forks: what its worker has read is the worker's.
+    os.register_at_fork(after_in_child=_warm.clear)
 
 
 class BatchStore:

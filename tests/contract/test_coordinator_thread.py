@@ -164,7 +164,7 @@ def test_a_forked_process_does_not_renew_the_instances_of_its_parent() -> None:
     heartbeat.report(0, lambda: PartitionId(store, 0), Instance("h", "1", RUN))
     heartbeat.tick()
     assert len(heartbeat.instances) == 1
-    heartbeat._pid += 1
+    heartbeat.after_fork()
     heartbeat.report(1, lambda: PartitionId(store, 1), Instance("h", "1", RUN))
     heartbeat.tick()
     assert [id_.partition for id_ in heartbeat.instances] == [1]

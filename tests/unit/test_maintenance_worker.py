@@ -194,7 +194,7 @@ def test_a_forked_process_starts_a_thread_of_its_own() -> None:
     one = MaintenanceWorker(Loaded(), interval_s=1000)
     one.start()
     parents, stopping = one._thread, one._stopping
-    one._pid += 1
+    one.after_fork()
     assert not one.is_running
     one.start()
     assert one.is_running

@@ -1,0 +1,74 @@
+"""Which process something belongs to: a fork copies memory, but no threads and no right to write.
+
+What was opened before a fork refuses in the child. What can be made anew there, such as connections
+and the stores that a process keeps, is; nothing of the child uses a socket or a lock of its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Protocol
+from weakref import WeakSet
+
+from redis_state.errors import UsageError
+
+_ADVICE = (
+    "Open it in the process that uses it: make providers and open stores after the fork, in each "
+    "process its own. Nothing was changed."
+)
+
+
+class Copied(Protocol):
+    """What wants to know that it is the copy that a forked process has."""
+
+    def after_fork(self) -> None:
+        """Called once in the child, before anything else; asks no server and takes no lock."""
+
+
+_owners: WeakSet[Copied] = WeakSet()
+
+
+def tell_after_fork(owner: Copied) -> None:
+    """Tell this object in each process that is forked off while it lives."""
+    _owners.add(owner)
+
+
+def _forked() -> None:
+    # All at once: what the first of them lets go stays until the last has been told.
+    owners = list(_owners)
+    for owner in owners:
+        owner.after_fork()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forked)
+
+
+class Home:
+    """The process in which something was made."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def check(self, *, where: str) -> None:
+        """Refuse to go on in another process.
+
+        Raises:
+            UsageError: This is another one than that in which it was made.
+        """
+        if self._pid != os.getpid():
+            raise elsewhere(where=where)
+
+
+def elsewhere(*, where: str, version: int | None = None) -> UsageError:
+    """What is used here was opened in another process."""
+    return UsageError(
+        "using a state store",
+        found="it was opened in another process, of which this one is a copy (a fork)",
+        advice=_ADVICE,
+        where=where,
+        version=version,
+    )

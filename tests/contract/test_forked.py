@@ -1,0 +1,189 @@
+"""A process is forked off while stores are open: what its parent opened is not the child's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from redis_state import config
+from redis_state.backend.client import Client
+from redis_state.errors import ConflictError, UsageError
+from redis_state.format import ordered
+from redis_state.ids import EMPTY, StateStoreId, StateStoreProviderId
+from redis_state.partition_state import family_of
+from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
+from redis_state.provider import StateStoreProvider
+from redis_state.stores import LoadedStores
+from tests.contract.store_support import new_providers
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+NewProvider = Callable[..., StateStoreProvider]
+CHILD_S = 30
+
+
+def in_child(body: Callable[[], Any]) -> Any:
+    """What the body gives, or raises, in a process that is forked off now."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(CHILD_S)  # a lock of the parent would be waited for without an end
+        with suppress(BaseException), os.fdopen(writing, "wb") as out:
+            try:
+                found = body()
+            except Exception as error:  # noqa: BLE001  # told by the parent
+                found = error
+            pickle.dump(found, out)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        raw = answer.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with {status}"
+    found = pickle.loads(raw)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+@pytest.fixture
+def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
+    with new_providers(shared_redis_server.url) as new:
+        yield new
+
+
+def test_a_store_that_is_open_is_refused_in_the_child(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    first = provider.get_store(0)
+    first.put_many({"a": 1, "b": 2})
+    first.commit()
+    store, reader = provider.get_store(1), provider.get_read_store(1)
+    store.put("a", 2)
+
+    calls: list[Callable[[], Any]] = [
+        lambda: store.put("a", 3),
+        lambda: store.put_many({"a": 3}),
+        lambda: store.remove("a"),
+        lambda: store.get("a"),
+        lambda: list(store.iterator()),
+        lambda: store.commit(),
+        lambda: reader.get("a"),
+        lambda: list(reader.prefix_scan("a")),
+        lambda: first.get("a"),
+        lambda: provider.get_store(1),
+        lambda: provider.get_read_store(1),
+        lambda: provider.latest(),
+        lambda: provider.do_maintenance(),
+    ]
+
+    def child() -> list[str]:
+        told = []
+        for call in calls:
+            with pytest.raises(UsageError) as raised:
+                call()
+            told.append(str(raised.value))
+        # Clean-up code does not ask where it runs.
+        store.abort()
+        provider.close()
+        return told
+
+    assert all("in another process" in one for one in in_child(child))
+    assert store.commit() == 2
+    assert dict(new_provider().get_read_store(2).iterator()) == {"a": 2, "b": 2}
+
+
+def test_a_commit_is_there_already_only_if_its_rows_are(
+    shared_redis_server: RedisServer,
+) -> None:
+    client = Client(config.parse({"url": shared_redis_server.url}))
+    gen = checkpoint_gen(client, uuid.uuid4().hex, create=True) or ""
+    partition = PartitionClient(
+        client, StateStoreId("", 0, 0).partition(gen), versions_to_retain=100
+    )
+    run = partition.acquire(register_run(client, gen, "run", by_driver=True), EMPTY)
+    uid, key, family = uuid.uuid4().hex, ordered.PREFIX + b"key", family_of("raw")
+    one, other = (
+        ordered.write(f"d:1:{uid}", [key], [value], ref=EMPTY.uid, live=1, family=family)
+        for value in (b"1", b"2")
+    )
+    for _ in range(2):
+        partition.commit(run, EMPTY, uid, one.entry, one.fields)
+    with pytest.raises(ConflictError, match="as this very attempt"):
+        partition.commit(run, EMPTY, uid, other.entry, other.fields)
+    (segment,) = partition.open("", 1).segments
+    assert segment.entry == one.entry
+    assert partition.fetch(segment, ["0/0"]) == [one.fields["0/0"]]
+    client.close()
+
+
+def test_the_child_writes_with_a_provider_of_its_own(new_provider: NewProvider) -> None:
+    store = new_provider().get_store(0)
+    store.put("who", "parent")
+
+    def child() -> int:
+        own = new_provider(run="child").get_store(0)
+        own.put("who", "child")
+        return own.commit()
+
+    assert in_child(child) == 1
+    with pytest.raises(ConflictError):
+        store.commit()
+    assert new_provider().get_read_store(1).get("who") == "child"
+
+
+def test_no_socket_is_shared(shared_redis_server: RedisServer) -> None:
+    client = Client(config.parse({"url": shared_redis_server.url}))
+
+    def mine() -> int:
+        return int(client.call("asking who I am", [("CLIENT", "ID")])[0])
+
+    before = mine()
+    assert in_child(mine) != before
+    assert mine() == before, "the child closes nothing of its parent"
+    client.close()
+
+
+def test_no_lock_of_the_parent_is_waited_for(shared_redis_server: RedisServer) -> None:
+    url, name = shared_redis_server.url, uuid.uuid4().hex
+    loaded = LoadedStores()
+    id_ = StateStoreProviderId(StateStoreId(name, 0, 0), "run")
+    store = loaded.get(id_, 0, config=url)
+    store.put("a", 1)
+    store.commit()
+    heartbeat = loaded.coordinator(url).heartbeat
+    pool = loaded._servers[config.parse({"url": url})].client._transport._redis.connection_pool  # type: ignore[attr-defined]  # of one server
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with loaded._lock, heartbeat._starting, loaded.maintenance._starting, pool._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def child() -> tuple[bool, int, bool]:
+        own = loaded.get(StateStoreProviderId(id_.store_id, "child"), 1, config=url)
+        own.put("a", 2)
+        version = own.commit()
+        loaded.stop()
+        return loaded.is_loaded(id_), version, heartbeat.instances == {}
+
+    try:
+        assert in_child(child) == (False, 2, True)
+    finally:
+        done.set()
+        thread.join()
+    assert loaded.is_loaded(id_)
+    assert loaded.get_read_only(id_, 2, config=url).get("a") == 2
+    loaded.stop()
