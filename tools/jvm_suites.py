@@ -21,7 +21,15 @@ _ADAPTER = ROOT / "jvm-adapter"
 _SUITES = _ADAPTER / "spark/src/test/scala/org/apache/spark/sql/redisstate"
 _SUPPORT = _ADAPTER / "core/src/test/support"
 # What names classes and methods that Spark's interface of states has since 4.2 only, or since 4.1.
-_SINCE_42 = frozenset({"AvroFamiliesSuite", "FamilyOracleSuite", "FamilyRows", "StateWriterSuite"})
+_SINCE_42 = frozenset(
+    {
+        "AvroFamiliesSuite",
+        "FamilyOracleSuite",
+        "FamilyRows",
+        "KeyColumnsSuite",
+        "StateWriterSuite",
+    }
+)
 _SINCE_41 = frozenset({"KeyCountSuite", "StoreLifeCycleSuite"})
 LEFT_OUT = {"4.0": _SINCE_42 | _SINCE_41, "4.1": _SINCE_42}
 _LIMIT_S = 1200

@@ -20,6 +20,8 @@ _TIMESTAMP_BYTES = 8
 _TIMESTAMP_BIAS = 1 << 63
 _KNOWN_MAX = 256
 _WITH_TIMESTAMP = ("ts-prefix", "ts-postfix")
+_EVENT_TIME = "__event_time"
+"""Spark's name of the timestamp behind the other key columns."""
 
 KeyValues = Mapping[str, Any] | Sequence[Any]
 
@@ -157,7 +159,7 @@ def codec_of(family: Family) -> Codec:
     """The codec of a family.
 
     Raises:
-        FormatError: A schema is malformed.
+        FormatError: A schema is malformed, or does not name all columns of the key.
     """
     keys = row_bytes(family.key_schema)
     columns = keys.columns.fields
@@ -169,8 +171,13 @@ def codec_of(family: Family) -> Codec:
         first = family.params
     elif family.kind in _WITH_TIMESTAMP:
         first = every[:-1]
-        if not columns or columns[-1].type != Atomic("long", 8):
-            raise _bad(family, "its last key column is no timestamp")
+        if not columns or columns[-1].name != _EVENT_TIME or columns[-1].type != Atomic("long", 8):
+            raise FormatError(
+                f"reading family '{family.name}'",
+                found="it is described without the event time of its keys",
+                advice="An earlier redis-state wrote it. Let the query run one batch with this "
+                "one, then read the version that it commits.",
+            )
     if not set(first) <= set(every) or len(set(first)) < len(first):
         raise _bad(family, "its key has no such columns")
     if family.kind == "range":

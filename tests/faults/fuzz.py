@@ -160,7 +160,7 @@ _COLUMNS: dict[str, Any] = {
     "text": "string",
     "price": "decimal(20,2)",
     "in": {"type": "struct", "fields": [{"name": "a", "type": "date"}]},
-    "at": "long",
+    "__event_time": "long",
 }
 _ROW = (5, "text", 3, (date(2024, 1, 1),), 1_704_105_000_000)
 

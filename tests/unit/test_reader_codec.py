@@ -55,6 +55,8 @@ def schema(types: list[Any], encoding: str) -> str:
 
 def codec(kind: str, params: tuple[int, ...], types: list[Any], encoding: str) -> Codec:
     text = schema(types, encoding)
+    if kind.startswith("ts"):
+        text = text.replace(f'"c {len(types) - 1}"', '"__event_time"')
     return codec_of(Family(7, "some", kind, params, text, text))
 
 
@@ -90,7 +92,8 @@ def test_a_key_is_read_as_it_was_written(
     stored = one.encode_key(values)
     assert stored[:FAMILY_BYTES] == b"\0\7"
     found = one.decode_key(stored)
-    assert list(found) == [f"c {at}" for at in range(len(types))]
+    names = [f"c {at}" for at in range(len(types))]
+    assert list(found) == ([*names[:-1], "__event_time"] if kind.startswith("ts") else names)
     assert list(map(plain, found.values())) == list(map(plain, values))
 
 
@@ -173,7 +176,15 @@ def test_what_no_family_can_be_is_refused() -> None:
         rows.decode((0,), b"\0\0\0\2\2")
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("kind", ["ts-prefix", "ts-postfix"])
+def test_a_description_without_the_event_time_is_refused(kind: str, encoding: str) -> None:
+    text = schema(["string", "long"], encoding)
+    with pytest.raises(FormatError, match="without the event time of its keys"):
+        codec_of(Family(7, "left-keyWithTsToValues", kind, (), text, text))
+
+
 def test_a_key_without_a_timestamp_is_told() -> None:
     one = codec("ts-postfix", (), ["string", "long"], "unsafe")
-    with pytest.raises(ConfigError, match="column 'c 1'"):
+    with pytest.raises(ConfigError, match="column '__event_time'"):
         one.encode_key(["key", datetime(2024, 1, 1)])

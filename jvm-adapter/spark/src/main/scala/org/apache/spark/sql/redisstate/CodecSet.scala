@@ -6,6 +6,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.Family
+import org.redisstate.core.local.{RowIterator, Slice}
 
 /** The codecs of one store object, by column family name; the checks of Spark's RocksDB provider apply. For one thread. */
 private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: EncoderPool) {
@@ -19,7 +20,7 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
   def learn(families: Seq[Family]): Unit =
     families.filter(_.id != defaultFamily.id).foreach { family =>
       if (!others.get(family.name).exists(_.family == family)) {
-        others(family.name) = new RowCodec(encoders.layoutOf(family), encoders)
+        others(family.name) = new RowCodec(encoders.layoutOf(family), encoders, declared = false)
       }
     }
 
@@ -57,42 +58,50 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     name == StateStore.DEFAULT_COL_FAMILY_NAME || others.contains(name)
 
   /**
-   * Makes a family known that is about to be written or read.
+   * Makes a family known that is about to be written or read. What is encoded from now on is so by the given spec, whatever the version
+   * says of the family.
    *
    * @param nextId for a family that the version does not have
+   * @param rows of a family of the version, by its id
    * @return the family, where the version does not describe it so
    * @throws Exception named, when the version keeps its rows in another way
    */
   def declare(
       name: String,
-      keySchema: StructType,
       valueSchema: StructType,
       spec: KeyStateEncoderSpec,
       multiValue: Boolean,
       internal: Boolean,
-      nextId: => Int): Option[Family] = {
-    val known = if (name == StateStore.DEFAULT_COL_FAMILY_NAME) Some(defaultFamily)
-    else others.get(name).map(_.family)
+      nextId: => Int,
+      rows: Int => RowIterator): Option[Family] = {
+    val before = others.get(name)
+    val isDefault = name == StateStore.DEFAULT_COL_FAMILY_NAME
+    val known = if (isDefault) Some(defaultFamily) else before.map(_.family)
     val id = known.fold(nextId)(_.id)
-    val layout = FamilyLayout(
-      id,
-      name,
-      keySchema,
-      valueSchema,
-      spec,
-      multiValue,
-      internal,
-      defaultLayout.encoding)
+    val layout =
+      FamilyLayout(id, name, valueSchema, spec, multiValue, internal, defaultLayout.encoding)
     val wanted = layout.family
     known.foreach { have =>
       if (describe(have) != describe(wanted)) {
         throw StoreErrors.otherFamily(name, describe(have), describe(wanted))
       }
     }
-    if (name == StateStore.DEFAULT_COL_FAMILY_NAME || known.contains(wanted)) None
+    if (isDefault) None
     else {
-      others(name) = new RowCodec(layout, encoders)
-      Some(wanted)
+      if (before.exists(!_.hasKeysOf(layout))) checkKeys(layout, rows(id))
+      if (!before.exists(_.isDeclaredAs(layout))) others(name) = new RowCodec(layout, encoders)
+      if (known.contains(wanted)) None else Some(wanted)
+    }
+  }
+
+  /** Of a family whose description names other key columns: that may be wrong where the keys are right. */
+  private def checkKeys(layout: FamilyLayout, rows: RowIterator): Unit = {
+    val check = new FamilyCheck(layout.family)
+    val key, value = new Slice
+    while (rows.next(key, value)) {
+      val from = key.offset + RowCodec.FamilyBytes
+      if (check.key(key.array, from, key.length - RowCodec.FamilyBytes) != null)
+        throw StoreErrors.otherKeys(layout.family.name)
     }
   }
 

@@ -12,6 +12,7 @@ private[redisstate] final class FamilyCheck(val family: Family) {
 
   private val (keySchema, valueSchema) = RowEncoding.schemas(family)
   private val avro = RowEncoding.isAvro(family)
+  private val namesKey = FamilyLayout.namesKey(family.kind, keySchema)
 
   /** The columns of the two rows that a split key is made of. */
   private val (first, second): (StructType, StructType) = family.kind match {
@@ -26,8 +27,9 @@ private[redisstate] final class FamilyCheck(val family: Family) {
     case _ => (StructType(keySchema.fields.dropRight(1)), StructType(Nil))
   }
 
-  /** What is wrong with an encoded key, or null. */
+  /** What is wrong with an encoded key, or null. Where its columns are not known, they are looked at when the query declares the family. */
   def key(bytes: Array[Byte], offset: Int, length: Int): String = family.kind match {
+    case _ if !namesKey => null
     case FamilyKind.Plain => row(bytes, offset, length, first)
     case FamilyKind.TimestampPrefix =>
       row(bytes, offset + TimestampBytes, length - TimestampBytes, first)

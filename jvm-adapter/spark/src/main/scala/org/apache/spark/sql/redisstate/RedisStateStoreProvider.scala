@@ -57,7 +57,6 @@ class RedisStateStoreProvider
       FamilyLayout(
         0,
         StateStore.DEFAULT_COL_FAMILY_NAME,
-        keySchema,
         valueSchema,
         keyStateEncoderSpec,
         useMultipleValuesPerKey,

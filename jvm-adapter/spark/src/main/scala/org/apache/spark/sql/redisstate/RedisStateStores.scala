@@ -48,12 +48,12 @@ private[redisstate] final class RedisReadStateStore(
     codecs.checkName("register_col_family", colFamilyName, isInternal)
     codecs.declare(
       colFamilyName,
-      keySchema,
       valueSchema,
       keyStateEncoderSpec,
       useMultipleValuesPerKey,
       isInternal,
-      codecs.nextId(0))
+      codecs.nextId(0),
+      scan)
     ()
   }
 
@@ -121,12 +121,12 @@ private[redisstate] class RedisStateStore(
     codecs
       .declare(
         colFamilyName,
-        keySchema,
         valueSchema,
         keyStateEncoderSpec,
         useMultipleValuesPerKey,
         isInternal,
-        codecs.nextId(session.highestFamilyId))
+        codecs.nextId(session.highestFamilyId),
+        scan)
       .foreach(session.defineFamily)
   }
 

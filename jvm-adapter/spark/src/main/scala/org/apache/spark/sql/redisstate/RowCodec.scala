@@ -9,8 +9,13 @@ import org.redisstate.core.local.Slice
 /**
  * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the bytes are those of Spark's RocksDB
  * encoders, so that their order is Spark's too. For one thread; the rows given back are reused. With Avro the bytes are Spark's as well.
+ *
+ * @param declared whether Spark gave the layout, and not a version's description
  */
-private[redisstate] final class RowCodec(layout: FamilyLayout, pool: EncoderPool) {
+private[redisstate] final class RowCodec(
+    layout: FamilyLayout,
+    pool: EncoderPool,
+    declared: Boolean = true) {
   import RowCodec._
 
   private val bare = layout.isBare
@@ -23,6 +28,14 @@ private[redisstate] final class RowCodec(layout: FamilyLayout, pool: EncoderPool
 
   def family: Family = layout.family
 
+  def isDeclaredAs(other: FamilyLayout): Boolean = declared && layout == other
+
+  /** Whether keys have the same columns, as far as names say. */
+  def hasKeysOf(other: FamilyLayout): Boolean =
+    family.keySchema == other.family.keySchema ||
+      ((declared || layout.namesKey) &&
+        layout.keySchema.map(_.dataType) == other.keySchema.map(_.dataType))
+
   /** Gives what was slow to make to the next store; if this one goes on, it takes others. */
   def giveBack(): Unit =
     if (taken != null) {
@@ -31,7 +44,10 @@ private[redisstate] final class RowCodec(layout: FamilyLayout, pool: EncoderPool
     }
 
   private def encoders: FamilyEncoders = {
-    if (taken == null) taken = pool.take(layout)
+    if (taken == null) {
+      if (!declared && !layout.namesKey) throw StoreErrors.keyWithoutTime(family.name)
+      taken = pool.take(layout)
+    }
     taken
   }
 

@@ -30,6 +30,18 @@ private[redisstate] object StoreErrors {
       s"the column family '$name' was written with $have, and the query wants $wanted. Nothing was " +
         "changed. Start a new checkpoint, or go back to the query that wrote this one.")
 
+  /** Of a family whose description named other columns than its spec. */
+  def otherKeys(name: String): Throwable =
+    new FormatException(
+      s"the column family '$name' has keys without columns that the query wants: an earlier redis-state wrote keys of Spark's join " +
+        "state format 4 without their event time after a restart. Its rows are mixed up; nothing was changed. Start a new checkpoint.")
+
+  /** Of a family that nobody has declared. */
+  def keyWithoutTime(name: String): Throwable =
+    new FormatException(
+      s"the column family '$name' is described without the event time of its keys, as an earlier redis-state did for Spark's join " +
+        "state format 4, so its keys cannot be read. Let the query run one batch, and read the version that it commits.")
+
   def negativeVersion(version: Long): Throwable =
     QueryExecutionErrors.unexpectedStateStoreVersion(version)
 }

@@ -86,7 +86,7 @@ class AvroFamiliesSuite extends AnyFunSuite with BeforeAndAfterAll {
       try {
         families.foreach { f =>
           Seq(one, other).foreach(
-            _.createColFamilyIfAbsent(f.name, f.keySchema, Stages(stage), f.spec, f.lists))
+            _.createColFamilyIfAbsent(f.name, f.argument, Stages(stage), f.spec, f.lists))
         }
         compareAll(stage, one, other)
         for (_ <- 0 until 60) change(stage, families(random.nextInt(families.size)), one, other)

@@ -22,7 +22,6 @@ class EncoderPoolSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def layout(name: String): FamilyLayout = FamilyLayout(
     1,
     name,
-    keySchema,
     valueSchema,
     RangeKeyScanStateEncoderSpec(keySchema, Seq(1)),
     multiValue = false,

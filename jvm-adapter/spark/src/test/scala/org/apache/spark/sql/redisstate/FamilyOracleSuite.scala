@@ -102,7 +102,7 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
 
     private def create(store: StateStore, f: FamilyRows): Unit =
-      store.createColFamilyIfAbsent(f.name, f.keySchema, f.valueSchema, f.spec, f.lists)
+      store.createColFamilyIfAbsent(f.name, f.argument, f.valueSchema, f.spec, f.lists)
 
     private def replaceFamily(one: StateStore, other: StateStore): Unit = {
       val at = random.nextInt(families.length)

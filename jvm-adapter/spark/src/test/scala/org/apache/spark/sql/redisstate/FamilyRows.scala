@@ -26,8 +26,13 @@ private[redisstate] final class FamilyRows(
       case _ => rest :+ IntegerType
     }
     val fields = columns.zipWithIndex.map { case (t, i) => StructField(s"c$i", t) }
-    StructType(if (timestamped) fields :+ StructField("ts", LongType, nullable = false) else fields)
+    StructType(if (timestamped) fields :+ StructField("__event_time", LongType, nullable = false)
+    else fields)
   }
+
+  /** What is passed beside the spec and means nothing, as with Spark's join state format 4: not all columns of the key. */
+  val argument: StructType = StructType(keySchema.dropRight(1))
+
   val valueSchema: StructType = StructType(Seq(
     StructField("v", LongType),
     StructField("s", StringType)))

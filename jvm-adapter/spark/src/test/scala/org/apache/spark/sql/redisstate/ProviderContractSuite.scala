@@ -159,7 +159,6 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
     val layout = FamilyLayout(
       0,
       "default",
-      keySchema,
       valueSchema,
       spec,
       multiValue = false,
