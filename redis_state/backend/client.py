@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -204,6 +205,11 @@ class Client:
         return [
             Client(self._config, clock=self._clock, connect=partial(_same, part)) for part in found
         ]
+
+    def without_signer(self) -> Client:
+        """One that neither signs nor checks signatures, on the connections of this one."""
+        plain = replace(self._config, signing_key_file=None)
+        return Client(plain, clock=self._clock, connect=partial(_same, self._transport))
 
     def _parts(self) -> list[Any]:
         return list(self._transport.parts())

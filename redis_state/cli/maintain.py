@@ -69,6 +69,11 @@ def add_to(subparsers: Subparsers) -> None:
         action="store_true",
         help="let what --vanished-after names expire in a day, if an earlier look saw the same",
     )
+    parser.add_argument(
+        "--unsigned-too",
+        action="store_true",
+        help="with --signing-key-file: also maintain state whose blocks nobody signs",
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -110,6 +115,7 @@ def _job(arguments: argparse.Namespace, *, tenant: str) -> Job:
         done_ms=int(arguments.interval * _DONE_SHARE) if service else 0,
         again=not service,
         deep=arguments.deep,
+        unsigned_too=arguments.unsigned_too,
     )
     return Job(
         policy,

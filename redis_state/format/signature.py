@@ -58,3 +58,8 @@ class BlockSigner:
     def _tag(self, key: str, field: str, block: bytes) -> bytes:
         place = b"%s\0%s\0" % (key.encode("utf-8"), field.encode("ascii"))
         return hmac.digest(self._key, place + block, hashlib.sha256)[:_TAG_BYTES]
+
+
+def is_signed(value: bytes) -> bool:
+    """Whether what a field of a segment holds says that it is signed, by whatever key."""
+    return value[:1] == _HEAD

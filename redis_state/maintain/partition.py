@@ -6,7 +6,10 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
 from redis_state.coordinator_instances import TTL_MS, Instance, leave
-from redis_state.errors import ConfigError, RedisStateError, UnavailableError
+from redis_state.errors import ConfigError, FormatError, RedisStateError, UnavailableError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.header import FIELD
+from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId, text_number
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
@@ -65,6 +68,8 @@ def _maintain(
     if instance is not None and _is_overtaken(client, id_, instance, head):
         report.deactivated = leave(client, {id_: instance}, told_ms=TTL_MS)
         instance = None
+    if policy.unsigned_too and client.signer is not None and not _is_signed(client, id_):
+        client = client.without_signer()
     partition = PartitionClient(
         client, id_, versions_to_retain=1, keep_ms=max(0, left_ms), where=where
     )
@@ -76,6 +81,29 @@ def _maintain(
         except RedisStateError as error:
             report.problem(f"{where}: {error}")
     verify(client, partition, policy, report, where=where)
+
+
+def _is_signed(client: Client, id_: PartitionId) -> bool:
+    """Whether the base of the partition says so; what lies over it has to be like it."""
+    (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
+    for name, entry in raw.items():
+        segment = _segment(name, entry)
+        if segment is not None and segment.entry.header:
+            (head,) = client.call(
+                "looking for a signature", [("HGET", keys.segment(id_, segment.ident), FIELD)]
+            )
+            if head is not None:
+                return is_signed(bytes(head))
+    return True
+
+
+def _segment(name: bytes, entry: bytes) -> Segment | None:
+    if name[:2] not in (b"d:", b"s:"):
+        return None
+    try:
+        return parse_segment(name.decode("ascii"), entry.decode("ascii"))
+    except (FormatError, UnicodeDecodeError):
+        return None
 
 
 def _is_overtaken(

@@ -31,6 +31,8 @@ class Policy:
         done_ms: For so long other workers leave a maintained partition alone; 0: not at all.
         again: Maintain partitions that another worker has just done.
         deep: Read every block of every segment, too.
+        unsigned_too: With a secret: also maintain partitions whose blocks nobody has signed, which
+            are not signed then either. Otherwise they are a problem.
         changes_max: Versions with more rows in the deltas over their snapshot are left to the
             process that has them loaded: those rows are held in memory, up to 1 kB each.
     """
@@ -40,6 +42,7 @@ class Policy:
     done_ms: int = 0
     again: bool = True
     deep: bool = False
+    unsigned_too: bool = False
     changes_max: int = 2_000_000
 
 

@@ -12,6 +12,7 @@ import redis
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
+from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format import block
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -89,6 +90,33 @@ def test_state_that_is_signed_is_read_and_maintained(
     meta = keys.meta(StateStoreId(name, 0, 0).partition(gen or ""))
     assert any(field.startswith(b"s:") for field in client.hkeys(meta))
     assert read(open_provider(secret)) == rows
+
+
+def test_one_maintainer_keeps_signed_and_unsigned_state_when_it_is_told_to(
+    redis_server: RedisServer,
+    open_provider: Open,
+    secret: Path,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By itself it takes what nobody signed for forged; it never signs what it read so."""
+    signed = fill(open_provider(secret))
+    plain = fill(open_provider(None, partition=1))
+    words = ["maintain", "--once", "--url", redis_server.url, "--signing-key-file", str(secret)]
+    assert main([*words, "--deep"]) == PROBLEMS_STATUS
+    caught = capsys.readouterr()
+    assert "1 snapshots added" in caught.out
+    assert "partition 1 store default" in caught.err
+    assert "partition 0 store default: reading" not in caught.err
+    assert main([*words, "--deep", "--unsigned-too"]) == 0
+    assert "1 snapshots added" in capsys.readouterr().out
+    assert read(open_provider(secret)) == signed
+    assert read(open_provider(None, partition=1)) == plain
+    with redis_server.client() as client:
+        for partition, magic in ((0, block.SIGNED_MAGIC), (1, block.MAGIC)):
+            (snapshot,) = client.keys(f"*:0:{partition}:*:s:*")
+            assert {value[0] for value in client.hvals(snapshot)} == {magic}
+    assert name
 
 
 def test_what_somebody_changed_is_refused(
