@@ -7,7 +7,7 @@ lists the other's. An empty string tells its owner to leave: the run was deactiv
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -15,7 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, StoreId
-from redis_state.reader.registry import parse_listing
+from redis_state.reader.registry import QueryInfo, parse_listing
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
@@ -124,12 +124,14 @@ def partitions_of(client: Client, gen: str, *, tenant: str) -> list[PartitionId]
     """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.checkpoints(tenant=tenant))])
     own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
-    listed: Iterable[tuple[tuple[int, str], int]] = (
-        item for info in parse_listing(own) for item in sorted(info.partitions.items())
-    )
+    return [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant)]
+
+
+def listed_partitions(info: QueryInfo, tenant: str) -> list[PartitionId]:
+    """The partitions of a checkpoint, by its entries in the list of checkpoints."""
     return [
-        PartitionId(StoreId(gen, operator, store, tenant), number)
-        for (operator, store), count in listed
+        PartitionId(StoreId(info.gen, operator, store, tenant), number)
+        for (operator, store), count in sorted(info.partitions.items())
         for number in range(count)
     ]
 

@@ -29,6 +29,9 @@ KEPT_MS = 24 * 3600 * 1000
 RECORD = "purged"
 """The field of a query that says when it was purged, and how it was listed."""
 
+RECALLED = "recalled"
+"""The field of a query that says when it was called back last: somebody counts on it."""
+
 _PURGING = "purging a checkpoint"
 _RECALLING = "calling a purged checkpoint back"
 _NO_EXPIRY = -1
@@ -152,17 +155,18 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
     if there:
         found.names.add(query)
         known = _record(client, gen, tenant)
-        if known is not None:
-            # It was purged before, maybe cut off: what that one kept still counts.
-            left_ms, listed_then = known.left_ms, known.listed
-        else:
-            listed_then = {}
-        record = json.dumps({"left": left_ms, "listed": {**listed_then, **listed}})
-        expiry = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
-        commands: list[tuple[str, ...]] = [("HSET", query, RECORD, record)]
         if known is None:
-            commands.append(("PEXPIRE", query, str(expiry)))
-        client.call(_PURGING, commands)
+            known = _Record(left_ms, {})
+        # If it was purged before, what that one kept still counts: it may have been cut off.
+        record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
+        expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
+        client.call(
+            _PURGING,
+            [
+                ("HSET", query, RECORD, json.dumps(record)),
+                ("PEXPIRE", query, str(expiry_ms)),
+            ],
+        )
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
     client.call(_PURGING, [("HDEL", keys.looks(tenant=tenant), gen)])
@@ -170,17 +174,19 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
 
 def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    there = client.call(
-        _RECALLING, [("HGET", checkpoints, name) for name in record.listed] or [("TIME",)]
+    time, *there = client.call(
+        _RECALLING, [("TIME",), *(("HGET", checkpoints, name) for name in record.listed)]
     )
-    pairs = zip(record.listed.items(), there, strict=False)
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    pairs = zip(record.listed.items(), there, strict=True)
     missing = [word for pair, known in pairs if known is None for word in pair]
     if missing:
         client.call(_RECALLING, [("HSET", checkpoints, *missing)])
     stay: tuple[str, ...] = ("PERSIST", query)
     if record.left_ms != _NO_EXPIRY:
         stay = ("PEXPIRE", query, str(record.left_ms))
-    client.call(_RECALLING, [stay, ("HDEL", query, RECORD)])
+    noted: tuple[str, ...] = ("HSET", query, RECALLED, str(now_ms))
+    client.call(_RECALLING, [noted, stay, ("HDEL", query, RECORD)])
 
 
 def _record(client: Client, gen: str, tenant: str) -> _Record | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.recall import RECALLED
 from redis_state.coordinator_instances import find, partitions_of
 from redis_state.errors import FormatError, UsageError
 from redis_state.ids import PartitionId, text_number
@@ -35,6 +36,7 @@ class Activity:
         written_ms: When the partition that was written last was written; 0 if that is not known.
         driver_ms: When a driver said last that its run lives; 0 if none did.
         registered_ms: When the newest run was registered.
+        recalled_ms: When it was called back after a purge; 0 if it never was.
         mark: Two looks that found the same mark found no use in between.
     """
 
@@ -44,12 +46,13 @@ class Activity:
     written_ms: int
     driver_ms: int
     registered_ms: int
+    recalled_ms: int
     mark: str
 
     @property
     def last_ms(self) -> int:
         """When it was last used; 0 if that is not known."""
-        return max(self.written_ms, self.driver_ms)
+        return max(self.written_ms, self.driver_ms, self.recalled_ms)
 
     def signs_of_life(self) -> Iterator[str]:
         """Why somebody may be using it; nothing if nothing says so."""
@@ -67,8 +70,13 @@ class Activity:
                 yield f"{what} {(self.now_ms - at_ms) // 1000} seconds ago"
 
 
-def look(client: Client, gen: str, *, tenant: str = "") -> Activity:
+def look(
+    client: Client, gen: str, *, tenant: str = "", listed: Iterable[PartitionId] | None = None
+) -> Activity:
     """Look at a checkpoint; nothing is changed.
+
+    Args:
+        listed: Its partitions by the list of checkpoints; ``None`` reads that list.
 
     Raises:
         FormatError: The registry or an instance is damaged.
@@ -76,7 +84,7 @@ def look(client: Client, gen: str, *, tenant: str = "") -> Activity:
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    ids = set(partitions_of(client, gen, tenant=tenant))
+    ids = set(partitions_of(client, gen, tenant=tenant) if listed is None else listed)
     for operator in parse_operators(raw).values():
         ids.update(find_partitions(client, gen, operator, tenant))
     ordered = sorted(ids, key=str)
@@ -90,6 +98,7 @@ def look(client: Client, gen: str, *, tenant: str = "") -> Activity:
         max((_number(found[_WRITTEN]) for found in metas), default=0),
         _number(raw.get(b"seen")),
         _number(raw.get(b"epoch")),
+        _number(raw.get(RECALLED.encode())),
         digest.hexdigest(),
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.recall import KEPT_MS, expire
+from redis_state.coordinator_instances import listed_partitions
 from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.report import Report
@@ -152,7 +153,7 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
     )
     for info in parse_listing(listed):
         try:
-            activity = look(client, info.gen, tenant=tenant)
+            activity = look(client, info.gen, tenant=tenant, listed=listed_partitions(info, tenant))
         except FormatError as error:
             report.problem(f"{info.name or info.id} ({info.gen}): not purged: {error}")
             continue

@@ -48,8 +48,11 @@ def planted(raw: redis.Redis) -> Planted:
 
 
 def state(raw: redis.Redis) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
-    """All hashes, and whether they expire."""
-    return {key: (raw.hgetall(key), raw.pttl(key) != -1) for key in raw.keys("*")}
+    """All hashes, and whether they expire; not that the query was called back once."""
+    found = {key: (raw.hgetall(key), raw.pttl(key) != -1) for key in raw.keys("*")}
+    for fields, _ in found.values():
+        fields.pop(b"recalled", None)
+    return found
 
 
 def purge(server: RedisServer, *arguments: str) -> int:
@@ -189,6 +192,29 @@ def test_a_commit_that_is_sent_again_after_a_purge_removes_nothing(
     assert state(raw) == before
     partition.commit(run, parent, "mine", entry, writer.fields)
     assert partition.open(run.run_id, 3).pin == Pin(3, "mine")
+
+
+def test_a_job_that_opened_before_and_lists_itself_again_does_not_keep_what_was_purged(
+    client: Client, raw: redis.Redis, job: Callable[[], StateStoreProvider]
+) -> None:
+    """What it enters makes the query stay; its partition is refused, and another purge ends it."""
+    store = job().get_store(0)
+    store.put("k", 1)
+    store.commit()
+    gen = id_of_job(client).store.gen
+    id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), "a newer run".replace(" ", "-"))
+    late = StateStoreProvider(id_, config=client.url, client=client).get_store(1)
+    expire(client, gen)
+    with pytest.raises(StateError, match="was purged"):
+        late.put("k", 2)
+    assert raw.hexists("{rs}:c", gen)
+    expire(client, gen)
+    assert not raw.hexists("{rs}:c", gen)
+    assert all(raw.pttl(key) > 0 for key in raw.keys(f"*{gen}*"))
+    recall(client, gen)
+    assert raw.hexists("{rs}:c", gen)
+    assert all(raw.pttl(key) == -1 for key in raw.keys(f"*{gen}*"))
+    assert job().get_read_store(1).get("k") == 1
 
 
 def test_an_ephemeral_checkpoint_lives_no_longer(client: Client, raw: redis.Redis) -> None:

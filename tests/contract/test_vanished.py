@@ -11,6 +11,7 @@ import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.recall import recall
 from redis_state.coordinator_instances import Instance
 from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -68,6 +69,15 @@ def test_a_checkpoint_that_nobody_uses_expires_whole(client: Client, raw: redis.
     assert all(0 < raw.pttl(name) <= DAY_MS for name in of_it)
     assert {name[:32].decode() for name in raw.hkeys("{rs}:c")} == {GEN_2}
     assert purged(client, raw) == 0
+
+
+@pytest.mark.usefixtures("listed")
+def test_what_was_called_back_is_not_taken_again(client: Client, raw: redis.Redis) -> None:
+    assert purged(client, raw) == 1
+    recall(client, GEN)
+    assert purged(client, raw, looks=3) == 0
+    raw.hset(keys.query(GEN), "recalled", "1")
+    assert purged(client, raw) == 1
 
 
 @pytest.mark.usefixtures("listed")
