@@ -1,8 +1,6 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.ConcurrentHashMap
-
-import scala.jdk.CollectionConverters._
+import scala.collection.mutable
 
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
@@ -66,8 +64,10 @@ private[store] final class SegmentLoader(
     private val header = head.header
     private val reader = new SegmentReader(segment)
     private val families = header.families.getOrElse(Nil)
-    private val heads = new ConcurrentHashMap[String, EncodedField]
-    private val chunks = ConcurrentHashMap.newKeySet[String]
+
+    /** Headers of the blocks that came, by name, until all of it is checked. Guarded by itself, as `chunks`. */
+    private val heads = mutable.HashMap.empty[String, EncodedField]
+    private val chunks = mutable.HashSet.empty[String]
     private val chunksWanted = chunksOf(segment.entry.buckets, Base.ChunkBuckets) +
       header.ordered.map(f => chunksOf(f._2.length, OrderedRun.ChunkBlocks)).sum
     @volatile private var isChecked = false
@@ -75,32 +75,38 @@ private[store] final class SegmentLoader(
     override def read(from: Int, until: Int): Array[RowBlock] = {
       counters.bucketsLoaded.addAndGet((until - from).toLong)
       val names = (from until until).map(reader.partNames(header, _))
-      val blocks = client.fetch(segment, names.flatten).iterator
+      val fetched = client.fetch(segment, names.flatten)
+      val blocks = fetched.iterator
       val rows = names.map { parts =>
         parts
           .map(name => part(name, blocks.next()))
           .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
       }.toArray
-      came(from.toString)
+      came(from.toString, names.flatten.zip(fetched))
       rows
     }
 
     private def chunksOf(all: Int, each: Int): Int = (all + each - 1) / each
 
-    private def came(chunk: String): Unit = {
-      chunks.add(chunk)
-      if (!isChecked && chunks.size == chunksWanted) checkWhole()
+    /** Chunks come from several threads: the one that brings the last one checks, and no other meanwhile. */
+    private def came(chunk: String, blocks: Seq[(String, Array[Byte])]): Unit = {
+      if (!isChecked) heads.synchronized {
+        if (!isChecked) {
+          blocks.foreach { case (name, block) =>
+            if (block != null) {
+              val head = java.util.Arrays.copyOf(block, Block.HeaderBytes)
+              heads.update(name, EncodedField(name, head))
+            }
+          }
+          chunks += chunk
+          if (chunks.size == chunksWanted) checkWhole()
+        }
+      }
       grown()
     }
 
     private def part(name: String, block: Array[Byte]): RowBlock =
-      if (block == null) RowBlock.Empty
-      else {
-        val rows = decode(segment, name, block, families)
-        if (!isChecked)
-          heads.put(name, EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes)))
-        rows
-      }
+      if (block == null) RowBlock.Empty else decode(segment, name, block, families)
 
     def ordered(): Map[Int, OrderedRows] = header.ordered.map { case (family, firstKeys) =>
       family -> OrderedRows.remote(
@@ -115,25 +121,26 @@ private[store] final class SegmentLoader(
         until: Int): Array[RowBlock] = {
       counters.bucketsLoaded.addAndGet((until - from).toLong)
       val names = (from until until).map(i => s"$family/$i")
-      val rows = names.zip(client.fetch(segment, names)).map { case (name, block) =>
-        part(name, block)
-      }.toArray
+      val fetched = names.zip(client.fetch(segment, names))
+      val rows = fetched.map { case (name, block) => part(name, block) }.toArray
       rows.indices.foreach { i =>
         if (!OrderedRows.fits(rows(i), firstKeys(from + i), firstKeys.lift(from + i + 1)))
           damaged(segment, s"the blocks of family $family are not in key order")
       }
-      came(s"$family/$from")
+      came(s"$family/$from", fetched)
       rows
     }
 
+    /** The caller holds the lock. */
     private def checkWhole(): Unit = {
-      val all = heads.values.asScala.toSeq ++ head.field
+      val all = heads.values.toSeq ++ head.field
       if (all.size != segment.entry.blocks)
         damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
       if (SegmentWriter.checksum(all) != segment.entry.checksum)
         damaged(segment, "the checksum does not match")
       isChecked = true
       heads.clear()
+      chunks.clear()
     }
   }
 
