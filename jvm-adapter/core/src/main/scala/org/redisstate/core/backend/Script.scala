@@ -49,6 +49,7 @@ object Script {
   val Retain: Script = load("retain")
   val Renew: Script = load("renew")
   val Register: Script = load("register")
+  val Heartbeat: Script = load("heartbeat")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

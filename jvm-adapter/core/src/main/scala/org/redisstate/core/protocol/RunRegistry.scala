@@ -8,6 +8,14 @@ import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{FencedException, InternalException, RedisStateException}
 import org.redisstate.core.ids.{Keys, PartitionId, Run}
 
+/**
+ * That a process serves a partition.
+ *
+ * @param text what the table says of it
+ * @param isNew whether it began to, or took the partition back
+ */
+final case class InstanceReport(id: PartitionId, text: String, isNew: Boolean)
+
 /** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
 final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   import RunRegistry._
@@ -140,17 +148,26 @@ object RunRegistry {
   /** A query whose partitions nobody ever took is forgotten after a day. */
   private val UnusedTtlMs = 24L * 3600 * 1000
 
-  /** One pipeline that reports all instances of an executor. */
+  /**
+   * One pipeline that reports all instances of an executor: a new one takes its place, an older one is renewed unless another has it.
+   *
+   * @return of each whether it has its place
+   */
   def reportInstances(
       backend: RedisBackend,
-      instances: Seq[PartitionId],
-      json: PartitionId => String,
-      ttlMs: Long): Unit =
-    if (instances.nonEmpty) {
-      val commands =
-        instances.map(id => Command("SET", Keys.instance(id), json(id), "PX", ttlMs.toString))
-      backend.call("report instances", commands)
-      ()
+      reports: Seq[InstanceReport],
+      ttlMs: Long): Seq[Boolean] =
+    if (reports.isEmpty) Nil
+    else {
+      val commands = reports.map { report =>
+        val key = Keys.instance(report.id)
+        if (report.isNew) Command("SET", key, report.text, "PX", ttlMs.toString)
+        else Script.Heartbeat.byText(Seq(key), Seq(report.text, ttlMs.toString).map(Command.bytes))
+      }
+      backend.call("report instances", commands).map {
+        case reply: Seq[_] => reply.headOption.exists(text(_) == "OK")
+        case _ => true
+      }
     }
 
   private def text(reply: Any): String = reply match {

@@ -1,9 +1,9 @@
 package org.apache.spark.sql.redisstate
 
-import java.util.concurrent.{ConcurrentHashMap, Executors, TimeUnit}
+import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.collection.mutable
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.json4s.JsonDSL._
@@ -20,61 +20,98 @@ import org.redisstate.core.backend.{
   Transports
 }
 import org.redisstate.core.ids.PartitionId
-import org.redisstate.core.protocol.{PartitionClient, RunRegistry}
+import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
 import org.redisstate.core.store.MemoryBudget
 
 /**
- * What all stores of one executor process share: a connection pool for each server, one memory budget, and one heartbeat that reports
- * the instances and renews ephemeral checkpoints.
+ * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and
+ * renews ephemeral checkpoints, and one memory budget.
  */
 private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private val HeartbeatMs = InstanceTtlMs / 3
 
+  /** A server with those that use it. Each has a thread of its own, since one that is away keeps its thread waiting. */
   private final class Shared(val backend: RedisBackend) {
+
+    /** Guarded by the registry. */
     var users = 0
-    val instances = new ConcurrentHashMap[PartitionId, Instance]
+
+    /** In the order in which they registered; guarded by the registry. */
+    val instances = mutable.LinkedHashSet.empty[Instance]
+
+    /** From the first instance on; guarded by the registry. */
+    var heartbeat: Option[ScheduledExecutorService] = None
   }
 
-  /** @param keepMs 0, or the expiry of its keys, which the heartbeat renews */
-  final case class Instance(
-      client: PartitionClient,
-      registry: RunRegistry,
-      runId: String,
-      keepMs: Long)
+  /**
+   * A provider that writes a partition. Two of one partition are told apart by who they are, not by where: Spark may close an unloaded
+   * one long after the next one began.
+   *
+   * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
+   */
+  final class Instance(
+      val client: PartitionClient,
+      val registry: RunRegistry,
+      val runId: String,
+      val keepMs: Long) {
+    def id: PartitionId = client.id
 
+    /** Guarded by the registry; once it is over it stays so. */
+    private[ExecutorRegistry] var isOver = false
+
+    /** Whether the table had it last; another executor that reports later takes its place. */
+    private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
+    def isLost: Boolean = place.get eq Lost
+  }
+
+  private sealed trait Place
+  private case object Unreported extends Place
+  private case object Reported extends Place
+  private case object Lost extends Place
+
+  /** Guarded by the registry, as all that follows. */
   private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   private var budget: MemoryBudget = _
-  private var heartbeatStarted = false
 
-  /** Each call is paid back by one `release`. */
-  def acquire(settings: ConnectionSettings): RedisBackend = {
-    val shared = synchronized {
-      startHeartbeat()
-      val found = backends.getOrElseUpdate(settings, new Shared(connect(settings)))
-      found.users += 1
-      found
-    }
+  /** Each call is paid back by one `release`. Nothing is connected here. */
+  def acquire(settings: ConnectionSettings): RedisBackend = synchronized {
+    val shared = backends.getOrElseUpdate(settings, new Shared(connect(settings)))
+    shared.users += 1
     shared.backend
   }
 
-  def release(settings: ConnectionSettings): Unit = synchronized {
-    backends.get(settings).foreach { shared =>
+  def release(settings: ConnectionSettings): Unit = released(settings).foreach { unused =>
+    unused.heartbeat.foreach(_.shutdown())
+    unused.backend.close()
+  }
+
+  /** What nobody uses any more; its connections are closed outside of the lock. */
+  private def released(settings: ConnectionSettings): Option[Shared] = synchronized {
+    backends.get(settings).flatMap { shared =>
       shared.users -= 1
-      if (shared.users == 0) {
-        backends.remove(settings)
-        shared.backend.close()
+      if (shared.users == 0) backends.remove(settings) else None
+    }
+  }
+
+  /** From its first write on an instance is shown; one that lost its place to another executor's takes it back. */
+  def register(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
+    backends.get(settings).foreach { shared =>
+      if (!instance.isOver) {
+        instance.place.set(Unreported)
+        shared.instances -= instance
+        shared.instances += instance
+        if (shared.heartbeat.isEmpty) shared.heartbeat = Some(heartbeat(shared))
+        shared.heartbeat.foreach(_.execute(() => beat(shared)))
       }
     }
   }
 
-  def register(settings: ConnectionSettings, id: PartitionId, instance: Instance): Unit =
-    shared(settings).foreach(_.instances.put(id, instance))
-
-  def unregister(settings: ConnectionSettings, id: PartitionId, runId: String): Unit =
-    shared(settings).foreach(_.instances.computeIfPresent(
-      id,
-      (_, i) => if (i.runId == runId) null else i))
+  /** Takes away this very instance, and no other of its partition. */
+  def unregister(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
+    instance.isOver = true
+    backends.get(settings).foreach(_.instances -= instance)
+  }
 
   /** The first store of the process decides; one executor has one bound. */
   def memoryBudget(bytes: Long): MemoryBudget = synchronized {
@@ -82,11 +119,26 @@ private[redisstate] object ExecutorRegistry extends Logging {
     budget
   }
 
+  /** How many `acquire` were not paid back. */
+  private[redisstate] def users(settings: ConnectionSettings): Int =
+    synchronized(backends.get(settings).fold(0)(_.users))
+
   def host: String = Option(SparkEnv.get).fold("local")(_.blockManager.blockManagerId.host)
   def executorId: String = Option(SparkEnv.get).fold("local")(_.executorId)
 
-  private def shared(settings: ConnectionSettings): Option[Shared] =
-    synchronized(backends.get(settings))
+  private def heartbeat(shared: Shared): ScheduledExecutorService = {
+    val timer = Executors.newSingleThreadScheduledExecutor { work =>
+      val thread = new Thread(work, "redis-state-heartbeat")
+      thread.setDaemon(true)
+      thread
+    }
+    timer.scheduleWithFixedDelay(
+      () => beat(shared),
+      HeartbeatMs,
+      HeartbeatMs,
+      TimeUnit.MILLISECONDS)
+    timer
+  }
 
   private def connect(settings: ConnectionSettings): RedisBackend =
     new RedisBackend(
@@ -100,31 +152,40 @@ private[redisstate] object ExecutorRegistry extends Logging {
       settings.socketTimeoutMs / 2L
     )
 
-  private def startHeartbeat(): Unit =
-    if (!heartbeatStarted) {
-      heartbeatStarted = true
-      val timer = Executors.newSingleThreadScheduledExecutor { work =>
-        val thread = new Thread(work, "redis-state-heartbeat")
-        thread.setDaemon(true)
-        thread
-      }
-      timer.scheduleWithFixedDelay(() => beat(), HeartbeatMs, HeartbeatMs, TimeUnit.MILLISECONDS)
-      ()
-    }
+  /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
+  def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
 
-  /** Every `HeartbeatMs`. */
-  def beat(): Unit = synchronized(backends.values.toSeq).foreach { shared =>
-    try {
-      val all = shared.instances.asScala.toMap
-      val json = (id: PartitionId) =>
-        compact(render(("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> all(id).runId)))
-      RunRegistry.reportInstances(shared.backend, all.keys.toSeq, json, InstanceTtlMs)
-      val ephemeral = all.filter(_._2.keepMs > 0)
-      ephemeral.values.foreach(_.client.renew())
-      ephemeral.groupMapReduce(_._1.gen)(_._2)((one, _) => one).values
-        .foreach(i => i.registry.renew(i.keepMs))
-    } catch {
-      case NonFatal(e) => logWarning("The heartbeat could not be sent; no state depends on it", e)
+  private def beat(shared: Shared): Unit = {
+    // Of several at one place the last one counts.
+    val all = synchronized(shared.instances.toSeq)
+    val shown = all.map(i => i.id -> i).toMap.values.toSeq
+    attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
+    val ephemeral = all.filter(_.keepMs > 0)
+    ephemeral.distinctBy(_.id).foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
+    ephemeral.distinctBy(_.id.gen).foreach(i =>
+      attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
+  }
+
+  private def report(shared: Shared, instances: Seq[Instance]): Unit = {
+    val places = instances.map(_.place.get)
+    val reports = instances.zip(places).map { case (instance, place) =>
+      InstanceReport(instance.id, textOf(instance), isNew = place eq Unreported)
+    }
+    val found = RunRegistry.reportInstances(shared.backend, reports, InstanceTtlMs)
+    instances.zip(places).zip(found).foreach { case ((instance, before), isThere) =>
+      // It may have registered again meanwhile.
+      instance.place.compareAndSet(before, if (isThere) Reported else Lost)
     }
   }
+
+  private def textOf(instance: Instance): String =
+    compact(
+      render(("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> instance.runId)))
+
+  private def attempt(what: String)(work: => Unit): Unit =
+    try work
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"The heartbeat could not $what this time; no state depends on it", e)
+    }
 }

@@ -15,6 +15,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
+import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{PartitionId, Pin, Run}
 import org.redisstate.core.protocol._
@@ -125,7 +126,7 @@ class RedisStateStoreProvider
   override def close(): Unit = synchronized {
     link.foreach { l =>
       l.store.close()
-      ExecutorRegistry.unregister(plan.conf.connection, l.partition, plan.runId)
+      ExecutorRegistry.unregister(plan.conf.connection, l.instance)
       ExecutorRegistry.release(plan.conf.connection)
     }
     link = None
@@ -158,6 +159,7 @@ class RedisStateStoreProvider
 
   private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
     override def committed(pin: Pin): Unit = {
+      if (linked.instance.isLost) ExecutorRegistry.register(plan.conf.connection, linked.instance)
       if (forceSnapshot) snapshotNow(pin)
       CommitReport.send(pin.version, id, plan.storeConf, plan.hadoopConf)
     }
@@ -213,6 +215,16 @@ class RedisStateStoreProvider
     val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf)
     val marker = markerFile.resolve(plan.runId, version, conf.adoptMovedCheckpoint)
     val backend = ExecutorRegistry.acquire(conf.connection)
+    try connect(backend, markerFile, marker)
+    catch {
+      case e: Throwable =>
+        ExecutorRegistry.release(conf.connection)
+        throw e
+    }
+  }
+
+  private def connect(backend: RedisBackend, markerFile: MarkerFile, marker: Marker): Link = {
+    val conf = plan.conf
     val partition =
       PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
     val ephemeral = conf.ephemeral || MarkerFile.isTemporary(id.checkpointRootLocation)
@@ -227,7 +239,8 @@ class RedisStateStoreProvider
       ProtocolSettings(conf.versionsToRetain, keepMs, format, conf.signer()),
       registry)
     val origin = taskOrigin()
-    lazy val run = enter(registry, client, keepMs, markerFile, marker, origin)
+    val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs)
+    lazy val run = enter(instance, markerFile, marker, origin)
     val store = new PartitionStore(
       client,
       plan.runId,
@@ -240,21 +253,16 @@ class RedisStateStoreProvider
         plan.storeConf),
       ExecutorRegistry.memoryBudget(conf.localMemoryBytes)
     )
-    ExecutorRegistry.register(
-      conf.connection,
-      partition,
-      ExecutorRegistry.Instance(client, registry, plan.runId, keepMs))
-    Link(partition, store, new Metrics(store))
+    Link(instance, store, new Metrics(store))
   }
 
   /** Before the first write of this run: the marker, the run's epoch, and what others need to find the query. */
   private def enter(
-      registry: RunRegistry,
-      client: PartitionClient,
-      keepMs: Long,
+      instance: ExecutorRegistry.Instance,
       markerFile: MarkerFile,
       marker: Marker,
       origin: Origin): Run = {
+    val registry = instance.registry
     if (markerFile.read().isEmpty) markerFile.write(marker)
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
@@ -272,7 +280,7 @@ class RedisStateStoreProvider
       val now = registry.nowMs
       val listing = ("path" -> marker.pathHash) ~ ("id" -> origin.queryId) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
-      registry.confirm(compact(render(listing)), keepMs)
+      registry.confirm(compact(render(listing)), instance.keepMs)
       registry.putOperator(
         id.operatorId,
         id.storeName,
@@ -280,7 +288,9 @@ class RedisStateStoreProvider
         operatorJson(origin.partitions))
     }
     // An earlier run may have kept its state otherwise.
-    client.renew()
+    instance.client.renew()
+    // Only who writes serves the partition: Spark's state reader opens it too.
+    ExecutorRegistry.register(plan.conf.connection, instance)
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
   }
@@ -342,5 +352,8 @@ private[redisstate] object RedisStateStoreProvider {
   private final case class Origin(queryId: String, partitions: Int)
 
   /** What the first open made. */
-  private final case class Link(partition: PartitionId, store: PartitionStore, metrics: Metrics)
+  private final case class Link(
+      instance: ExecutorRegistry.Instance,
+      store: PartitionStore,
+      metrics: Metrics)
 }

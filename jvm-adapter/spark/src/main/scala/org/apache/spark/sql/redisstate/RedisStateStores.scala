@@ -86,8 +86,14 @@ private[redisstate] class RedisStateStore(
   private var lastMetrics: Option[StateStoreMetrics] = None
   codecs.learn(session.allFamilies)
 
-  Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ =>
-    if (phase == Updating) abort()))
+  Option(TaskContext.get()).foreach { task =>
+    task.addTaskCompletionListener[Unit](_ => if (phase == Updating) abort())
+    // It may have failed while the store was loaded, by what another thread does for it.
+    failureOf(task).foreach { failure =>
+      abort()
+      throw failure
+    }
+  }
 
   override def version: Long = session.pin.version
 
@@ -258,6 +264,14 @@ private[redisstate] class RedisStateStore(
 }
 
 private[redisstate] object RedisStateStore {
+
+  /** What a task has failed with already: it tells a new listener at once. */
+  private def failureOf(task: TaskContext): Option[Throwable] = {
+    var failure = Option.empty[Throwable]
+    if (task.isFailed()) task.addTaskFailureListener((_, found) => failure = Some(found))
+    failure
+  }
+
   private sealed trait Phase
   private case object Updating extends Phase { override def toString = "UPDATING" }
   private case object Committed extends Phase { override def toString = "COMMITTED" }

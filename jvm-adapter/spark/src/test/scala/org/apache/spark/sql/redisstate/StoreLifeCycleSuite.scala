@@ -7,6 +7,7 @@ import java.util.concurrent.{Callable, Executors, TimeUnit}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state._
 
 import org.redisstate.core.RedisServerProcess
@@ -136,6 +137,19 @@ class StoreLifeCycleSuite extends AnyFunSuite with BeforeAndAfterAll {
     put(other, "c" -> 3)
     assert(other.commit() == 3)
     assert(read(provider(id, run), 3) == Map("a" -> 1, "b" -> 2, "c" -> 3))
+  }
+
+  test("no store to write is given to a task that has failed already") {
+    val made = provider(newId())
+    commit(made, 0, "a" -> 1)
+    val task = TaskContext.empty()
+    TaskContext.setTaskContext(task)
+    try {
+      task.markTaskFailed(new IllegalStateException("its other thread failed"))
+      val refused = intercept[IllegalStateException](made.getStore(1))
+      assert(refused.getMessage == "its other thread failed")
+    } finally TaskContext.unset()
+    assert(commit(made, 1, "b" -> 2) == 2)
   }
 
   test("a read store of another version or store is not upgraded") {
