@@ -68,6 +68,10 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         throw new TransportException(
           s"the connection to $shown failed: ${e.getMessage}",
           e)
+      case e: Throwable =>
+        // Replies may be on their way, which nobody else must take for theirs.
+        quietly(connection)
+        throw e
     }
 
   private def quietly(connection: Connection): Unit =

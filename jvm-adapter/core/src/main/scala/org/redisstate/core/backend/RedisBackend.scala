@@ -1,6 +1,6 @@
 package org.redisstate.core.backend
 
-import java.util.concurrent.ThreadLocalRandom
+import java.util.concurrent.{ExecutorService, Executors, Future, FutureTask, ThreadLocalRandom}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
@@ -102,7 +102,40 @@ final class RedisBackend(
     waited.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
   }
 
-  override def close(): Unit = transport.close()
+  /**
+   * Does something behind the caller's back, in the order of the calls, on a thread that no task's end interrupts. It is the server's
+   * own: one that is away keeps nobody waiting who needs another. After `close` the caller does it.
+   */
+  def later(work: => Unit): Future[_] = {
+    val task = new FutureTask[Unit](() => work)
+    if (!handOver(task)) task.run()
+    task
+  }
+
+  private def handOver(task: Runnable): Boolean = synchronized {
+    if (!closed) {
+      if (behind == null) behind = Executors.newSingleThreadExecutor { work =>
+        val thread = new Thread(work, "redis-state-stage")
+        thread.setDaemon(true)
+        thread
+      }
+      behind.execute(task)
+    }
+    !closed
+  }
+
+  /** What was handed over is still done. */
+  override def close(): Unit = {
+    synchronized {
+      closed = true
+      if (behind != null) behind.shutdown()
+    }
+    transport.close()
+  }
+
+  /** From the first `later` on; guarded by `this`, as `closed`. */
+  private var behind: ExecutorService = _
+  private var closed = false
 
   private val waiting = new Waiting(durability)
   @volatile private var contacted = false

@@ -1,6 +1,7 @@
 package org.redisstate.core.protocol
 
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.util.concurrent.Future
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.collection.mutable
@@ -81,6 +82,9 @@ final class PartitionClient(
       tries += 1
     }
   }
+
+  /** Work of this partition's server, behind the caller's back and in the order of the calls. */
+  def later(work: => Unit): Future[_] = backend.later(work)
 
   /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
   def stage(ident: String, field: String, fields: Seq[EncodedField]): Unit = {

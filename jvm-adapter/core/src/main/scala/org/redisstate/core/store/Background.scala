@@ -4,7 +4,6 @@ import java.util.concurrent.{
   ExecutionException,
   ExecutorService,
   Executors,
-  Future,
   FutureTask,
   ThreadFactory
 }
@@ -20,9 +19,6 @@ private[store] object Background {
 
   /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
   private val helpers = pool("redis-state-background", HelpersMax)
-
-  /** Staging of large write sets: commit waits for it. */
-  private val stagers = pool("redis-state-stage", 1)
 
   def helping(what: => String)(work: => Unit): Unit = {
     helpers.submit(new Runnable {
@@ -55,10 +51,6 @@ private[store] object Background {
       }
     }
   }
-
-  def staging(work: => Unit): Future[_] = stagers.submit(new Runnable {
-    override def run(): Unit = work
-  })
 
   private def pool(name: String, threads: Int): ExecutorService = {
     val count = new AtomicLong

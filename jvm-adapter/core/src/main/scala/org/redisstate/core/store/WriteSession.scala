@@ -6,7 +6,13 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{FullException, InternalException, RedisStateException}
+import org.redisstate.core.errors.{
+  InternalException,
+  NotDurableException,
+  OutcomeUnknownException,
+  RedisStateException,
+  UnavailableException
+}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
@@ -53,8 +59,8 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var writer: SegmentWriter = _
   @volatile private var staging: List[Future[_]] = Nil
 
-  /** Blocks of a refused commit may be in Redis; of an unreachable one they expire by themselves. */
-  @volatile private var refused = false
+  /** Whether a commit that failed may have left blocks; on a server that is away they expire by themselves. */
+  @volatile private var leftBlocks = false
   private var hashOf: KeyHash = KeyHash.of(families)
   private var internalIds = idsOfInternal
 
@@ -254,29 +260,44 @@ final class WriteSession private[store] (base: OpenVersion) {
   private def publish(entry: Entry, rest: Seq[EncodedField]): Unit =
     try client.commit(store.holder(), base.pin, uid, entry, rest, writer.allFields)
     catch {
-      case e: FullException =>
-        refused = true
+      case e @ (_: UnavailableException | _: OutcomeUnknownException | _: NotDurableException) =>
+        throw e
+      case e: Throwable =>
+        leftBlocks = true
         throw e
     }
 
-  /** Gives the attempt up. May come twice, from any thread, with Redis down; never throws. */
+  /**
+   * Gives the attempt up. May come twice, from any thread, also from one that is interrupted, with Redis down; never throws, and takes
+   * a few seconds at most.
+   */
   def abort(): Unit =
-    if (cycle.follow(LifeCycle.Abort) && (refused || staging.nonEmpty)) {
-      staging.foreach(awaitEnd)
-      client.abort(ident)
+    if (cycle.follow(LifeCycle.Abort) && (leftBlocks || staging.nonEmpty)) {
+      // Behind the chunks that are under way: they would come after their own removal.
+      awaitEnd(client.later(client.abort(ident)))
     }
 
-  /** A chunk that is under way would come after its own removal. */
-  private def awaitEnd(work: Future[_]): Unit =
-    try {
-      work.get(AbortWaitMs, TimeUnit.MILLISECONDS)
-      ()
-    } catch {
-      case _: ExecutionException => ()
-      case _: TimeoutException =>
-        log.info("a chunk of {} is still under way; it expires by itself", ident)
-      case _: InterruptedException => Thread.currentThread.interrupt()
+  /** Waits a while; an interrupt of this thread counts afterwards. */
+  private def awaitEnd(work: Future[_]): Unit = {
+    val end = System.nanoTime() + AbortWaitNs
+    var interrupted = false
+    var waits = true
+    while (waits) {
+      try {
+        work.get(end - System.nanoTime(), TimeUnit.NANOSECONDS)
+        waits = false
+      } catch {
+        case _: InterruptedException => interrupted = true
+        case e: ExecutionException =>
+          log.info(s"blocks of $ident of ${client.id} expire by themselves", e)
+          waits = false
+        case _: TimeoutException =>
+          log.info("blocks of {} of {} are removed later", ident: Any, client.id: Any)
+          waits = false
+      }
     }
+    if (interrupted) Thread.currentThread.interrupt()
+  }
 
   private def lookup(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean = {
     var rest = own
@@ -359,7 +380,7 @@ final class WriteSession private[store] (base: OpenVersion) {
       relink()
       val segment = writer
       val ordered = hashOf.ordered
-      staging ::= Background.staging {
+      staging ::= client.later {
         if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
           full.foreachBucket(segment.buckets, ordered)(segment.add)
           client.stage(ident, ident, segment.takeFresh())
@@ -410,7 +431,7 @@ object WriteSession {
   /** A list may take so many times its bytes in a layer in which it grows to twice its length. */
   private val RejoinedShare = 3L
   private val FrozenMax = 8
-  private val AbortWaitMs = 5000L
+  private val AbortWaitNs = 5L * 1000 * 1000 * 1000
 
   /** The key that was asked for last: an operator's put mostly follows its get. */
   private final class LastKey {
