@@ -4,6 +4,7 @@ import java.util.UUID
 import java.util.concurrent.{Executors, ExecutorService, TimeUnit}
 import java.util.concurrent.atomic.AtomicLong
 
+import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -12,6 +13,7 @@ import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.util.ShutdownHookManager
 
 import org.redisstate.core.copy.{CopiedStore, CopySource}
 import org.redisstate.core.errors.{FormatException, UnavailableException}
@@ -54,13 +56,23 @@ private[redisstate] final class StateCopier(
     }
   }
 
-  /** The run is over: what is being copied may be finished. */
+  /**
+   * The run is over: what is being copied is finished, and the end of the JVM waits a while for it. The caller, who is Spark's listener
+   * bus, does not.
+   */
   def finish(): Unit = {
+    val hook =
+      Try(ShutdownHookManager.addShutdownHook(BeforeSpark)(() => awaitEnd()))
+    thread.execute(() => hook.foreach(ShutdownHookManager.removeShutdownHook))
     thread.shutdown()
-    if (!thread.awaitTermination(FinishMaxMs, TimeUnit.MILLISECONDS)) {
-      logWarning(s"The copy of version ${wanted.get} of $checkpoint goes on after its query ended")
-    }
+    // The JVM is ending already.
+    if (hook.isFailure) awaitEnd()
   }
+
+  private def awaitEnd(): Unit =
+    if (!thread.awaitTermination(FinishMaxMs, TimeUnit.MILLISECONDS)) {
+      logWarning(s"The copy of version ${wanted.get} of $checkpoint was not finished")
+    }
 
   /** Versions that were wanted while another one was copied are passed over but for the newest. */
   private def copyIfDue(): Unit = {
@@ -118,5 +130,6 @@ private[redisstate] final class StateCopier(
 private[redisstate] object StateCopier {
   private val StoreField = s"(?s)${CopySource.StorePrefix}([0-9]{1,18}):(.*)".r
   private val FinishMaxMs = 60000L
+  private val BeforeSpark = ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY + 1
   private val RetryNs = 60L * 1000 * 1000 * 1000
 }
