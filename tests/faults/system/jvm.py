@@ -33,6 +33,9 @@ class SaidError(Exception):
 class Jvm:
     """Processes of the JVM. Each has a user of the server, without whom it is as good as dead.
 
+    Attributes:
+        story: What was told and answered in this schedule.
+
     Args:
         mutant: A folder of classes and scripts that take the place of the adapter's.
     """
@@ -46,6 +49,7 @@ class Jvm:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         self._names = 0
+        self.story: list[str] = []
         self._answer()
 
     def start_process(self) -> str:
@@ -86,9 +90,16 @@ class Jvm:
         """What a command answers; `None` if it was held."""
         stdin = self._process.stdin
         assert stdin is not None
-        stdin.write(" ".join(map(str, words)) + "\n")
+        line = " ".join(map(str, words))
+        stdin.write(f"{line}\n")
         stdin.flush()
-        return self._answer()
+        try:
+            said = self._answer()
+        except SaidError as error:
+            self.story.append(f"{line} -> {error}")
+            raise
+        self.story.append(f"{line} -> {said}")
+        return said
 
     def close(self) -> None:
         """End it."""

@@ -39,6 +39,7 @@ class Lab:
 
     def fresh_folder(self) -> Path:
         """An empty folder; all that schedules before left is gone, in the server too."""
+        self.jvm.story.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         self._direct.exchange([("FLUSHDB",)])
@@ -66,10 +67,12 @@ class Lab:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             status = redis_state_command([*words, "--url", self.url])
+        self.jvm.story.append(f"redis-state {' '.join(words)} -> {status} {out.getvalue()}")
         return status, out.getvalue()
 
     def jump(self, by_ms: int) -> None:
         """So much time goes by: what was noted is older, and keys have so much less to live."""
+        self.jvm.story.append(f"{by_ms} ms go by")
         for name in self.key_names():
             left = self.redis("PTTL", name)
             if 0 <= left <= by_ms:

@@ -66,7 +66,7 @@ class People:
         play = self._play
         job = play.jobs[0]
         run = f"{play.dice.below(1 << 32):08x}-0000-4000-8000-{self._count:012x}"
-        play.init_provider(process, slot, run, job, partition)
+        play.work.init_provider(process, slot, run, job, partition)
         uid = play.world.uid(version, partition) if play.format == 2 else "-"
         try:
             said = play.lab.jvm.run(process, "read", slot, version, uid, thread="reader")
@@ -108,7 +108,7 @@ class People:
     def _check_shown(self, job: Job, gen: str, partition: int) -> None:
         play = self._play
         slot = f"{job.name}/{partition}"
-        loaded = [name for name, one in play.providers if one == slot and play.is_free(name)]
+        loaded = [name for name, one in play.work.providers if one == slot and play.is_free(name)]
         if not job.batches_done or not loaded:
             return
         play.lab.counters["signs of life looked at"] += 1
@@ -185,10 +185,10 @@ class People:
         for process, slot in self._readers:
             play.lab.jvm.run(process, "close", slot, thread="reader")
         self._readers = []
-        if play.dice.one_in(4) and self.gen() and not play.tasks:
-            for process, slot in list(play.providers):
+        if play.dice.one_in(4) and self.gen() and not play.work.tasks:
+            for process, slot in list(play.work.providers):
                 play.lab.jvm.run(process, "close", slot)
-            play.providers.clear()
+            play.work.providers.clear()
             target = play.folder.parent / "moved"
             play.folder.rename(target)
             play.folder, play.adopt = target, True
