@@ -115,6 +115,8 @@ class Executors:
         self.tasks.remove(task)
         if task.is_wanted:
             task.job.done.setdefault(task.partition, uid)
+        if self._play.unloads_on_commit:
+            self._close(task.process, task.slot, thread=task.name)
 
     def _abort(self, task: Task) -> None:
         """Spark ends a task, often by an interrupt."""
@@ -180,10 +182,15 @@ class Executors:
         busy = {(task.process, task.slot) for task in self.tasks if task.phase != "init"}
         idle = [key for key in self.providers if key not in busy and self._play.is_free(key[0])]
         if idle:
-            key = self._play.dice.choice(idle)
-            del self.providers[key]
+            self._close(*self._play.dice.choice(idle), thread="maintenance")
+
+    def _close(self, process: str, slot: str, *, thread: str) -> None:
+        """Unless another attempt has a store of it open."""
+        others = [t for t in self.tasks if (t.process, t.slot) == (process, slot)]
+        if (process, slot) in self.providers and all(t.phase == "init" for t in others):
+            del self.providers[(process, slot)]
             self._play.lab.counters["providers unloaded"] += 1
-            self._play.lab.jvm.run(key[0], "close", key[1], thread="maintenance")
+            self._play.lab.jvm.run(process, "close", slot, thread=thread)
 
     def killed(self, process: str) -> None:
         """A process is no more."""

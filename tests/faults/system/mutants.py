@@ -94,4 +94,24 @@ def _compile(sources: list[Path], target: Path) -> None:
     subprocess.run([*command, *map(str, sources)], check=True, cwd=ROOT)
 
 
-MUTANTS: tuple[Mutant, ...] = ()
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "purge-of-what-is-used",
+        "a checkpoint that may be in use is not purged without --force",
+        patches=(("redis_state.cli.purge.refuse_if_used", _nothing),),
+    ),
+    Mutant(
+        "vanished-by-the-start-of-the-run",
+        "the age of a checkpoint counts from its last use",
+        patches=(
+            (
+                "redis_state.maintain.vanished.Look.used_ms",
+                property(lambda look: look.info.seen_ms),
+            ),
+        ),
+    ),
+)

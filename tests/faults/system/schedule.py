@@ -31,7 +31,8 @@ class Schedule:
         self.folder = lab.fresh_folder() / "checkpoint"
         self.folder.mkdir()
         self.adopt = False
-        self.kills = self.dice.below(2)
+        self.kills = int(self.dice.one_in(4))
+        self.unloads_on_commit = self.dice.one_in(3)
         self.jobs: list[Job] = []
         self.held: dict[tuple[str, str], Callable[[str | None, SaidError | None], None]] = {}
         self.executors = [lab.take_process() for _ in range(2)]
