@@ -18,20 +18,17 @@ object Pools {
   def newSingleThreadExecutor(factory: ThreadFactory): ExecutorService =
     kept(new Counted(1, factory))
 
-  def newSingleThreadScheduledExecutor(factory: ThreadFactory): ScheduledExecutorService =
+  /** What it shall do at once is done; what it shall do now and then is not. */
+  def newSingleThreadScheduledExecutor(factory: ThreadFactory): ScheduledExecutorService = {
+    val atOnce = new Counted(1, factory)
+    made.add(atOnce)
     new ScheduledThreadPoolExecutor(1, factory) {
-      override def scheduleWithFixedDelay(
-          work: Runnable,
-          first: Long,
-          delay: Long,
-          unit: TimeUnit): ScheduledFuture[_] = schedule(work, Never, TimeUnit.DAYS)
-      override def scheduleAtFixedRate(
-          work: Runnable,
-          first: Long,
-          period: Long,
-          unit: TimeUnit): ScheduledFuture[_] = schedule(work, Never, TimeUnit.DAYS)
-      // Without a thread: it would only wait.
-      override def prestartCoreThread(): Boolean = false
+      override def execute(work: Runnable): Unit = atOnce.execute(work)
+      override def shutdown(): Unit = {
+        atOnce.shutdown()
+        made.remove(atOnce)
+        super.shutdown()
+      }
       override protected def decorateTask[V](
           work: Runnable,
           task: RunnableScheduledFuture[V]): RunnableScheduledFuture[V] = {
@@ -39,8 +36,7 @@ object Pools {
         task
       }
     }
-
-  private val Never = 36500L
+  }
 
   /** The pools of a process. */
   def of(loader: ClassLoader): Seq[Counted] = made.asScala.filter(_.loader eq loader).toSeq
