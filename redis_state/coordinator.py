@@ -24,7 +24,7 @@ from redis_state.coordinator_instances import (
 )
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
-from redis_state.protocol import checkpoint_gen
+from redis_state.protocol import checkpoint_gen, is_run
 
 __all__ = ["Instance", "StateStoreCoordinator", "StateStoreCoordinatorRef"]
 
@@ -110,7 +110,7 @@ class StateStoreCoordinator:
         if id_ is None:
             return None
         found = find(self._client, [id_]).get(id_)
-        return found if found is not None and found.run_id == provider_id.run_id else None
+        return found if found is not None and is_run(found.run_id, provider_id.run_id) else None
 
     def deactivate(self, checkpoint: str, run_id: str) -> int:
         """Take all instances of a run away; their owners learn it with their next heartbeat."""
@@ -118,7 +118,9 @@ class StateStoreCoordinator:
         if gen is None:
             return 0
         found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
-        of_run = {id_: instance for id_, instance in found.items() if instance.run_id == run_id}
+        of_run = {
+            id_: instance for id_, instance in found.items() if is_run(instance.run_id, run_id)
+        }
         self.heartbeat.forget_run(run_id)
         return leave(self._client, of_run, told_ms=self._ttl_ms)
 
@@ -142,6 +144,7 @@ class StateStoreCoordinatorRef:
         *,
         on_lost: OnLost = _ignore,
         keep_ms: int = 0,
+        run_id: str = "",
     ) -> None:
         """Say that this process serves a partition, now and until it is withdrawn.
 
@@ -151,9 +154,10 @@ class StateStoreCoordinatorRef:
             on_lost: Called once, on that thread, when a newer instance serves the partition or
                 the run was deactivated: unload the store.
             keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
+            run_id: By what Redis knows the run; empty means that of the provider's id.
         """
         self._check(provider_id)
-        instance = Instance(host, executor_id, provider_id.run_id)
+        instance = Instance(host, executor_id, run_id or provider_id.run_id)
         self._coordinator.heartbeat.report(
             provider_id,
             lambda: self._coordinator.partition_of(provider_id),

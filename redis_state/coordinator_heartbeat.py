@@ -29,6 +29,7 @@ from redis_state.coordinator_instances import (
 from redis_state.errors import FormatError, RedisStateError
 from redis_state.ids import PartitionId
 from redis_state.process import tell_after_fork
+from redis_state.protocol import is_run
 
 QUEUE_MAX = 4096
 STOP_S = 5.0
@@ -255,7 +256,9 @@ class Heartbeat:
         _LOG.debug("withdrew %d instances", len(gone))
 
     def _forget(self, run_id: str) -> None:
-        of_run = {id_: one for id_, one in self._held.items() if one.instance.run_id == run_id}
+        of_run = {
+            id_: one for id_, one in self._held.items() if is_run(one.instance.run_id, run_id)
+        }
         # Whoever took them away may have come before a report that was under way.
         self._leave([owner for owner, id_ in self._owned.items() if id_ in of_run])
         for id_, held in of_run.items():

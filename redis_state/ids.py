@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from redis_state.process import process_id
 
 DEFAULT_STORE = "default"
 EMPTY_UID = "-"
@@ -96,11 +98,12 @@ class StateStoreProviderId:
     """A partition as one run of a query sees it.
 
     Attributes:
-        run_id: Spark's run id, or any text of 1 to 64 letters, digits, ``_``, ``.`` or ``-``.
+        run_id: Spark's run id, or any text of 1 to 64 letters, digits, ``_``, ``.`` or ``-``; of
+            each process its own unless it is given.
     """
 
     store_id: StateStoreId
-    run_id: str
+    run_id: str = field(default_factory=process_id)
 
 
 @dataclass(frozen=True, slots=True)

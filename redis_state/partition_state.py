@@ -26,6 +26,7 @@ from redis_state.protocol import (
     RegisteredRun,
     checkpoint_gen,
     confirm_checkpoint,
+    own_run,
     register_run,
     renew_checkpoint,
 )
@@ -131,6 +132,7 @@ class PartitionState:
         self._family = family
         self._expect_existing = expect_existing
         self._run = run
+        self._run_id = run.run_id if run else own_run(id_.run_id)
         self._cached_max = versions_cached_max
         self._home = Home()
         self._lock = threading.Lock()
@@ -176,7 +178,7 @@ class PartitionState:
             StateError: It is not there.
             ConflictError: The run went on, or reads another copy of the version.
         """
-        return self._open(self.id.run_id, version)
+        return self._open(self._run_id, version)
 
     def read(self, version: int) -> LocalVersion:
         """A version for reading, which changes nothing for anybody."""
@@ -196,7 +198,7 @@ class PartitionState:
         """
         link = self._made()
         run = self._run or register_run(
-            self._client, link.gen, self.id.run_id, by_driver=False, tenant=self._tenant
+            self._client, link.gen, self._run_id, by_driver=False, tenant=self._tenant
         )
         store = self.id.store_id
         # Before the partition is taken: a run that holds it can count on this being done.
@@ -215,7 +217,7 @@ class PartitionState:
             self._run = link.client.acquire(run, pin)
         with self._lock:
             self._opened = pin
-        log.info("%s: run %s took version %d", store, self.id.run_id, pin.version)
+        log.info("%s: run %s took version %d", store, self._run_id, pin.version)
 
     def commit(self, local: LocalVersion, changes: WriteSet, uid: str) -> LocalVersion:
         """Publish the next version.
@@ -238,7 +240,7 @@ class PartitionState:
                 appended=changes.appended,
                 complete=delta.complete,
             )
-            run = self._run or RegisteredRun(self.id.run_id, 0, "x")
+            run = self._run or RegisteredRun(self._run_id, 0, "x")
             with self._telling():
                 link.client.commit(run, local.pin, uid, written.entry, written.fields)
         top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)

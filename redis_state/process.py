@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from typing import Protocol
 from weakref import WeakSet
 
@@ -27,6 +28,12 @@ class Copied(Protocol):
 
 
 _owners: WeakSet[Copied] = WeakSet()
+_id = uuid.uuid4().hex
+
+
+def process_id() -> str:
+    """32 hexadecimal digits that are this process's alone, on any host and at any time."""
+    return _id
 
 
 def tell_after_fork(owner: Copied) -> None:
@@ -35,6 +42,8 @@ def tell_after_fork(owner: Copied) -> None:
 
 
 def _forked() -> None:
+    global _id
+    _id = uuid.uuid4().hex
     # All at once: what the first of them lets go stays until the last has been told.
     owners = list(_owners)
     for owner in owners:

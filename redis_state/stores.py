@@ -26,7 +26,7 @@ from redis_state.keys import tenant_of
 from redis_state.maintenance import MaintenanceWorker
 from redis_state.partition_state import EPHEMERAL_KEEP_MS, Events
 from redis_state.process import tell_after_fork
-from redis_state.protocol import RegisteredRun
+from redis_state.protocol import RegisteredRun, own_run
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ReadStateStore, StateStore
 
@@ -174,7 +174,9 @@ class LoadedStores:
                 run=run,
                 clock=self._clock,
                 client=self._server(checked).client,
-                events=Events(linked=self._reporter(id_, checked), overtaken=self._unloader(id_)),
+                events=Events(
+                    linked=self._reporter(id_, checked, run), overtaken=self._unloader(id_)
+                ),
             )
             if known is not None:
                 known.provider.close()
@@ -198,7 +200,9 @@ class LoadedStores:
             server = self._servers[config] = _Server(client, coordinator)
         return server
 
-    def _reporter(self, id_: StateStoreProviderId, config: Config) -> Callable[[], None]:
+    def _reporter(
+        self, id_: StateStoreProviderId, config: Config, run: RegisteredRun | None
+    ) -> Callable[[], None]:
         def report() -> None:
             with self._lock:
                 server = self._servers.get(config)
@@ -209,6 +213,7 @@ class LoadedStores:
                     self._executor_id,
                     on_lost=lambda _: self.unload(id_),
                     keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+                    run_id=run.run_id if run else own_run(id_.run_id),
                 )
 
         return report

@@ -6,6 +6,8 @@ from redis_state.protocol.runs import (
     checkpoint_gen,
     confirm_checkpoint,
     find_run,
+    is_run,
+    own_run,
     register_run,
     renew_checkpoint,
 )
@@ -19,6 +21,8 @@ __all__ = [
     "checkpoint_gen",
     "confirm_checkpoint",
     "find_run",
+    "is_run",
+    "own_run",
     "register_run",
     "renew_checkpoint",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +16,16 @@ from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
 from redis_state.format.header import Family
 from redis_state.ids import is_gen, is_uid, text_number
+from redis_state.process import process_id
 
 STAGED_TTL_MS = 24 * 3600 * 1000
 """What nobody uses lives this long: staged segments, queries without a partition."""
 
 _DRIVER, _EXECUTOR = "d", "x"
 _NAME_BYTES_MAX = 64 << 10
+_TOKEN_DIGITS = 12
+_TOKEN = re.compile(f"[0-9a-f]{{{_TOKEN_DIGITS}}}")
+_HEAD_MAX = 64 - 1 - _TOKEN_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,28 @@ class RegisteredRun:
     def by_driver(self) -> bool:
         """Whether the run may write on a version below the one that was opened last."""
         return self.source == _DRIVER
+
+
+def own_run(run_id: str) -> str:
+    """By what Redis knows a run that no driver registered: it is this process's alone.
+
+    Another process that was given the same id has another run, so one of the two is fenced;
+    otherwise each would replace what the other one committed.
+    """
+    own = process_id()
+    return run_id if run_id == own else f"{_head(run_id)}.{own[:_TOKEN_DIGITS]}"
+
+
+def is_run(found: str, run_id: str) -> bool:
+    """Whether a run that Redis knows is one that was given this id, in whatever process."""
+    head, _, token = found.rpartition(".")
+    return found == run_id or (head == _head(run_id) and _TOKEN.fullmatch(token) is not None)
+
+
+def _head(run_id: str) -> str:
+    if len(run_id) <= _HEAD_MAX:
+        return run_id
+    return hashlib.sha256(run_id.encode()).hexdigest()[:_HEAD_MAX]
 
 
 def checkpoint_gen(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,36 +19,12 @@ from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.contract.store_support import new_providers
+from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 NewProvider = Callable[..., StateStoreProvider]
-CHILD_S = 30
-
-
-def in_child(body: Callable[[], Any]) -> Any:
-    """What the body gives, or raises, in a process that is forked off now."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(CHILD_S)  # a lock of the parent would be waited for without an end
-        with suppress(BaseException), os.fdopen(writing, "wb") as out:
-            try:
-                found = body()
-            except Exception as error:  # noqa: BLE001  # told by the parent
-                found = error
-            pickle.dump(found, out)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        raw = answer.read()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with {status}"
-    found = pickle.loads(raw)
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from redis_state import keys
 from redis_state.codec import RAW
 from redis_state.errors import ConflictError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.protocol import is_run
 from redis_state.stores import LoadedStores
 from tests.support.redis_server import RedisServer
 
@@ -78,7 +79,7 @@ def test_a_partition_is_reported_where_it_is_served(
     _beat(stores, url)
     found = reference.get_location(id_)
     assert found is not None
-    assert found.run_id == id_.run_id
+    assert is_run(found.run_id, id_.run_id)
     stores.unload(id_)
     _beat(stores, url)
     assert reference.get_location(id_) is None

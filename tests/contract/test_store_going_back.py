@@ -14,6 +14,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import Kind, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.protocol import own_run
 from redis_state.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
@@ -44,7 +45,7 @@ class GoingBackClient(Client):
             delta = next(word for word in named if "}:d:" in word)
             super()._exchange("losing blocks", [("UNLINK", delta)])
         else:
-            older = ("HSET", meta, "r", RUN, "o", "0", "ou", "-")
+            older = ("HSET", meta, "r", own_run(RUN), "o", "0", "ou", "-")
             super()._exchange("losing what was opened", [older])
 
 

@@ -104,6 +104,8 @@ class Runner:
 
         with (
             mock.patch.object(partition, "chunks", pieces),
+            # Its executors are of one run, as those of Spark are, and share the process here.
+            mock.patch.object(partition_state, "own_run", lambda run_id: run_id),
             mock.patch.object(partition_state, "PartitionClient", partition_client),
             mock.patch.object(SegmentGoneError, "__init__", counted),
         ):
