@@ -277,6 +277,21 @@ def test_a_recall_that_was_cut_is_finished(
     assert planted.partitions == 4
 
 
+def test_what_is_called_back_while_it_is_purged_is_whole(
+    client: Client, raw: redis.Redis, planted: Planted
+) -> None:
+    """The purge has done its partitions, and goes on to what it takes for strays."""
+    before = state(raw)
+
+    def called_back(what: str, _done: int, _total: int) -> None:
+        if what == "partitions":
+            recall(client, GEN)
+
+    expire(client, GEN, progress=called_back)
+    assert state(raw) == before
+    assert planted.partitions == 4
+
+
 def test_segments_that_are_not_whole_are_counted(
     redis_server: RedisServer,
     raw: redis.Redis,
