@@ -11,6 +11,7 @@ from redis_state.maintain import Policy, maintain_checkpoint
 from redis_state.reader import Reader
 from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
@@ -50,3 +51,29 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     assert sorted(id_.partition for id_ in found) == [0, 1]
     host = streams.spark.conf.get("spark.driver.host")
     assert set(found.values()) == {Instance(host, "driver", str(query.runId))}
+
+
+def test_a_state_reader_leaves_the_instances_of_its_query(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
+) -> None:
+    source = streams.input("in", SCHEMA)
+    source.add(rows_of(0))
+    registry = streams.spark._jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    coordinator = StateStoreCoordinator(reader.client, threaded=False)
+    checkpoint = str(streams.checkpoint("read"))
+    streams.spark.conf.set(PROVIDER, REDIS)
+    counted = source.stream(streams.spark).groupBy("k").count()
+    writer = counted.writeStream.queryName("read").outputMode("update").format("noop")
+    query = writer.option("checkpointLocation", checkpoint).start()
+    try:
+        query.processAllAvailable()
+        assert streams.spark.read.format("statestore").load(checkpoint).count() > 0
+        (gen,) = [info.gen for info in reader.queries() if info.name == "read"]
+        with shared_redis_server.client() as client:
+            client.delete(*client.scan_iter(f"*{gen}*:i:*", count=1000))
+        registry.beat()
+        found = coordinator.instances(gen)
+        assert sorted(id_.partition for id_ in found) == [0, 1]
+        assert {instance.run_id for instance in found.values()} == {str(query.runId)}
+    finally:
+        query.stop()
