@@ -44,3 +44,9 @@ def test_many_schedules(first: int) -> None:
 def test_every_mutant_is_found(name: str) -> None:
     (verdict,) = campaign.mutants([name], jobs=1)
     assert verdict.failure is not None
+
+
+def test_the_mutants_fit_the_code() -> None:
+    assert len({one.name for one in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        assert mutant.texts() or mutant.patches

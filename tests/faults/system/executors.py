@@ -23,12 +23,14 @@ class Executors:
     Attributes:
         tasks: Attempts under way.
         providers: Process and slot of those that are loaded, and whose run they are of.
+        writing: Those of them that have committed, so that they report.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self._play = schedule
         self.tasks: list[Task] = []
         self.providers: dict[tuple[str, str], Job] = {}
+        self.writing: set[tuple[str, str]] = set()
 
     def start(self, job: Job, partition: int) -> None:
         """An attempt, somewhere."""
@@ -113,6 +115,9 @@ class Executors:
         if int(version) != task.batch + 1:
             self._play.world.problem(f"{task.slot} committed {version} in batch {task.batch}")
         self.tasks.remove(task)
+        if (task.process, task.slot) in self.providers:
+            self.writing.add((task.process, task.slot))
+        self._play.idle_for_long = False
         if task.is_wanted:
             task.job.done.setdefault(task.partition, uid)
         if self._play.unloads_on_commit:
@@ -189,6 +194,7 @@ class Executors:
         others = [t for t in self.tasks if (t.process, t.slot) == (process, slot)]
         if (process, slot) in self.providers and all(t.phase == "init" for t in others):
             del self.providers[(process, slot)]
+            self.writing.discard((process, slot))
             self._play.lab.counters["providers unloaded"] += 1
             self._play.lab.jvm.run(process, "close", slot, thread=thread)
 
@@ -196,3 +202,4 @@ class Executors:
         """A process is no more."""
         self.tasks = [task for task in self.tasks if task.process != process]
         self.providers = {k: job for k, job in self.providers.items() if k[0] != process}
+        self.writing = {key for key in self.writing if key[0] != process}

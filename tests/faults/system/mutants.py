@@ -45,7 +45,7 @@ class Mutant:
     def applied(self) -> Iterator[str]:
         """The folder of what the JVM takes instead of its own; Python's side is patched."""
         with tempfile.TemporaryDirectory(prefix="rs-mutant-") as folder, ExitStack() as stack:
-            texts = self._texts()
+            texts = self.texts()
             sources = [_write(Path(folder, "src"), name) for name in texts if _is_scala(name)]
             for path, text in zip(sources, (texts[n] for n in texts if _is_scala(n)), strict=True):
                 path.write_text(text)
@@ -66,7 +66,12 @@ class Mutant:
                 stack.callback(forget_scripts)
             yield folder
 
-    def _texts(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
+        """The changed files.
+
+        Raises:
+            StaleMutantError: One no longer has the text that is taken out.
+        """
         texts: dict[str, str] = {}
         for name, old, new in self.edits:
             text = texts.get(name) or (ROOT / name).read_text()
@@ -98,7 +103,55 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
+_REGISTRY = f"{_SPARK}/ExecutorRegistry.scala"
+_PROVIDER = f"{_SPARK}/RedisStateStoreProvider.scala"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "readers-register",
+        "only who writes is shown as an instance",
+        (
+            (
+                _PROVIDER,
+                "    Link(instance, store, new Metrics(store))",
+                "    ExecutorRegistry.register(conf.connection, instance)\n"
+                "    Link(instance, store, new Metrics(store))",
+            ),
+        ),
+    ),
+    Mutant(
+        "unregistered-by-place",
+        "a provider that is closed takes itself out of the registry, and no other",
+        (
+            (
+                _REGISTRY,
+                "backends.get(settings).foreach(_.instances -= instance)",
+                "backends.get(settings).foreach(_.instances.filterInPlace(_.id != instance.id))",
+            ),
+        ),
+    ),
+    Mutant(
+        "older-instance-takes-its-place-back",
+        "of two processes that serve a partition the one that began last is shown",
+        (
+            (
+                f"{_CORE}/protocol/RunRegistry.scala",
+                "if (report.isNew) Command(",
+                "if (report.isNew || true) Command(",
+            ),
+        ),
+    ),
+    Mutant(
+        "abort-on-the-caller's-thread",
+        "an abort works on a thread that is interrupted",
+        (
+            (
+                f"{_CORE}/store/WriteSession.scala",
+                "awaitEnd(client.later(client.abort(ident)))",
+                "client.abort(ident)",
+            ),
+        ),
+    ),
     Mutant(
         "purge-of-what-is-used",
         "a checkpoint that may be in use is not purged without --force",

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from tests.faults.system.schedule import Schedule
 
 _DAY_MS = 86_400_000
-_JUMPS_MS = (40_000, 3_600_000, _DAY_MS, 31 * _DAY_MS)
+_HOUR_MS = 3_600_000
+_BEAT_MS = 50_000
+_JUMPS_MS = (40_000, _HOUR_MS, _DAY_MS, 31 * _DAY_MS)
 _STORE_HASH = "37a8eec1ce19687d"
 _READERS_MAX = 3
 
@@ -108,7 +110,7 @@ class People:
     def _check_shown(self, job: Job, gen: str, partition: int) -> None:
         play = self._play
         slot = f"{job.name}/{partition}"
-        loaded = [name for name, one in play.work.providers if one == slot and play.is_free(name)]
+        loaded = [name for name, one in play.work.writing if one == slot and play.is_free(name)]
         if not job.batches_done or not loaded:
             return
         play.lab.counters["signs of life looked at"] += 1
@@ -123,13 +125,27 @@ class People:
         play = self._play
         if play.held:
             return
-        by_ms = play.dice.choice(_JUMPS_MS[: 2 if self._is_dead() else None])
+        by_ms = play.dice.choice(_JUMPS_MS[: None if self._is_shown() else 2])
         play.lab.counters["time went by"] += 1
-        play.lab.jump(by_ms)
-        self.beat()
+        play.idle_for_long |= by_ms > _DAY_MS
+        self._pass(by_ms)
 
-    def _is_dead(self) -> bool:
-        return not any(job.alive and job.batches_done for job in self._play.jobs)
+    def _pass(self, by_ms: int) -> None:
+        """Twice so long that who is dead is shown no more, and then all at once."""
+        for _ in range(2):
+            self._play.lab.jump(_BEAT_MS)
+            self.beat()
+        self._play.lab.jump(by_ms, without=b"}:i:")
+
+    def _is_shown(self) -> bool:
+        """Whether a living run serves a partition: without that it shows no sign of life.
+
+        Before its first batch is done the registry may not know yet which partitions it has.
+        """
+        play = self._play
+        sure = [job.name for job in play.jobs if job.alive and job.batches_done]
+        alive = {f"{name}/{number}" for name in sure for number in range(PARTITIONS)}
+        return any(slot in alive for _, slot in play.work.writing)
 
     # ---- those who look after a server ------------------------------------------------------
 
@@ -152,7 +168,7 @@ class People:
     def _vanished(self) -> None:
         """Twice, with time between, as a service does. The query was in use all the time."""
         play = self._play
-        if play.held:
+        if play.held or play.idle_for_long:
             return
         for _ in range(2):
             status, said = play.lab.command(
@@ -160,16 +176,14 @@ class People:
             )
             if status:
                 play.world.problem(f"maintain --vanished-after: {said}")
-            play.lab.jump(3_600_000)
-            self.beat()
+            self._pass(_HOUR_MS)
         play.lab.counters["searches for vanished checkpoints"] += 1
 
     def _purge(self) -> None:
         """Somebody takes the wrong checkpoint: it is in use."""
         play = self._play
         gen = self.gen()
-        used = any(job.alive and job.batches_done for job in play.jobs)
-        if gen is None or not used or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
+        if gen is None or not self._is_shown() or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
             return
         status, said = play.lab.command("purge", "--gen", gen, "--yes")
         play.lab.counters["purges of a query in use"] += 1
@@ -189,6 +203,7 @@ class People:
             for process, slot in list(play.work.providers):
                 play.lab.jvm.run(process, "close", slot)
             play.work.providers.clear()
+            play.work.writing.clear()
             target = play.folder.parent / "moved"
             play.folder.rename(target)
             play.folder, play.adopt = target, True

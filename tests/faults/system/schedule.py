@@ -31,6 +31,7 @@ class Schedule:
         self.folder = lab.fresh_folder() / "checkpoint"
         self.folder.mkdir()
         self.adopt = False
+        self.idle_for_long = False
         self.kills = int(self.dice.one_in(4))
         self.unloads_on_commit = self.dice.one_in(3)
         self.jobs: list[Job] = []
