@@ -34,6 +34,7 @@ METRICS = {
         "CacheHits",
         "CacheMisses",
         "BucketsLoaded",
+        "BucketsReloaded",
         "Snapshots",
         "LocalBytes",
         "InternalKeys",

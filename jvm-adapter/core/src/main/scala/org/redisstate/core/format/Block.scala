@@ -77,6 +77,8 @@ object Block {
   /** The four check bytes of a block, as the segment checksum wants them. */
   def check(block: Array[Byte]): Int = getInt(block, 6)
 
+  private[core] def setCheck(block: Array[Byte], check: Int): Unit = putInt(block, 6, check)
+
   private def checkOf(ident: String, field: String, block: Array[Byte]): Int = {
     val crc = new CRC32
     crc.update(ident.getBytes(US_ASCII))

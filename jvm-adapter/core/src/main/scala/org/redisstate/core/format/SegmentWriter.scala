@@ -16,8 +16,13 @@ final case class EncodedField(name: String, block: Array[Byte])
  * ordered family comes once, all its rows in key order.
  *
  * @param ident of the segment, part of every block's check
+ * @param headerBytesMax so many bytes of first keys at most has the index of its ordered families
  */
-final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = true) {
+final class SegmentWriter(
+    ident: String,
+    val buckets: Int,
+    compress: Boolean = true,
+    headerBytesMax: Long = SegmentWriter.FirstKeyBytesMax) {
   import SegmentWriter._
 
   private val PartBytesMax = 64 << 10
@@ -26,7 +31,10 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
   private val ordered = mutable.ArrayBuffer.empty[(Int, Seq[Array[Byte]])]
   private val part = new RowBlock.Builder(PartBytesMax)
   private var taken = 0
+  private var firstKeyBytes = 0L
   private var rowCount = 0L
+  @volatile private var byteCount = 0L
+  private var takenBytes = 0L
 
   def rows: Long = rowCount
 
@@ -34,33 +42,57 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
   def add(bucket: Int, block: RowBlock): Unit =
     if (block.count > 0) {
       if (block.bytes.length <= PartBytesMax) emitPart(bucket, block)
-      else cut(block, PartBytesMax, Int.MaxValue)(emitPart(bucket, _))
+      else cut(Iterator.single(block), PartBytesMax, Int.MaxValue)(emitPart(bucket, _))
     }
 
   /** Adds all rows of an ordered family. */
   def addOrdered(family: Int, block: RowBlock): Unit =
-    if (block.count > 0) {
-      val firstKeys = mutable.ArrayBuffer.empty[Array[Byte]]
-      cut(block, OrderedBytesMax, OrderedRowsMax) { rows =>
-        emit(s"$family/${firstKeys.length}", rows)
-        val from = rows.keyOffset(0)
-        firstKeys += java.util.Arrays.copyOfRange(rows.bytes, from, from + rows.keyLength(0))
-      }
-      ordered += family -> firstKeys.toSeq
-    }
+    addOrdered(family, Iterator.single(block))(_ => ())
 
-  /** Pieces of a block within both limits; a row larger than the limit is a piece of its own. */
-  private def cut(block: RowBlock, bytesMax: Int, rowsMax: Int)(use: RowBlock => Unit): Unit = {
+  /**
+   * As the other, for rows that come some at a time.
+   *
+   * @param use told of each block that is made of them
+   */
+  def addOrdered(family: Int, blocks: Iterator[RowBlock])(use: RowBlock => Unit): Unit = {
+    val firstKeys = mutable.ArrayBuffer.empty[Array[Byte]]
+    cut(blocks, OrderedBytesMax, OrderedRowsMax, OrderedKeysMin) { rows =>
+      emit(s"$family/${firstKeys.length}", rows)
+      val from = rows.keyOffset(0)
+      firstKeys += java.util.Arrays.copyOfRange(rows.bytes, from, from + rows.keyLength(0))
+      firstKeyBytes += rows.keyLength(0) + 5
+      if (firstKeyBytes > headerBytesMax) {
+        throw new LimitException(
+          s"write $ident: the first keys of the blocks of ordered families take $firstKeyBytes " +
+            s"bytes, above the limit of $headerBytesMax. Nothing was committed. Shorten the " +
+            "columns that order the rows, or use more shuffle partitions.")
+      }
+      use(rows)
+    }
+    if (firstKeys.nonEmpty) ordered += family -> firstKeys.toSeq
+  }
+
+  /**
+   * Pieces of rows within both limits; a row larger than the limit is a piece of its own.
+   *
+   * @param keysMin so many times the length of its first key may a piece have in any case
+   */
+  private def cut(blocks: Iterator[RowBlock], bytesMax: Int, rowsMax: Int, keysMin: Int = 0)(
+      use: RowBlock => Unit): Unit = {
+    var most = bytesMax
     def flush(): Unit = {
       use(part.result())
       part.reset()
     }
-    var i = 0
-    while (i < block.count) {
-      val size = block.keyLength(i) + (if (block.isRemoved(i)) 1 else block.valueLength(i)) + 10
-      if (part.count > 0 && (part.rawBytes + size > bytesMax || part.count >= rowsMax)) flush()
-      part.addFrom(block, i)
-      i += 1
+    blocks.foreach { block =>
+      var i = 0
+      while (i < block.count) {
+        val size = block.keyLength(i) + (if (block.isRemoved(i)) 1 else block.valueLength(i)) + 10
+        if (part.count > 0 && (part.rawBytes + size > most || part.count >= rowsMax)) flush()
+        if (part.count == 0) most = math.max(bytesMax, keysMin * block.keyLength(i))
+        part.addFrom(block, i)
+        i += 1
+      }
     }
     if (part.count > 0) flush()
   }
@@ -73,13 +105,37 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
 
   private def emit(name: String, rows: RowBlock): Unit = {
     rowCount += rows.count
-    fields += EncodedField(name, Block.encode(ident, name, rows.bytes, rows.bytes.length, compress))
+    add(name, rows.bytes)
   }
+
+  private def add(name: String, payload: Array[Byte]): Unit = {
+    val block = Block.encode(ident, name, payload, payload.length, compress)
+    fields += EncodedField(name, block)
+    byteCount += block.length
+  }
+
+  /** Bytes of all fields so far; a guess for another thread than the one that adds them. */
+  def bytes: Long = byteCount
+
+  /** Bytes of the fields that the next `takeFresh` gives. */
+  def freshBytes: Long = byteCount - takenBytes
 
   /** Fields that were added since the last call: they can be staged, and will not change. */
   def takeFresh(): Seq[EncodedField] = {
     val fresh = fields.slice(taken, fields.length).toSeq
     taken = fields.length
+    takenBytes = byteCount
+    fresh
+  }
+
+  /** As `takeFresh`, for a segment too large to be kept: of these fields only the check stays. */
+  def handOver(): Seq[EncodedField] = {
+    val from = taken
+    val fresh = takeFresh()
+    fresh.indices.foreach { i =>
+      val field = fresh(i)
+      fields(from + i) = field.copy(block = java.util.Arrays.copyOf(field.block, Block.HeaderBytes))
+    }
     fresh
   }
 
@@ -104,17 +160,14 @@ final class SegmentWriter(ident: String, val buckets: Int, compress: Boolean = t
     val header =
       Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones, gone)
     if (!header.isEmpty) {
-      val payload = header.encode
-      fields += EncodedField(
-        Header.Field,
-        Block.encode(ident, Header.Field, payload, payload.length, compress))
+      add(Header.Field, header.encode)
     }
     Entry(
       ref,
       rowCount,
       live,
       fields.length,
-      fields.iterator.map(_.block.length.toLong).sum,
+      byteCount,
       buckets,
       SegmentWriter.checksum(fields),
       complete,
@@ -129,6 +182,12 @@ object SegmentWriter {
   val ValueBytesMax: Int = 64 << 20
   private val OrderedBytesMax = 16 << 10
   private val OrderedRowsMax = 128
+
+  /** The header lists the first key of each block: where keys are long, blocks are too. */
+  private val OrderedKeysMin = 16
+
+  /** What is left of a block for the rest of a header. */
+  private[core] val FirstKeyBytesMax: Long = Block.RawLengthMax - (8L << 20)
 
   /**
    * CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6).

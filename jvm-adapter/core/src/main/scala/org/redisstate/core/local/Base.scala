@@ -1,49 +1,77 @@
 package org.redisstate.core.local
 
-import java.util.concurrent.atomic.{AtomicLong, AtomicReferenceArray}
+import java.util.concurrent.atomic.{AtomicInteger, AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
-import org.redisstate.core.errors.InternalException
-import org.redisstate.core.format.{Bucketing, Compression, RowBlock}
+import org.redisstate.core.format.{Bucketing, RowBlock}
 
 /** Reads buckets of a base that are still in Redis only. */
 trait BucketSource {
 
   /** Rows of the buckets [from, until), validated; called from any thread. */
   def read(from: Int, until: Int): Array[RowBlock]
+
+  /** About how many bytes a bucket takes while it is read. */
+  def bucketBytes: Long = BucketSource.BytesMax
+}
+
+object BucketSource {
+
+  /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
+  val BytesMax: Long = 17L << 10
+
+  /** Of buckets that were never seen: they fill up to the most and are then split. */
+  val AverageBytes: Long = 12L << 10
 }
 
 /**
  * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
  * in Redis; and the rows of ordered families, in key order. What a bucket holds never changes; only the form in which it is kept does.
+ *
+ * @param room what comes from Redis, or is decompressed, asks it first
  */
 final class Base private (
     val buckets: Int,
     initialSource: BucketSource,
-    orderedRows: Map[Int, OrderedRows]) {
+    initialOrdered: Map[Int, OrderedRows],
+    room: Room) {
   import Base._
 
   private val slots = new AtomicReferenceArray[AnyRef](buckets)
   private val touched = new Array[Boolean](buckets)
+
+  /** Buckets that were here once. */
+  private val seen = new Array[Boolean](buckets)
+  private val seenCount = new AtomicInteger
   private val memory = new AtomicLong
   private val decoded = new AtomicLong
   @volatile private var source = initialSource
-  @volatile private var loaded = initialSource == null
+  @volatile private var orderedRows = initialOrdered
+
+  /** Whether what comes from Redis stays: not when nobody counts it any more. */
+  @volatile private var keeps = true
+
+  /** The bucket with which the next search for what can make way begins. */
+  @volatile private var hand = 0
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  private def orderedBytes: Long = orderedRows.valuesIterator.map(_.memoryBytes).sum
+  def memoryBytes: Long = memory.get + buckets * SlotBytes +
+    orderedRows.valuesIterator.map(_.memoryBytes).sum
 
-  def memoryBytes: Long = memory.get + orderedBytes
+  /** What all of it needs decoded, however it is kept now; a guess while it was not all seen. */
+  def decodedBytes: Long = bucketBytes + orderedBytes
 
-  /** What all that was here needs decoded, however it is kept now. */
-  def decodedBytes: Long = decoded.get + orderedBytes
+  /** As `decodedBytes`, of the ordered families only. */
+  def orderedBytes: Long = orderedRows.valuesIterator.map(_.decodedBytes).sum
 
   /** As `decodedBytes`, of the buckets only. */
-  private[local] def bucketBytes: Long = decoded.get
-
-  /** Whether all blocks of an ordered family are here. */
-  private[core] def isWhole(family: Int): Boolean = ordered(family).isWhole
+  private[local] def bucketBytes: Long = {
+    val count = seenCount.get
+    if (count == buckets) decoded.get
+    else if (count == 0) buckets * BucketSource.AverageBytes
+    else decoded.get * buckets / count
+  }
 
   def orderedFamilies: Iterable[Int] = orderedRows.keys
   private[local] def ordered(family: Int): OrderedRows =
@@ -61,136 +89,239 @@ final class Base private (
     touched(index) = true
     slots.get(index) match {
       case rows: RowBlock => rows
-      case packed: Packed =>
-        val rows = packed.unpack()
-        replace(index, packed, rows)
-        rows
-      case _ =>
-        loadChunk(index / ChunkBuckets)
-        bucket(index)
+      case packed: Packed => unpacked(index, packed)
+      case _ => load(index)
     }
   }
 
-  /** As `bucket`, for passes over everything: a compressed bucket stays so. */
-  def peek(index: Int): RowBlock = slots.get(index) match {
-    case packed: Packed => packed.unpack()
-    case _ => bucket(index)
+  private def unpacked(index: Int, packed: Packed): RowBlock =
+    Room.taking(room, packed.rowBytes) {
+      val rows = packed.unpack()
+      replace(index, packed, rows)
+      rows
+    }
+
+  /**
+   * Every bucket once, in ascending order, for one thread. A compressed bucket stays so; what is
+   * not here is read a chunk at a time, and kept only while there is room.
+   */
+  def pass(): Int => RowBlock = {
+    var window = Array.empty[RowBlock]
+    var from = 0
+    index =>
+      if (index >= from && index - from < window.length) window(index - from)
+      else slots.get(index) match {
+        case rows: RowBlock => rows
+        case packed: Packed => packed.unpack()
+        case _ =>
+          from = index
+          window = readAside(index, gapEnd(index))
+          window(0)
+      }
   }
 
-  /** Number of rows in buckets; reads what is still in Redis. */
-  def rows: Long = {
-    loadBuckets(() => false)
+  private def readAside(from: Int, until: Int): Array[RowBlock] =
+    Room.offered(room, grantFor(until - from))(install(from, until)).getOrElse {
+      val few = math.min(until - from, AsideBuckets)
+      Room.taking(room, grantFor(few))(read(from, from + few))
+    }
+
+  /** Number of rows in buckets, if they are all here. */
+  private[local] def rowsHere: Option[Long] = {
     var sum = 0L
     var i = 0
     while (i < buckets) {
       slots.get(i) match {
         case rows: RowBlock => sum += rows.count
         case packed: Packed => sum += packed.rows
-        case _ => ()
+        case _ => return None
       }
       i += 1
     }
-    sum
+    Some(sum)
   }
-
-  /** Brings everything in; stops when `cancelled`. */
-  def loadAll(cancelled: () => Boolean): Unit = {
-    loadBuckets(cancelled)
-    orderedRows.valuesIterator.foreach(_.loadAll(cancelled))
-  }
-
-  /** Brings every bucket in; stops when `cancelled`. Several threads share the work. */
-  private[core] def loadBuckets(cancelled: () => Boolean): Unit =
-    if (!loaded) {
-      var busy = List.empty[Int]
-      var chunk = 0
-      while (chunk < chunkLocks.length && !cancelled()) {
-        if (chunkLocks(chunk).tryLock()) {
-          try loadChunk(chunk)
-          finally chunkLocks(chunk).unlock()
-        } else busy ::= chunk
-        chunk += 1
-      }
-      busy.foreach(c => if (!cancelled()) loadChunk(c))
-      if (!cancelled()) loaded = true
-    }
 
   /**
-   * Compresses buckets that were not touched since the last call; all of them when `everything`.
+   * Brings everything in while there is room; stops when `cancelled`.
+   *
+   * @return whether everything is here
    */
-  def compress(everything: Boolean): Unit = {
-    var i = 0
-    while (i < buckets) {
-      if (everything || !touched(i)) slots.get(i) match {
-        case rows: RowBlock if rows.count > 0 => replace(i, rows, Packed.of(rows))
+  def loadAll(cancelled: () => Boolean): Boolean =
+    loadBuckets(cancelled) && orderedRows.valuesIterator.forall(_.loadAll(cancelled))
+
+  /** As `loadAll`, for the buckets. Several threads share the work. */
+  private[core] def loadBuckets(cancelled: () => Boolean): Boolean = {
+    var busy = List.empty[Int]
+    var goesOn = true
+    var chunk = 0
+    while (chunk < chunkLocks.length && goesOn) {
+      if (!isHere(chunk)) {
+        if (cancelled()) goesOn = false
+        else if (chunkLocks(chunk).tryLock()) {
+          try goesOn = fill(chunk)
+          finally chunkLocks(chunk).unlock()
+        } else busy ::= chunk
+      }
+      chunk += 1
+    }
+    goesOn && busy.forall { c =>
+      !cancelled() && {
+        chunkLocks(c).lock()
+        try fill(c)
+        finally chunkLocks(c).unlock()
+      }
+    }
+  }
+
+  /** Reads what is missing of a chunk; @return whether there was room */
+  private def fill(chunk: Int): Boolean = {
+    val until = chunkEnd(chunk)
+    var at = chunk * ChunkBuckets
+    var hasRoom = true
+    while (at < until && hasRoom) {
+      if (slots.get(at) == null) {
+        val end = gapEnd(at)
+        hasRoom = Room.offered(room, grantFor(end - at))(install(at, end)).nonEmpty
+        at = end
+      } else at += 1
+    }
+    hasRoom
+  }
+
+  private def isHere(chunk: Int): Boolean = {
+    val until = chunkEnd(chunk)
+    var at = chunk * ChunkBuckets
+    while (at < until && slots.get(at) != null) at += 1
+    at == until
+  }
+
+  /**
+   * Compresses buckets that were not touched since the last call, or any, until so many bytes are
+   * free.
+   *
+   * @return bytes that were freed
+   */
+  def compress(bytes: Long, everything: Boolean): Long = {
+    val freed = sweep(bytes) { index =>
+      if (everything || !touched(index)) slots.get(index) match {
+        case rows: RowBlock if rows.count > 0 => replace(index, rows, Packed.of(rows))
         case _ => ()
       }
-      touched(i) = false
-      i += 1
+      touched(index) = false
     }
+    orderedRows.valuesIterator.foldLeft(freed)((sum, rows) =>
+      sum + rows.compress(bytes - sum, everything))
   }
 
   /** From now on Redis has these rows too, so that they need not stay in memory. */
-  def attach(copy: BucketSource): Unit = source = copy
+  def attach(copy: BucketSource, ordered: Map[Int, OrderedRows]): Unit = {
+    orderedRows = ordered
+    source = copy
+  }
+
+  /** Whether it was made here, and Redis does not have these buckets yet. */
+  def isOwn: Boolean = source == null
 
   /**
-   * Forgets compressed buckets that Redis has, until so many bytes are free.
+   * Forgets compressed blocks that Redis has, until so many bytes are free.
    *
    * @return bytes that were freed
    */
   def drop(bytes: Long): Long = {
-    val before = memory.get
-    var chunk = 0
-    while (source != null && chunk < chunkLocks.length && before - memory.get < bytes) {
-      if (chunkLocks(chunk).tryLock()) {
-        try dropChunk(chunk)
-        finally chunkLocks(chunk).unlock()
+    val freed = if (source == null) 0L
+    else sweep(bytes) { index =>
+      slots.get(index) match {
+        case packed: Packed => replace(index, packed, null)
+        case _ => ()
       }
-      chunk += 1
     }
+    orderedRows.valuesIterator.foldLeft(freed)((sum, rows) => sum + rows.drop(bytes - sum))
+  }
+
+  /**
+   * Whether a store counts these rows. What nobody counts is read for its user alone, and forgotten
+   * where Redis has it.
+   */
+  private[core] def counted(isCounted: Boolean): Unit = {
+    keeps = isCounted
+    if (!isCounted && source != null) {
+      (0 until buckets).foreach(i => replace(i, slots.get(i), null))
+    }
+  }
+
+  private def sweep(bytes: Long)(visit: Int => Unit): Long = {
+    val before = memory.get
+    val from = hand
+    var visited = 0
+    while (visited < buckets && before - memory.get < bytes) {
+      visit((from + visited) % buckets)
+      visited += 1
+    }
+    hand = (from + visited) % buckets
     before - memory.get
   }
 
-  private def dropChunk(chunk: Int): Unit = {
-    val from = chunk * ChunkBuckets
-    val until = math.min(buckets, from + ChunkBuckets)
-    val packed = (from until until).forall { i =>
-      slots.get(i) match {
-        case rows: RowBlock => rows.count == 0
-        case _ => true
+  /** Brings a bucket in; its neighbours too while there is room for them. */
+  private def load(index: Int): RowBlock = {
+    val lock = chunkLocks(index / ChunkBuckets)
+    lock.lock()
+    try slots.get(index) match {
+        case rows: RowBlock => rows
+        case packed: Packed => unpacked(index, packed)
+        case _ =>
+          val from = gapStart(index)
+          val until = gapEnd(index)
+          val rows = Room.offered(room, grantFor(until - from))(install(from, until)(index - from))
+          rows.getOrElse(Room.taking(room, grantFor(1))(install(index, index + 1)(0)))
       }
-    }
-    if (packed) {
-      loaded = false
-      var i = from
-      while (i < until) {
-        memory.addAndGet(-sizeOf(slots.getAndSet(i, null)))
-        i += 1
-      }
-    }
+    finally lock.unlock()
   }
 
-  private def loadChunk(chunk: Int): Unit = {
-    chunkLocks(chunk).lock()
-    try {
-      val from = chunk * ChunkBuckets
-      val until = math.min(buckets, from + ChunkBuckets)
-      if (slots.get(from) == null) {
-        val rows = source.read(from, until)
-        var i = until - 1
-        while (i >= from) {
-          replace(i, null, rows(i - from))
-          i -= 1
-        }
-      }
-    } finally chunkLocks(chunk).unlock()
+  private def install(from: Int, until: Int): Array[RowBlock] = {
+    val rows = read(from, until)
+    if (keeps) rows.indices.foreach(i => replace(from + i, null, rows(i)))
+    rows
+  }
+
+  private def read(from: Int, until: Int): Array[RowBlock] = {
+    val rows = source.read(from, until)
+    val again = (from until until).count(seen(_))
+    if (again > 0) room.readAgain(again)
+    rows.indices.foreach(i => note(from + i, rows(i)))
+    rows
+  }
+
+  private def grantFor(count: Int): Long = count * source.bucketBytes
+  private def chunkEnd(chunk: Int): Int = math.min(buckets, (chunk + 1) * ChunkBuckets)
+
+  /** First of the buckets around one, within its chunk, that are not here. */
+  private def gapStart(index: Int): Int = {
+    val least = index / ChunkBuckets * ChunkBuckets
+    var at = index
+    while (at > least && slots.get(at - 1) == null) at -= 1
+    at
+  }
+
+  private def gapEnd(index: Int): Int = {
+    val most = chunkEnd(index / ChunkBuckets)
+    var at = index + 1
+    while (at < most && slots.get(at) == null) at += 1
+    at
   }
 
   private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
     if (slots.compareAndSet(index, old, now)) {
-      decoded.accumulateAndGet(memory.addAndGet(sizeOf(now) - sizeOf(old)), math.max(_, _))
+      memory.addAndGet(Packed.sizeOf(now) - Packed.sizeOf(old))
       ()
     }
+
+  /** Counts a bucket when it is seen for the first time. */
+  private def note(index: Int, rows: RowBlock): Unit = if (!seen(index)) {
+    seen(index) = true
+    seenCount.incrementAndGet()
+    decoded.addAndGet(Packed.sizeOf(rows))
+    ()
+  }
 }
 
 object Base {
@@ -198,42 +329,31 @@ object Base {
   /** So many buckets are read together: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
+  /** So many are read together for a pass that memory has no room for. */
+  private val AsideBuckets = 16
+
+  /** What a bucket takes that is not here: its places in the arrays, and its check. */
+  private val SlotBytes = 16L
+
   def remote(
       buckets: Int,
       source: BucketSource,
-      ordered: Map[Int, OrderedRows] = Map.empty): Base = new Base(buckets, source, ordered)
+      ordered: Map[Int, OrderedRows] = Map.empty,
+      room: Room = Room.Unbounded): Base = new Base(buckets, source, ordered, room)
 
-  def of(rows: Array[RowBlock]): Base = of(rows, Map.empty)
+  def of(rows: Array[RowBlock]): Base = of(rows, Map.empty, Room.Unbounded)
 
-  private[local] def of(rows: Array[RowBlock], ordered: Map[Int, OrderedRows]): Base = {
-    val base = new Base(rows.length, null, ordered)
-    rows.indices.foreach(i => base.replace(i, null, rows(i)))
+  private[local] def of(
+      rows: Array[RowBlock],
+      ordered: Map[Int, OrderedRows],
+      room: Room): Base = {
+    val base = new Base(rows.length, null, ordered, room)
+    rows.indices.foreach { i =>
+      base.note(i, rows(i))
+      base.replace(i, null, rows(i))
+    }
     base
   }
 
   def empty(): Base = of(Array(RowBlock.Empty))
-
-  private def sizeOf(slot: AnyRef): Long = slot match {
-    case rows: RowBlock => rows.memoryBytes
-    case packed: Packed => packed.bytes.length + 40L
-    case _ => 0L
-  }
-
-  private final class Packed(val bytes: Array[Byte], length: Int, val rows: Int) {
-    def unpack(): RowBlock = {
-      val payload = new Array[Byte](length)
-      if (!Compression.decompress(bytes, 0, bytes.length, payload)) {
-        throw new InternalException("a bucket in memory does not decompress.")
-      }
-      RowBlock.parse(payload)
-    }
-  }
-
-  private object Packed {
-    def of(rows: RowBlock): Packed =
-      new Packed(
-        Compression.compress(rows.bytes, rows.bytes.length, 0),
-        rows.bytes.length,
-        rows.count)
-  }
 }

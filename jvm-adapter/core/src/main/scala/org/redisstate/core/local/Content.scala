@@ -19,6 +19,18 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
   /** The same rows with a single layer. */
   def merged: Content = new Content(base, List(Layer.merge(layers)), fronts)
 
+  /** Whether it is a base that was folded here. */
+  def isFolded: Boolean = layers.isEmpty && base.isOwn
+
+  /** Whether some of it cannot be dropped block by block. */
+  def isHeld: Boolean = layers.nonEmpty || base.isOwn
+
+  private def oneLayer: Layer = layers match {
+    case Nil => new Layer(0)
+    case List(only) => only
+    case _ => Layer.merge(layers)
+  }
+
   /** A stored key of an ordered family below which it has no row, as an earlier scan found; null if none did. */
   private[local] def front(family: Int): Array[Byte] = fronts.of(family)
 
@@ -63,6 +75,20 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
         found.add(key.array, key.offset, key.length, value)
     }
     found.sorted.iterator
+  }
+
+  /** The rows of an ordered family in key order, some at a time. */
+  def sortedBlocks(family: Int): Iterator[RowBlock] = {
+    val rows = new OrderedScan(this, Tombstone(family, None, None))
+    val key, value = new Slice
+    val some = new RowBlock.Builder(Content.SortedBytes)
+    Iterator.continually {
+      some.reset()
+      while (some.rawBytes < Content.SortedBytes && rows.next(key, value)) {
+        some.add(key.array, key.offset, key.length, value.array, value.offset, value.length)
+      }
+      some.result()
+    }.takeWhile(_.count > 0)
   }
 
   /**
@@ -132,6 +158,8 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
 }
 
 object Content {
+  private val SortedBytes = 64 << 10
+
   def empty(): Content = new Content(Base.empty(), Nil)
 
   /** The value of a key in layers over a base. */
@@ -198,29 +226,69 @@ object Content {
     false
   }
 
-  /** All rows in the base; buckets grow with the rows. */
-  def fold(content: Content, hashOf: KeyHash): Content =
+  /**
+   * All rows in the base; buckets grow with the rows.
+   *
+   * @param live rows of the version, for a base that is not all here
+   */
+  def fold(
+      content: Content,
+      hashOf: KeyHash,
+      room: Room = Room.Unbounded,
+      live: Long = 0): Content =
     if (content.layers.isEmpty) content
     else {
-      val layer =
-        if (content.layers.tail.isEmpty) content.layers.head else Layer.merge(content.layers)
-      val old = content.base
-      val ordered = foldOrdered(old, layer, hashOf.ordered)
-      val unordered = layer.rows - ordered.keysIterator.map(layer.sorted(_).length).sum
-      val rows = old.rows + unordered
-      val bytes = old.bucketBytes + layer.usedBytes.toLong * unordered / math.max(1, layer.rows)
-      val buckets = math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
+      val layer = content.oneLayer
+      val ordered = foldOrdered(content.base, layer, hashOf.ordered)
+      val buckets = bucketsOf(content.base, layer, hashOf, live)
       val folded = new Array[RowBlock](buckets)
-      var i = 0
-      while (i < old.buckets) {
-        split(withoutCleared(old.peek(i), layer), i, old.buckets, folded, hashOf)
-        i += 1
-      }
-      layer.foreachBucket(buckets, ordered.keySet) { (bucket, changed) =>
-        folded(bucket) = RowBlock.merge(folded(bucket), changed, resolve = true)
-      }
-      new Content(Base.of(folded, ordered.filterNot(_._2.isEmpty)), Nil)
+      foldBuckets(content.base, layer, hashOf, buckets)(folded(_) = _)
+      new Content(Base.of(folded, ordered.filterNot(_._2.isEmpty), room), Nil)
     }
+
+  /**
+   * The buckets of a folded content, some at a time: nothing of them is kept.
+   *
+   * @return how many there are, and the pass over them
+   */
+  def folding(
+      content: Content,
+      hashOf: KeyHash,
+      live: Long): (Int, ((Int, RowBlock) => Unit) => Unit) = {
+    val layer = content.oneLayer
+    val buckets = bucketsOf(content.base, layer, hashOf, live)
+    (buckets, foldBuckets(content.base, layer, hashOf, buckets))
+  }
+
+  private def bucketsOf(old: Base, layer: Layer, hashOf: KeyHash, live: Long): Int =
+    if (layer.isEmpty) old.buckets
+    else {
+      val unordered = layer.rows - hashOf.ordered.iterator.map(layer.sorted(_).length).sum
+      val rows = old.rowsHere.fold(live)(_ + unordered)
+      val bytes = old.bucketBytes + layer.usedBytes.toLong * unordered / math.max(1, layer.rows)
+      math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
+    }
+
+  private def foldBuckets(old: Base, layer: Layer, hashOf: KeyHash, buckets: Int)(
+      use: (Int, RowBlock) => Unit): Unit = {
+    val changed = new LayerBuckets(layer, buckets, hashOf.ordered)
+    val rowsOf = old.pass()
+    val parts = new Array[RowBlock](buckets / old.buckets)
+    var i = 0
+    while (i < old.buckets) {
+      split(withoutCleared(rowsOf(i), layer), parts, old.buckets, hashOf)
+      var p = 0
+      while (p < parts.length) {
+        val bucket = p * old.buckets + i
+        val newer = changed.rows(bucket)
+        use(
+          bucket,
+          if (newer.count == 0) parts(p) else RowBlock.merge(parts(p), newer, resolve = true))
+        p += 1
+      }
+      i += 1
+    }
+  }
 
   private def foldOrdered(old: Base, layer: Layer, families: Set[Int]): Map[Int, OrderedRows] =
     (families ++ old.orderedFamilies).iterator.map { family =>
@@ -233,23 +301,22 @@ object Content {
    */
   private def split(
       rows: RowBlock,
-      bucket: Int,
+      parts: Array[RowBlock],
       from: Int,
-      into: Array[RowBlock],
       hashOf: KeyHash): Unit =
-    if (into.length == from) into(bucket) = rows
+    if (parts.length == 1) parts(0) = rows
     else {
-      val parts = Array.fill(into.length / from)(new RowBlock.Builder(1024))
+      val into = Array.fill(parts.length)(new RowBlock.Builder(1024))
       var i = 0
       while (i < rows.count) {
         val hash = hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
-        parts(Bucketing.bucket(hash, into.length) / from).addFrom(rows, i)
+        into(Bucketing.bucket(hash, parts.length * from) / from).addFrom(rows, i)
         i += 1
       }
-      parts.indices.foreach(p => into(p * from + bucket) = parts(p).result())
+      parts.indices.foreach(p => parts(p) = into(p).result())
     }
 
-  private[local] def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
+  private[core] def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
     if (layer.clearsNothing) rows
     else {
       val kept = new RowBlock.Builder(rows.bytes.length)
@@ -259,7 +326,4 @@ object Content {
       }
       kept.result()
     }
-
-  /** The rows of an ordered family in the base, in key order. */
-  def sortedRows(base: Base, family: Int): RowBlock = base.ordered(family).whole
 }

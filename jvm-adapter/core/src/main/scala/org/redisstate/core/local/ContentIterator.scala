@@ -12,6 +12,7 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
   private var rest = content.layers
   private var entries: Array[Int] = if (rest.nonEmpty) rest.head.entries() else Array.emptyIntArray
   private var entry = 0
+  private val bucketRows = content.base.pass()
   private var bucket = -1
   private var rows: RowBlock = RowBlock.Empty
   private var row = 0
@@ -68,7 +69,7 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
       }
       bucket += 1
       row = 0
-      rows = if (bucket < content.base.buckets) content.base.peek(bucket) else RowBlock.Empty
+      rows = if (bucket < content.base.buckets) bucketRows(bucket) else RowBlock.Empty
     }
     false
   }

@@ -289,8 +289,13 @@ final class Layer(initialRows: Int, initialBytes: Int) {
    */
   def foreachBucket(
       buckets: Int,
-      without: Set[Int] = Set.empty)(use: (Int, RowBlock) => Unit): Unit =
-    new LayerBlocks(this).foreachBucket(buckets, without)(use)
+      without: Set[Int] = Set.empty)(use: (Int, RowBlock) => Unit): Unit = {
+    val all = new LayerBuckets(this, buckets, without)
+    (0 until buckets).foreach { bucket =>
+      val rows = all.rows(bucket)
+      if (rows.count > 0) use(bucket, rows)
+    }
+  }
 
   /** The rows of a family in key order. */
   def rowsOf(family: Int): RowBlock = new LayerBlocks(this).block(sorted(family))

@@ -6,31 +6,61 @@ import org.redisstate.core.format.RowBlock
 private[local] final class LayerBlocks(layer: Layer) {
   private val rows = new RowBlock.Builder(16 << 10)
 
-  /** As [[Layer.foreachBucket]]. */
-  def foreachBucket(buckets: Int, without: Set[Int])(use: (Int, RowBlock) => Unit): Unit = {
-    val all = layer.entries()
-    val wanted =
-      if (without.isEmpty) all
-      else all.filterNot(e => without(Layer.familyOf(layer.bytes, layer.keyOffset(e))))
-    val ends = new Array[Int](buckets + 1)
-    val grouped = groupedByBucket(wanted, buckets, ends)
-    val order = new EntrySort(layer)
-    var bucket = 0
-    while (bucket < buckets) {
-      val from = ends(bucket)
-      val until = ends(bucket + 1)
-      if (from < until) {
-        order.sort(grouped, from, until)
-        use(bucket, block(grouped, from, until))
-      }
-      bucket += 1
+  def block(entries: Array[Int]): RowBlock = block(entries, 0, entries.length)
+
+  private[local] def block(entries: Array[Int], from: Int, until: Int): RowBlock = {
+    rows.reset()
+    var i = from
+    while (i < until) {
+      add(entries(i))
+      i += 1
+    }
+    rows.result()
+  }
+
+  private def add(entry: Int): Unit = {
+    val bytes = layer.bytes
+    val key = layer.keyOffset(entry)
+    val keyLength = layer.keyLength(entry)
+    val value = layer.valueOffset(entry)
+    val valueLength = layer.valueLength(entry)
+    if (layer.isRemoved(entry)) rows.addRemoved(bytes, key, keyLength)
+    else if (layer.isAppended(entry))
+      rows.addAppended(bytes, key, keyLength, bytes, value, valueLength)
+    else rows.add(bytes, key, keyLength, bytes, value, valueLength)
+  }
+}
+
+/**
+ * The rows of a layer by bucket, for one pass in one thread.
+ *
+ * @param without families that are left out
+ */
+private[local] final class LayerBuckets(layer: Layer, buckets: Int, without: Set[Int]) {
+  private val blocks = new LayerBlocks(layer)
+  private val order = new EntrySort(layer)
+  private val ends = new Array[Int](buckets + 1)
+  private val grouped = groupedByBucket(wanted)
+
+  /** The rows of a bucket in key order. */
+  def rows(bucket: Int): RowBlock = {
+    val from = ends(bucket)
+    val until = ends(bucket + 1)
+    if (from == until) RowBlock.Empty
+    else {
+      order.sort(grouped, from, until)
+      blocks.block(grouped, from, until)
     }
   }
 
-  def block(entries: Array[Int]): RowBlock = block(entries, 0, entries.length)
+  private def wanted: Array[Int] = {
+    val all = layer.entries()
+    if (without.isEmpty) all
+    else all.filterNot(e => without(Layer.familyOf(layer.bytes, layer.keyOffset(e))))
+  }
 
   /** Counting sort; the entries of bucket b stand from `ends(b)` until `ends(b + 1)` then. */
-  private def groupedByBucket(all: Array[Int], buckets: Int, ends: Array[Int]): Array[Int] = {
+  private def groupedByBucket(all: Array[Int]): Array[Int] = {
     val bucketOf = new Array[Int](all.length)
     var i = 0
     while (i < all.length) {
@@ -51,27 +81,5 @@ private[local] final class LayerBlocks(layer: Layer) {
       i -= 1
     }
     grouped
-  }
-
-  private def block(entries: Array[Int], from: Int, until: Int): RowBlock = {
-    rows.reset()
-    var i = from
-    while (i < until) {
-      add(entries(i))
-      i += 1
-    }
-    rows.result()
-  }
-
-  private def add(entry: Int): Unit = {
-    val bytes = layer.bytes
-    val key = layer.keyOffset(entry)
-    val keyLength = layer.keyLength(entry)
-    val value = layer.valueOffset(entry)
-    val valueLength = layer.valueLength(entry)
-    if (layer.isRemoved(entry)) rows.addRemoved(bytes, key, keyLength)
-    else if (layer.isAppended(entry))
-      rows.addAppended(bytes, key, keyLength, bytes, value, valueLength)
-    else rows.add(bytes, key, keyLength, bytes, value, valueLength)
   }
 }

@@ -5,41 +5,67 @@ import scala.collection.mutable
 import org.redisstate.core.format.RowBlock
 
 /**
- * The rows of an ordered family in a base: blocks that follow one another in key order, none of
- * them empty, each read from Redis when it is touched. Immutable; a changed one shares the blocks
- * that no change met.
+ * The rows of an ordered family in a base: blocks that follow one another in key order, each read
+ * from Redis when it is touched. Immutable; a changed one shares the blocks that no change met.
  */
-private[core] final class OrderedRows private (slots: Array[OrderedSlot]) {
+private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: Room) {
   import OrderedRows._
 
-  /** Of all blocks, once they are here; -1 before. */
-  @volatile private var wholeBytes = -1L
+  @volatile private var counted = new Sum(-1, 0)
+
+  /** The block with which the next search for what can make way begins. */
+  @volatile private var hand = 0
 
   def isEmpty: Boolean = slots.isEmpty
   def size: Int = slots.length
-  def isWhole: Boolean = wholeBytes >= 0
-  def block(i: Int): RowBlock = slots(i).rows
-  def memoryBytes: Long = if (wholeBytes >= 0) wholeBytes else sumBytes()
+  def block(i: Int): RowBlock = slots(i).rows(room)
+  def decodedBytes: Long = slots.iterator.map(_.decodedBytes).sum
 
-  /** Kept once all blocks are here. */
-  private def sumBytes(): Long = {
-    val each = slots.map(_.memoryBytes)
-    val sum = each.sum
-    if (!each.contains(0L)) wholeBytes = sum
+  /** Summed anew only when a block changed its form since. */
+  def memoryBytes: Long = {
+    val changes = OrderedSlot.Changes.get
+    if (counted.changes != changes) counted = new Sum(changes, sumBytes)
+    counted.bytes
+  }
+
+  private def sumBytes: Long = {
+    var sum = 0L
+    var i = 0
+    while (i < slots.length) {
+      sum += slots(i).memoryBytes
+      i += 1
+    }
     sum
   }
 
-  /** Brings every block in; stops when `cancelled`. */
-  def loadAll(cancelled: () => Boolean): Unit =
-    if (wholeBytes < 0) {
-      var i = 0
-      while (i < slots.length && !cancelled()) {
-        slots(i).rows
-        i += 1
-      }
-      sumBytes()
-      ()
+  /** Brings every block in while there is room; stops when `cancelled`. @return whether all are here */
+  def loadAll(cancelled: () => Boolean): Boolean =
+    slots.forall(slot => slot.isHere || (!cancelled() && slot.fill(room)))
+
+  /** Puts blocks that were read before, or written just now, where they belong. */
+  def fill(blocks: Seq[RowBlock]): Unit =
+    blocks.iterator.zip(slots.iterator).foreach { case (rows, slot) => slot.came(rows) }
+
+  /** As of a base. */
+  def compress(bytes: Long, everything: Boolean): Long = sweep(bytes)(_.compress(everything))
+
+  /** As of a base; blocks that Redis does not have stay. */
+  def drop(bytes: Long): Long = sweep(bytes)(_.drop())
+
+  private def sweep(bytes: Long)(visit: OrderedSlot => Unit): Long = {
+    val from = hand
+    var freed = 0L
+    var visited = 0
+    while (visited < slots.length && freed < bytes) {
+      val slot = slots((from + visited) % slots.length)
+      val before = slot.memoryBytes
+      visit(slot)
+      freed += before - slot.memoryBytes
+      visited += 1
     }
+    if (visited > 0) hand = (from + visited) % slots.length
+    freed
+  }
 
   /** The block that a key belongs to: the last that begins at or before it, else the first. */
   def blockOf(key: Array[Byte], offset: Int, length: Int): Int = {
@@ -65,35 +91,34 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot]) {
     val kept =
       if (layer.clearsNothing) slots
       else
-        slots.map(slot => Content.withoutCleared(slot.rows, layer)).filter(_.count > 0).map(
+        slots.map(slot => Content.withoutCleared(slot.rows(room), layer)).filter(_.count > 0).map(
           OrderedSlot.of)
-    val all = new Collector
+    val all = new Collector(room)
     if (kept.isEmpty) all.add(RowBlock.merge(RowBlock.Empty, changes, resolve = true))
     var from = 0
     kept.indices.foreach { b =>
       val until = if (b + 1 < kept.length) placeOf(changes, kept(b + 1)) else changes.count
       if (from == until) all.keep(kept(b))
-      else all.add(RowBlock.merge(kept(b).rows, part(changes, from, until), resolve = true))
+      else all.add(RowBlock.merge(kept(b).rows(room), part(changes, from, until), resolve = true))
       from = until
     }
     all.result
   }
-
-  /** All of them as one block. */
-  def whole: RowBlock = {
-    val all = new RowBlock.Builder(1024)
-    slots.foreach(slot => addAll(all, slot.rows))
-    all.result()
-  }
 }
 
 private[core] object OrderedRows {
-  val Empty: OrderedRows = new OrderedRows(Array.empty)
+  val Empty: OrderedRows = new OrderedRows(Array.empty, Room.Unbounded)
   private val BytesMax = 16 << 10
 
+  /** What all blocks took after so many changes of any. */
+  private final class Sum(val changes: Long, val bytes: Long)
+
   /** Blocks of a segment, none of them here yet. */
-  def remote(firstKeys: Seq[Array[Byte]], source: OrderedSource): OrderedRows =
-    new OrderedRows(new OrderedRun(firstKeys, source).slots)
+  def remote(
+      firstKeys: Seq[Array[Byte]],
+      source: OrderedSource,
+      room: Room = Room.Unbounded): OrderedRows =
+    new OrderedRows(new OrderedRun(firstKeys, source).slots, room)
 
   /** Whether a block begins with a key, and ends below the next block's. */
   def fits(rows: RowBlock, firstKey: Array[Byte], next: Option[Array[Byte]]): Boolean =
@@ -122,7 +147,7 @@ private[core] object OrderedRows {
     (0 until rows.count).foreach(to.addFrom(rows, _))
 
   /** Cuts large blocks and joins small neighbours; what did not change stays as it is. */
-  private final class Collector {
+  private final class Collector(room: Room) {
     private val slots = mutable.ArrayBuffer.empty[OrderedSlot]
 
     /** Whether the last block came by `add`. */
@@ -136,9 +161,9 @@ private[core] object OrderedRows {
     def add(rows: RowBlock): Unit =
       if (rows.bytes.length > 2 * BytesMax) cut(rows)
       else if (rows.count > 0) {
-        if (fresh && isSmall(slots.last.rows, rows)) {
+        if (fresh && isSmall(slots.last.rows(room), rows)) {
           val both = new RowBlock.Builder(BytesMax)
-          addAll(both, slots.last.rows)
+          addAll(both, slots.last.rows(room))
           addAll(both, rows)
           slots(slots.length - 1) = OrderedSlot.of(both.result())
         } else slots += OrderedSlot.of(rows)
@@ -160,6 +185,6 @@ private[core] object OrderedRows {
       fresh = true
     }
 
-    def result: OrderedRows = new OrderedRows(slots.toArray)
+    def result: OrderedRows = new OrderedRows(slots.toArray, room)
   }
 }

@@ -1,5 +1,6 @@
 package org.redisstate.core.local
 
+import java.util.concurrent.atomic.{AtomicLong, AtomicReference}
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.RowBlock
@@ -7,34 +8,83 @@ import org.redisstate.core.format.RowBlock
 /** Reads blocks of an ordered family that are still in Redis only. */
 trait OrderedSource {
 
-  /** The blocks [from, until), validated and none of them empty; called from any thread. */
+  /** The blocks [from, until), validated; called from any thread. */
   def read(from: Int, until: Int): Array[RowBlock]
 }
 
 /**
- * A block of an ordered family: here, or known by its first key only. What it holds never changes.
+ * A block of an ordered family: decoded, compressed, or known by its first key only. What it holds
+ * never changes.
  *
- * @param run where it is read from; null for a block that is here
+ * @param firstKey no row of the block is below it
+ * @param run where it is read from; null for a block that Redis does not have
  */
 private[local] final class OrderedSlot private (
     val firstKey: Array[Byte],
     run: OrderedRun,
     index: Int,
     initial: RowBlock) {
-  @volatile private var here: RowBlock = initial
+  import OrderedSlot._
 
-  def isLoaded: Boolean = here != null
-  def memoryBytes: Long = if (here == null) 0L else here.memoryBytes
+  private val held = new AtomicReference[AnyRef](initial)
+  @volatile private var touched = true
+  @volatile private var seenBytes = if (initial == null) -1L else initial.memoryBytes
 
-  def rows: RowBlock = {
-    if (here == null) run.load(index)
-    here
+  def isHere: Boolean = held.get != null
+  def wasHere: Boolean = seenBytes >= 0
+  def memoryBytes: Long = OverheadBytes + firstKey.length + Packed.sizeOf(held.get)
+
+  /** What it needs decoded; a guess before it was here. */
+  def decodedBytes: Long = if (wasHere) seenBytes else BucketSource.BytesMax
+
+  def rows(room: Room): RowBlock = {
+    touched = true
+    held.get match {
+      case rows: RowBlock => rows
+      case packed: Packed =>
+        Room.taking(room, packed.rowBytes) {
+          val rows = packed.unpack()
+          replace(packed, rows)
+          rows
+        }
+      case _ => run.load(index, room)
+    }
   }
 
-  private[local] def fill(rows: RowBlock): Unit = here = rows
+  /** Brings it in if there is room; @return whether it is here. */
+  def fill(room: Room): Boolean = isHere || run.fill(index, room)
+
+  def compress(everything: Boolean): Unit = {
+    if (everything || !touched) held.get match {
+      case rows: RowBlock => replace(rows, Packed.of(rows))
+      case _ => ()
+    }
+    touched = false
+  }
+
+  def drop(): Unit = held.get match {
+    case packed: Packed if run != null => replace(packed, null)
+    case _ => ()
+  }
+
+  private[local] def came(rows: RowBlock): Unit = {
+    seenBytes = rows.memoryBytes
+    replace(null, rows)
+  }
+
+  private def replace(old: AnyRef, now: AnyRef): Unit =
+    if (held.compareAndSet(old, now)) {
+      Changes.incrementAndGet()
+      ()
+    }
 }
 
 private[local] object OrderedSlot {
+  private val OverheadBytes = 72L
+
+  /** Grows whenever a block changes its form, so that sums over many blocks can be kept. */
+  val Changes: AtomicLong = new AtomicLong
+
   def of(rows: RowBlock): OrderedSlot = {
     val at = rows.keyOffset(0)
     val first = java.util.Arrays.copyOfRange(rows.bytes, at, at + rows.keyLength(0))
@@ -56,17 +106,55 @@ private[local] final class OrderedRun(firstKeys: Seq[Array[Byte]], source: Order
   private val locks =
     Array.fill((slots.length + ChunkBlocks - 1) / ChunkBlocks)(new ReentrantLock)
 
-  def load(index: Int): Unit = {
-    val chunk = index / ChunkBlocks
-    locks(chunk).lock()
-    try if (!slots(index).isLoaded) {
-        val from = chunk * ChunkBlocks
-        val until = math.min(slots.length, from + ChunkBlocks)
-        source.read(from, until).iterator.zip(slots.iterator.slice(from, until)).foreach {
-          case (rows, slot) => slot.fill(rows)
-        }
-      }
-    finally locks(chunk).unlock()
+  /** Reads a block; its neighbours too while there is room for them. */
+  def load(index: Int, room: Room): RowBlock = locked(index) {
+    if (slots(index).isHere) slots(index).rows(room)
+    else {
+      val from = gapStart(index)
+      Room.offered(room, grantFor(gapEnd(index) - from))(
+        install(from, gapEnd(index), room)(index - from)).getOrElse(
+        Room.taking(room, grantFor(1))(install(index, index + 1, room)(0)))
+    }
+  }
+
+  /** Reads a block and its neighbours if there is room; @return whether there was. */
+  def fill(index: Int, room: Room): Boolean = locked(index) {
+    slots(index).isHere || {
+      val until = gapEnd(index)
+      Room.offered(room, grantFor(until - index))(install(index, until, room)).nonEmpty
+    }
+  }
+
+  private def locked[A](index: Int)(work: => A): A = {
+    val lock = locks(index / ChunkBlocks)
+    lock.lock()
+    try work
+    finally lock.unlock()
+  }
+
+  private def install(from: Int, until: Int, room: Room): Array[RowBlock] = {
+    val rows = source.read(from, until)
+    val again = (from until until).count(slots(_).wasHere)
+    if (again > 0) room.readAgain(again)
+    rows.indices.foreach(i => slots(from + i).came(rows(i)))
+    rows
+  }
+
+  private def grantFor(blocks: Int): Long = blocks * BucketSource.BytesMax
+
+  /** First of the blocks around one, within its chunk, that are not here. */
+  private def gapStart(index: Int): Int = {
+    val least = index / ChunkBlocks * ChunkBlocks
+    var at = index
+    while (at > least && !slots(at - 1).isHere) at -= 1
+    at
+  }
+
+  private def gapEnd(index: Int): Int = {
+    val most = math.min(slots.length, (index / ChunkBlocks + 1) * ChunkBlocks)
+    var at = index + 1
+    while (at < most && !slots(at).isHere) at += 1
+    at
   }
 }
 

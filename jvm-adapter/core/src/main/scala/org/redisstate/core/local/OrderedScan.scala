@@ -166,7 +166,7 @@ private object OrderedScan {
     }
 
     private def nextBlock(): Unit =
-      if (row == block.count && at + 1 < rows.size) {
+      while (row == block.count && at + 1 < rows.size) {
         at += 1
         block = rows.block(at)
         row = 0

@@ -194,11 +194,20 @@ final class PartitionClient(
     }
   }
 
-  /** Enters a snapshot of `pin`; false when it was not wanted any more. */
+  /** Stores blocks of a snapshot of `pin` ahead of its entry. */
+  def stageSnapshot(pin: Pin, ident: String, fields: Seq[EncodedField]): Unit =
+    stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
+
+  /** As the other, with its blocks. */
   def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
+    stageSnapshot(pin, Segment.snapshotIdent(pin.version, writer), fields)
+    addSnapshot(pin, writer, entry)
+  }
+
+  /** Enters a snapshot of `pin` whose blocks are staged; false when it was not wanted any more. */
+  def addSnapshot(pin: Pin, writer: String, entry: Entry): Boolean = {
     val ident = Segment.snapshotIdent(pin.version, writer)
     val what = s"add the snapshot of version ${pin.version} of $id"
-    stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
     val args = Seq(
       pin.version.toString,
       pin.uid,

@@ -17,6 +17,9 @@ private[store] object Background {
 
   private val HelpersMax = 2
 
+  /** So many results are made ahead of their use. */
+  private val AheadMax = 2 * HelpersMax
+
   /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
   private val helpers = pool("redis-state-background", HelpersMax)
 
@@ -34,15 +37,16 @@ private[store] object Background {
 
   /**
    * Results of `work` for 0 until `count`, in order. The caller works itself; helpers that have
-   * nothing else to do work ahead of it.
+   * nothing else to do work a little ahead of it, so that few results wait to be used.
    */
   def sharing[A](what: => String, count: Int)(work: Int => A): Iterator[A] = {
     val tasks = Vector.tabulate(count)(i => new FutureTask[A](() => work(i)))
-    (1 to math.min(count - 1, HelpersMax)).foreach { _ =>
-      helping(what)(tasks.foreach(_.run()))
-    }
-    tasks.iterator.map { task =>
+    def ahead(i: Int): Unit = if (i < count) helping(what)(tasks(i).run())
+    (1 to AheadMax).foreach(ahead)
+    tasks.indices.iterator.map { i =>
+      val task = tasks(i)
       task.run()
+      ahead(i + 1 + AheadMax)
       try task.get()
       catch {
         case e: ExecutionException =>

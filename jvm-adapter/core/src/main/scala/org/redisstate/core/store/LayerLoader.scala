@@ -131,7 +131,16 @@ private[store] final class LayerLoader(
   }
 }
 
-private object LayerLoader {
+private[store] object LayerLoader {
+
+  /** A decoded row of a delta stands in a layer with so many bytes around it. */
+  private val RowBytes = 40L
+
+  /** Blocks of changes are a fourth of their rows, or more. */
+  private val Ratio = 4L
+
+  /** About what a delta takes while it becomes a layer. */
+  def bytesOf(delta: Entry): Long = Ratio * delta.bytes + RowBytes * delta.rows
   private val RoomRowsMax = 1L << 20
 
   /**

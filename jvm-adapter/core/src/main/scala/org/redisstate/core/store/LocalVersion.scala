@@ -72,7 +72,23 @@ private[store] final class LocalVersion(
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 
-  def content: Content = current
+  /** Its rows; read again where they were forgotten. */
+  def content: Content = {
+    val here = current
+    if (here != null) here
+    else {
+      replace(null, reload(pin))
+      content
+    }
+  }
+
+  /** Its rows, unless they were forgotten. */
+  def here: Option[Content] = Option(current)
+
+  /** Lets go what only memory can hold: the version can be read again from Redis, block by block. */
+  def forget(): Unit = synchronized {
+    if (current != null && current.isHeld) current = null
+  }
 
   /** Puts an equal content in the place of `old`; nothing when another thread was first. */
   def replace(old: Content, now: Content): Unit = synchronized {
@@ -83,20 +99,17 @@ private[store] final class LocalVersion(
   def renew(old: Content): Unit = if (current eq old) replace(old, reload(pin))
 
   def get(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean =
-    try current.get(hash, key, 0, length, out)
+    try content.get(hash, key, 0, length, out)
     catch { case _: SegmentGone => read(_.get(hash, key, 0, length, out)) }
 
   def contains(hash: Int, key: Array[Byte], length: Int): Boolean =
     read(_.contains(hash, key, 0, length))
 
   /**
-   * Rows for a pass over a family, with layers of a write set over them; everything is here before
-   * the first row is given out.
+   * Rows for a pass over a family, with layers of a write set over them; what there is room for is
+   * here before the first row is given out.
    */
-  def scan(body: Content => RowIterator): RowIterator = read { content =>
-    content.base.loadBuckets(() => false)
-    new LocalVersion.Scan(pin, body(content))
-  }
+  def scan(body: Content => RowIterator): RowIterator = new LocalVersion.Scan(this, body)
 
   /** Rows of a range, with layers of a write set over them; of an ordered family, as they are asked for. */
   def rangeScan(range: Tombstone, newest: List[Layer], families: KeyHash): RowIterator =
@@ -107,7 +120,7 @@ private[store] final class LocalVersion(
   def read[A](body: Content => A): A = {
     var tries = 0
     while (true) {
-      val used = current
+      val used = content
       try return body(used)
       catch {
         case e: SegmentGone =>
@@ -129,7 +142,10 @@ private[store] final class OrderedRange(
     extends RowIterator {
   private var used: Content = _
   private var rows: RowIterator = from(range)
+
+  /** The encoded key of the last row. */
   private var last: Array[Byte] = _
+  private var lastLength = 0
 
   override def next(key: Slice, value: Slice): Boolean = {
     var tries = 0
@@ -143,19 +159,21 @@ private[store] final class OrderedRange(
           tries += 1
           if (tries > LocalVersion.ReloadsMax) throw e
           version.renew(used)
-          rows = from(if (last == null) range else range.copy(from = Some(last)))
+          rows = from(if (last == null) range else range.copy(from = Some(keyBehindLast)))
       }
     }
     throw new IllegalStateException
   }
 
-  /** The smallest encoded key behind that of a row, while the blocks are not all here. */
-  private def remember(key: Slice): Unit =
-    if (!used.base.isWhole(range.family)) {
-      val length = key.length - OrderedRange.FamilyBytes
-      last = new Array[Byte](length + 1)
-      System.arraycopy(key.array, key.offset + OrderedRange.FamilyBytes, last, 0, length)
-    }
+  private def remember(key: Slice): Unit = {
+    val length = key.length - OrderedRange.FamilyBytes
+    if (last == null || last.length < length) last = new Array[Byte](2 * length + 16)
+    System.arraycopy(key.array, key.offset + OrderedRange.FamilyBytes, last, 0, length)
+    lastLength = length
+  }
+
+  /** The smallest encoded key behind that of the last row. */
+  private def keyBehindLast: Array[Byte] = java.util.Arrays.copyOf(last, lastLength) :+ 0.toByte
 
   private def from(rest: Tombstone): RowIterator = version.read { content =>
     used = content
@@ -170,16 +188,42 @@ private object OrderedRange {
 private[store] object LocalVersion {
   val ReloadsMax = 3
 
-  /** Buckets that were forgotten under way are read again; that they are gone ends the task. */
-  private final class Scan(pin: Pin, rows: RowIterator) extends RowIterator {
-    override def next(key: Slice, value: Slice): Boolean =
-      try rows.next(key, value)
-      catch {
-        case e: SegmentGone =>
-          throw new UnavailableException(
-            s"scan version ${pin.version}: ${e.segment.ident} was replaced while its rows were " +
-              "read, and memory had no room for them. Spark runs the task again; give the " +
-              "executor a larger localMemory.")
+  /**
+   * Rows of a pass. That a segment was replaced before the first row came resolves the version
+   * again; later it ends the task, since rows in no order cannot be gone on with.
+   */
+  private final class Scan(version: LocalVersion, body: Content => RowIterator)
+      extends RowIterator {
+    private var used: Content = _
+    private var rows = start()
+    private var tries = ReloadsMax
+    private var hasBegun = false
+
+    override def next(key: Slice, value: Slice): Boolean = {
+      while (true) {
+        try {
+          val found = rows.next(key, value)
+          hasBegun = true
+          return found
+        } catch {
+          case _: SegmentGone if !hasBegun && tries > 0 =>
+            tries -= 1
+            version.renew(used)
+            rows = start()
+          case e: SegmentGone =>
+            throw new UnavailableException(
+              s"scan version ${version.pin.version}: ${e.segment.ident} was replaced while its rows were " +
+                "read, and memory had no room for them. Spark runs the task again; give the " +
+                "executor a larger localMemory.")
+        }
       }
+      throw new IllegalStateException
+    }
+
+    private def start(): RowIterator = version.read { content =>
+      used = content
+      content.base.loadBuckets(() => false)
+      body(content)
+    }
   }
 }

@@ -1,9 +1,10 @@
 package org.redisstate.core.store
 
-import java.util.UUID
+import java.util.{Collections, UUID, WeakHashMap}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 
 import org.slf4j.LoggerFactory
 
@@ -49,6 +50,18 @@ final class PartitionStore(
   /** Rows and bytes that the last commit changed: the next write set starts with room for as many. */
   @volatile private var lastChange = (SmallRows, SmallBytes)
   private val compacting = new AtomicBoolean
+
+  /** What the budget was told that this store holds. */
+  private var counted, countedSessions = 0L
+  private val countLock = new Object
+
+  /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
+  private val sessions =
+    Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap[
+      WriteSession,
+      java.lang.Boolean]))
+  private val room = new StoreRoom(budget, this)
+  private val snapshots = new SnapshotWriter(client, room)
   budget.register(this)
 
   /**
@@ -68,7 +81,6 @@ final class PartitionStore(
         counters.cacheMisses.incrementAndGet()
         val loaded = timed(counters.loadMs)(load(opened, held))
         remember(loaded)
-        budget.checkSoon()
         loaded
     }
     if (opened.held) confirmed = opened.pin
@@ -106,7 +118,7 @@ final class PartitionStore(
 
   /** Changed rows of a family of an opened version above 0. */
   private[store] def changes(opened: OpenVersion, family: Int): ChangeIterator = {
-    val loader = new SegmentLoader(client, validator, counters)
+    val loader = newLoader()
     val layers = new LayerLoader(client, loader, counters)
     new VersionChanges(this, client, loader, layers).of(opened, family)
   }
@@ -115,9 +127,35 @@ final class PartitionStore(
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 
   def localBytes: Long = {
-    val versions = cached.map(_.content)
+    val versions = cached.flatMap(_.here)
     versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
       _.memoryBytes).sum
+  }
+
+  private def sessionBytes: Long =
+    if (sessions.isEmpty) 0L
+    else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
+
+  /** Told by a write set in progress that it grew: it cannot make way, so others do. */
+  private[store] def grown(session: WriteSession): Unit = {
+    sessions.add(session)
+    recount()
+    budget.check()
+  }
+
+  /** Told by a write set that it ended. */
+  private[store] def ended(session: WriteSession): Unit =
+    if (sessions.remove(session)) recount()
+
+  private def newLoader(): SegmentLoader = new SegmentLoader(client, validator, counters, room)
+
+  /** Tells the budget what this store holds now. */
+  private[store] def recount(): Unit = countLock.synchronized {
+    val inSessions = sessionBytes
+    val now = (if (closed) 0L else localBytes) + inSessions
+    budget.adjust(now - counted, inSessions - countedSessions)
+    counted = now
+    countedSessions = inSessions
   }
 
   /**
@@ -150,6 +188,7 @@ final class PartitionStore(
     closed = true
     budget.unregister(this)
     cached = Nil
+    recount()
   }
 
   private[store] def holder(): Run = run()
@@ -179,6 +218,7 @@ final class PartitionStore(
       entry: Entry,
       table: FamilyTable,
       layers: List[Layer]): Unit = {
+    val content = base.content.over(layers)
     synchronized {
       val history =
         if (entry.complete) History(entry.bytes, Nil)
@@ -187,37 +227,65 @@ final class PartitionStore(
         pin,
         LiveRows.of(entry),
         table,
-        base.content.over(layers),
+        content,
         history,
         reload))
     }
     lastChange = (
       math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),
       math.min(layers.iterator.map(_.usedBytes).sum, RoomBytesMax))
+    budget.check()
     compactSoon()
-    budget.checkSoon()
   }
 
-  /** Decoded buckets become compressed ones. */
-  private[store] def shrink(everything: Boolean): Unit =
-    cached.map(_.content.base).distinct.foreach(_.compress(everything))
+  /** Decoded blocks become compressed ones, until so many bytes are free; @return how many are. */
+  private[store] def shrink(bytes: Long, everything: Boolean): Long =
+    free(bytes)((base, wanted) => base.compress(wanted, everything))
 
   /**
-   * Compressed buckets that Redis has in a snapshot are forgotten, until so many bytes are free.
+   * Compressed blocks that Redis has in a snapshot are forgotten, until so many bytes are free;
+   * @return how many are.
    */
-  private[store] def drop(bytes: Long): Long =
-    cached.map(_.content.base).distinct.foldLeft(0L)((freed, base) =>
-      freed + base.drop(bytes - freed))
+  private[store] def drop(bytes: Long): Long = free(bytes)(_.drop(_))
+
+  /** Versions whose rows need more than single blocks are forgotten, the previous one first; @return what is free. */
+  private[store] def forget(): Long = {
+    val before = localBytes
+    cached.reverse.foreach(_.forget())
+    recount()
+    before - localBytes
+  }
+
+  private def free(bytes: Long)(how: (Base, Long) => Long): Long = {
+    val freed = bases(cached).foldLeft(0L)((sum, base) => sum + how(base, bytes - sum))
+    recount()
+    freed
+  }
+
+  private def bases(versions: List[LocalVersion]): List[Base] =
+    versions.flatMap(_.here).map(_.base).distinct
 
   private def remember(version: LocalVersion): Unit = synchronized {
-    if (!closed) cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
+    if (!closed) {
+      val before = bases(cached)
+      cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
+      countOnly(before)
+    }
+  }
+
+  /** What is not cached any more is not counted any more, whoever may still read it. */
+  private def countOnly(before: List[Base]): Unit = {
+    val now = bases(cached)
+    now.foreach(_.counted(true))
+    before.filterNot(now.contains).foreach(_.counted(false))
+    recount()
   }
 
   /**
    * At most one compaction waits or runs; it takes the version that is the previous one by then.
    */
   private def compactSoon(): Unit =
-    if (cached.lastOption.exists(v => isHeavy(v.content)) && compacting.compareAndSet(
+    if (cached.lastOption.flatMap(_.here).exists(isHeavy) && compacting.compareAndSet(
         false,
         true)) {
       Background.helping(s"compaction of ${client.id}") {
@@ -230,32 +298,37 @@ final class PartitionStore(
    * Brings the layers of a version into its base, or into one layer, and lets newer versions share
    * the result.
    */
-  private def compact(version: LocalVersion): Unit = {
-    version.read { old =>
-      if (!closed && isHeavy(old)) {
-        old.base.loadAll(() => closed)
-        val now =
-          if (old.layerBytes * FoldShare > old.base.decodedBytes) Content.fold(old, version.hashOf)
-          else old.merged
-        share(version, old, now)
+  private def compact(version: LocalVersion): Unit =
+    if (!version.read(old => closed || !isHeavy(old) || fold(version, old))) {
+      version.read { old =>
+        if (old.layers.length > LayersMax)
+          Room.taking(room, old.layerBytes)(share(version, old, old.merged))
       }
     }
-  }
+
+  /** Brings the layers into the base, if they are heavy and memory has room for both; @return whether they are there. */
+  private def fold(version: LocalVersion, old: Content): Boolean =
+    old.layers.isEmpty || (old.layerBytes * FoldShare > old.base.decodedBytes &&
+      old.base.loadAll(() => closed) &&
+      Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
+        share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
+      }.nonEmpty)
 
   /**
    * Puts an equal content in the place of an old one, under the newer versions that stand on it
    * too.
    */
   private def share(version: LocalVersion, old: Content, now: Content): Unit = synchronized {
+    val before = bases(cached)
     version.replace(old, now)
-    cached.foreach { newer =>
-      val content = newer.content
+    for (newer <- cached; content <- newer.here) {
       val above = content.layers.length - old.layers.length
       if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(
           above) eq old.layers)) {
         newer.replace(content, now.over(content.layers.take(above)))
       }
     }
+    countOnly(before)
   }
 
   private def isHeavy(content: Content): Boolean =
@@ -270,46 +343,43 @@ final class PartitionStore(
         false
     }
 
+  /** Where memory has room, the rows are brought into the base, which stays; else they pass through. */
   private def writeSnapshot(version: LocalVersion): Boolean = {
-    val folded = version.read { content =>
-      val now = Content.fold(content, version.hashOf)
-      share(version, content, now)
-      now.base.loadAll(() => closed)
-      now.base
-    }
-    val writer = newUid()
-    val segment =
-      new SegmentWriter(Segment.snapshotIdent(version.pin.version, writer), folded.buckets)
-    val table = families(version)
-    val ordered = table.filter(_.kind.ordered).map(_.id)
-    (0 until folded.buckets).foreach(b => segment.add(b, folded.peek(b)))
-    ordered.foreach(family => segment.addOrdered(family, Content.sortedRows(folded, family)))
-    val entry = segment.finish(
-      writer,
-      version.live.all,
-      Some(table),
-      Nil,
-      internal = version.live.internal,
-      highestId = version.table.highestId)
-    val added = client.addSnapshot(version.pin, writer, segment.allFields, entry)
-    if (added) {
+    version.read(old => foldAll(version, old))
+    val families = this.families(version)
+    val (content, written) =
+      version.read(content => content -> snapshots.write(version, content, families))
+    written.foreach { snapshot =>
+      val entry = snapshot.segment.entry
       counters.snapshots.incrementAndGet()
       snapshotWanted = false
       newestSnapshot = math.max(newestSnapshot, version.pin.version)
       log.info(
         s"added a snapshot of ${client.id} version ${version.pin.version}: " +
           s"${entry.rows} rows, ${entry.bytes} bytes")
-      if (ordered.isEmpty)
-        attach(folded, Segment(isSnapshot = true, version.pin.version, version.pin.uid, entry))
+      stand(version, content, snapshot)
       forgetDeltas(version, entry.bytes)
     }
-    added
+    written.nonEmpty
   }
 
-  private def attach(base: Base, snapshot: Segment): Unit = {
-    val loader = new SegmentLoader(client, validator, counters)
-    base.attach(loader.source(loader.heads(Seq(snapshot)).head, () => budget.checkSoon()))
-    budget.checkSoon()
+  private def foldAll(version: LocalVersion, old: Content): Unit =
+    if (old.layers.nonEmpty && old.base.loadAll(() => closed)) {
+      Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
+        share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
+      }
+      ()
+    }
+
+  /** From now on the rows of a version can be read again from its snapshot. */
+  private def stand(version: LocalVersion, old: Content, snapshot: WrittenSnapshot): Unit = {
+    val loader = newLoader()
+    val head = loader.heads(Seq(snapshot.segment)).head
+    if (old.layers.isEmpty && old.base.buckets == snapshot.segment.entry.buckets)
+      loader.attach(old.base, head)(snapshot.fill)
+    else share(version, old, new Content(loader.base(head), Nil))
+    recount()
+    budget.check()
   }
 
   private def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
@@ -345,7 +415,7 @@ final class PartitionStore(
   }
 
   private def build(opened: Opened, held: List[LocalVersion]): LocalVersion = {
-    val loader = new SegmentLoader(client, validator, counters)
+    val loader = newLoader()
     val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
     if (start.isEmpty && opened.start.version > 0) {
       throw new InternalException(
@@ -354,29 +424,25 @@ final class PartitionStore(
     }
     var table = start.fold(FamilyTable.Empty)(_.table)
     var history = start.fold(History.Empty)(_.history)
-    var below = start.fold(Content.empty())(_.content)
+    var bottom: Option[WholeSegment] = None
     val above = mutable.ArrayBuffer.empty[WholeSegment]
     loader.heads(opened.segments.reverse).foreach { head =>
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
       table = table.after(head.header)
       if (alone) above.clear()
-      if (head.segment.isSnapshot)
-        below = new Content(loader.base(head, () => budget.checkSoon()), Nil)
-      else {
-        if (alone) below = Content.empty()
-        above += WholeSegment(head, table.families)
-      }
+      if (alone) bottom = None
+      val whole = WholeSegment(head, table.families)
+      if (head.segment.isSnapshot) bottom = Some(whole) else above += whole
       history = if (alone) History(entry.bytes, Nil)
       else history.plus(DeltaSize(head.segment.version, entry.bytes))
     }
-    val layers = new LayerLoader(client, loader, counters).layers(above.toSeq)
-    val loaded = below.over(layers)
-    val content =
-      if (loaded.layers.length > LayersMax)
-        loaded.merged
-      else loaded
-    if (!start.exists(_.content.base eq content.base)) readAhead(content.base)
+    val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
+    val below = if (isAlone) None else start.map(_.content)
+    val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
+    val content = new ContentLoader(client, loader, counters, room)
+      .over(below, bottom, deltas).getOrElse(reload(opened.pin))
+    if (!below.exists(_.base eq content.base)) readAhead(content.base)
     val live = opened.segments.headOption
       .map(newest => LiveRows.of(newest.entry))
       .orElse(start.map(_.live))
@@ -386,8 +452,10 @@ final class PartitionStore(
 
   private def readAhead(base: Base): Unit =
     Background.helping(s"read-ahead of ${client.id}") {
-      try base.loadAll(() => closed)
-      catch {
+      try {
+        base.loadAll(() => closed)
+        ()
+      } catch {
         case _: SegmentGone =>
           log.info("read-ahead of {} ended: its snapshot was replaced", client.id)
       }
@@ -399,7 +467,7 @@ final class PartitionStore(
 object PartitionStore {
   private val log = LoggerFactory.getLogger(classOf[PartitionStore])
   private val VersionsCached = 2
-  private val LayersMax = 8
+  private[store] val LayersMax = 8
 
   /** Layers that hold more than this part of the base's bytes are folded into it. */
   private val FoldShare = 8

@@ -1,7 +1,5 @@
 package org.redisstate.core.store
 
-import scala.collection.mutable
-
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
 import org.redisstate.core.local._
@@ -25,7 +23,8 @@ private[store] final case class SegmentHead(
 private[store] final class SegmentLoader(
     client: PartitionClient,
     validator: RowValidator,
-    counters: StoreCounters) {
+    counters: StoreCounters,
+    room: Room) {
 
   /** What describes each of these segments, read in one round trip. */
   def heads(segments: Seq[Segment]): Seq[SegmentHead] = {
@@ -39,14 +38,36 @@ private[store] final class SegmentLoader(
     }
   }
 
-  /** The buckets of a snapshot without ordered families. */
-  def source(head: SegmentHead, grown: () => Unit): BucketSource = new SnapshotSource(head, grown)
-
   /** A snapshot: its buckets and the blocks of its ordered families are read when they are touched. */
-  def base(head: SegmentHead, grown: () => Unit): Base = {
-    val source = new SnapshotSource(head, grown)
-    Base.remote(head.segment.entry.buckets, source, source.ordered())
+  def base(head: SegmentHead): Base = {
+    val source = new SnapshotSource(blocksOf(head))
+    Base.remote(head.segment.entry.buckets, source, source.ordered(room), room)
   }
+
+  /**
+   * The rows of segments together, as a base: what belongs to a bucket is read from all of them when
+   * it is touched.
+   *
+   * @param segments oldest first; the first stands alone
+   */
+  def together(segments: Seq[WholeSegment]): Base = {
+    val source =
+      new MergedSource(segments.map(s => blocksOf(s.head, s.families)), segments.last.families)
+    Base.remote(source.buckets, source, source.ordered(room), room)
+  }
+
+  /** Lets a base be forgotten that has the rows of a snapshot. */
+  def attach(base: Base, head: SegmentHead)(
+      ordered: Map[Int, OrderedRows] => Map[Int, OrderedRows]): Unit = {
+    val source = new SnapshotSource(blocksOf(head))
+    base.attach(source, ordered(source.ordered(room)))
+  }
+
+  private def blocksOf(head: SegmentHead): SegmentBlocks =
+    blocksOf(head, head.header.families.getOrElse(Nil))
+
+  private def blocksOf(head: SegmentHead, families: Seq[Family]): SegmentBlocks =
+    new SegmentBlocks(client, this, counters, head, families)
 
   /** Rows of a field, each of them checked. */
   def decode(
@@ -56,92 +77,6 @@ private[store] final class SegmentLoader(
       families: Seq[Family]): RowBlock = {
     val rows = named(segment)(new SegmentReader(segment).rows(name, block))
     validated(segment, rows, listsOf(families), validator.of(families))
-  }
-
-  /** Buckets of a snapshot; when the last one came, all of it is compared with the entry. */
-  private final class SnapshotSource(head: SegmentHead, grown: () => Unit) extends BucketSource {
-    private val segment = head.segment
-    private val header = head.header
-    private val reader = new SegmentReader(segment)
-    private val families = header.families.getOrElse(Nil)
-
-    /** Headers of the blocks that came, by name, until all of it is checked. Guarded by itself, as `chunks`. */
-    private val heads = mutable.HashMap.empty[String, EncodedField]
-    private val chunks = mutable.HashSet.empty[String]
-    private val chunksWanted = chunksOf(segment.entry.buckets, Base.ChunkBuckets) +
-      header.ordered.map(f => chunksOf(f._2.length, OrderedRun.ChunkBlocks)).sum
-    @volatile private var isChecked = false
-
-    override def read(from: Int, until: Int): Array[RowBlock] = {
-      counters.bucketsLoaded.addAndGet((until - from).toLong)
-      val names = (from until until).map(reader.partNames(header, _))
-      val fetched = client.fetch(segment, names.flatten)
-      val blocks = fetched.iterator
-      val rows = names.map { parts =>
-        parts
-          .map(name => part(name, blocks.next()))
-          .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
-      }.toArray
-      came(from.toString, names.flatten.zip(fetched))
-      rows
-    }
-
-    private def chunksOf(all: Int, each: Int): Int = (all + each - 1) / each
-
-    /** Chunks come from several threads: the one that brings the last one checks, and no other meanwhile. */
-    private def came(chunk: String, blocks: Seq[(String, Array[Byte])]): Unit = {
-      if (!isChecked) heads.synchronized {
-        if (!isChecked) {
-          blocks.foreach { case (name, block) =>
-            if (block != null) {
-              val head = java.util.Arrays.copyOf(block, Block.HeaderBytes)
-              heads.update(name, EncodedField(name, head))
-            }
-          }
-          chunks += chunk
-          if (chunks.size == chunksWanted) checkWhole()
-        }
-      }
-      grown()
-    }
-
-    private def part(name: String, block: Array[Byte]): RowBlock =
-      if (block == null) RowBlock.Empty else decode(segment, name, block, families)
-
-    def ordered(): Map[Int, OrderedRows] = header.ordered.map { case (family, firstKeys) =>
-      family -> OrderedRows.remote(
-        firstKeys,
-        (from, until) => blocks(family, firstKeys, from, until))
-    }.toMap
-
-    private def blocks(
-        family: Int,
-        firstKeys: Seq[Array[Byte]],
-        from: Int,
-        until: Int): Array[RowBlock] = {
-      counters.bucketsLoaded.addAndGet((until - from).toLong)
-      val names = (from until until).map(i => s"$family/$i")
-      val fetched = names.zip(client.fetch(segment, names))
-      val rows = fetched.map { case (name, block) => part(name, block) }.toArray
-      rows.indices.foreach { i =>
-        if (!OrderedRows.fits(rows(i), firstKeys(from + i), firstKeys.lift(from + i + 1)))
-          damaged(segment, s"the blocks of family $family are not in key order")
-      }
-      came(s"$family/$from", fetched)
-      rows
-    }
-
-    /** The caller holds the lock. */
-    private def checkWhole(): Unit = {
-      val all = heads.values.toSeq ++ head.field
-      if (all.size != segment.entry.blocks)
-        damaged(segment, s"${all.size} of ${segment.entry.blocks} blocks are there")
-      if (SegmentWriter.checksum(all) != segment.entry.checksum)
-        damaged(segment, "the checksum does not match")
-      isChecked = true
-      heads.clear()
-      chunks.clear()
-    }
   }
 
   private def listsOf(families: Seq[Family]): Set[Int] =
@@ -195,7 +130,7 @@ private[store] final class SegmentLoader(
     try read
     catch { case e: FormatException => damaged(segment, e.getMessage) }
 
-  private def damaged(segment: Segment, found: String): Nothing =
+  def damaged(segment: Segment, found: String): Nothing =
     throw new FormatException(
       s"${segment.ident} of ${client.id}: $found. Nothing of it was used. Restore that " +
         s"Redis, or rewind the checkpoint below batch ${segment.version}.")

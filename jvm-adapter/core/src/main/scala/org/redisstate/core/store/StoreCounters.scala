@@ -13,5 +13,8 @@ final class StoreCounters {
   val cacheHits: AtomicLong = new AtomicLong
   val cacheMisses: AtomicLong = new AtomicLong
   val bucketsLoaded: AtomicLong = new AtomicLong
+
+  /** Of `bucketsLoaded`, those that had been here before and did not find room to stay. */
+  val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
 }

@@ -56,6 +56,11 @@ final class WriteSession private[store] (base: OpenVersion) {
   private val lastKey = new LastKey
   private val probe = new Slice
 
+  /** What this write set holds, as the memory budget knows it. */
+  @volatile private var counted = 0L
+
+  /** Bytes of the layer from which on the budget is told again. */
+  private var countAt = CountedBytes
   private var writer: SegmentWriter = _
   @volatile private var staging: List[Future[_]] = Nil
 
@@ -77,6 +82,15 @@ final class WriteSession private[store] (base: OpenVersion) {
   /** Of the store, with what this session adds to it until it is committed. */
   def localBytes: Long =
     store.localBytes + (if (hasCommitted) 0L else own.iterator.map(_.memoryBytes).sum)
+
+  /** What it holds until it is committed, blocks on their way to Redis included. */
+  private[store] def heldBytes: Long = counted
+
+  private def countHeld(): Unit = {
+    counted = own.iterator.map(_.memoryBytes).sum + (if (writer == null) 0L else writer.bytes)
+    countAt = layer.usedBytes + CountedBytes
+    store.grown(this)
+  }
 
   /** Of all families that this lineage ever had. */
   def highestFamilyId: Int = highestId
@@ -249,6 +263,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     own = own.filterNot(_.isEmpty).map(_.trimmed)
     store.install(local, pin, entry, FamilyTable(families, highestId), own)
+    store.ended(this)
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
     log.info(
@@ -271,11 +286,13 @@ final class WriteSession private[store] (base: OpenVersion) {
    * Gives the attempt up. May come twice, from any thread, also from one that is interrupted, with Redis down; never throws, and takes
    * a few seconds at most.
    */
-  def abort(): Unit =
+  def abort(): Unit = {
+    store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && (leftBlocks || staging.nonEmpty)) {
       // Behind the chunks that are under way: they would come after their own removal.
       awaitEnd(client.later(client.abort(ident)))
     }
+  }
 
   /** Waits a while; an interrupt of this thread counts afterwards. */
   private def awaitEnd(work: Future[_]): Unit = {
@@ -367,26 +384,31 @@ final class WriteSession private[store] (base: OpenVersion) {
    * Large write sets leave for Redis while the task goes on; ordered families wait for the commit,
    * their blocks being ranges.
    */
-  private def stageIfLarge(): Unit =
-    if (layer.usedBytes > StageBytes + rejoined) {
-      rejoined = 0
-      if (writer == null) writer =
-        new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
-      val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
-      staged = full :: staged
-      frozen = Nil
-      layer = new Layer(full.rows)
-      shared = false
-      relink()
-      val segment = writer
-      val ordered = hashOf.ordered
-      staging ::= client.later {
-        if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
-          full.foreachBucket(segment.buckets, ordered)(segment.add)
-          client.stage(ident, ident, segment.takeFresh())
-        }
+  private def stageIfLarge(): Unit = {
+    if (layer.usedBytes > countAt) countHeld()
+    if (layer.usedBytes > StageBytes + rejoined) stage()
+  }
+
+  private def stage(): Unit = {
+    countAt = CountedBytes
+    rejoined = 0
+    if (writer == null) writer =
+      new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
+    val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
+    staged = full :: staged
+    frozen = Nil
+    layer = new Layer(full.rows)
+    shared = false
+    relink()
+    val segment = writer
+    val ordered = hashOf.ordered
+    staging ::= client.later {
+      if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
+        full.foreachBucket(segment.buckets, ordered)(segment.add)
+        client.stage(ident, ident, segment.takeFresh())
       }
     }
+  }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
     staging.reverse.foreach { work =>
@@ -427,6 +449,9 @@ object WriteSession {
   private val log = LoggerFactory.getLogger(classOf[WriteSession])
   private val InitialRows = 256
   private val StageBytes = 4 << 20
+
+  /** The memory budget is told of every so many bytes. */
+  private val CountedBytes = 256 << 10
 
   /** A list may take so many times its bytes in a layer in which it grows to twice its length. */
   private val RejoinedShare = 3L

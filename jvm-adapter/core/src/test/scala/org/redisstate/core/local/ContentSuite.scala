@@ -117,7 +117,8 @@ class ContentSuite extends AnyFunSuite {
             case 1 => above.merged
             case _ => above
           }
-          if (random.nextInt(3) == 0) kept.base.compress(everything = random.nextBoolean())
+          if (random.nextInt(3) == 0)
+            kept.base.compress(Long.MaxValue, everything = random.nextBoolean())
           versions = (kept, rows) :: versions
         }
         versions.take(4).foreach { case (content, model) => compare(content, model, random) }
@@ -183,9 +184,9 @@ class ContentSuite extends AnyFunSuite {
       layer.put(hashOf(key, 0, key.length), key, 0, key.length, value, 0, value.length)
     }
     val content = Content.fold(Content.empty().over(List(layer)), hashOf)
-    assert(content.base.buckets == 1024 && content.base.rows == count)
+    assert(content.base.buckets == 1024 && content.base.rowsHere.contains(count.toLong))
     assert(content.base.memoryBytes < 70L * count)
-    content.base.compress(everything = true)
+    content.base.compress(Long.MaxValue, everything = true)
     assert(content.base.memoryBytes < 40L * count)
     val slice = new Slice
     assert(content.get(hashOf(key, 0, key.length), key, 0, key.length, slice) && slice.length == 24)
@@ -257,7 +258,7 @@ class ContentSuite extends AnyFunSuite {
       }
       content = content.over(List(layer))
       if (round % 3 == 0) content = Content.fold(content, hashOf)
-      assert(content.base.rows == 0, "rows of ordered families are in no bucket")
+      assert(content.base.rowsHere.contains(0L), "rows of ordered families are in no bucket")
       for (_ <- 1 to 20) {
         val from = random.nextInt(11000)
         val to = from + random.nextInt(1500)

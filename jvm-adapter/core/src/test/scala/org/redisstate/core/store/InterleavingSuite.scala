@@ -5,7 +5,7 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.local.RowValidator
+import org.redisstate.core.local.{Room, RowValidator}
 
 /** What two threads of an executor do at once, in every order of their steps that Lincheck tries. */
 class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -29,11 +29,11 @@ object InterleavingSuite {
   /** A snapshot of two chunks, one of them of an ordered family. */
   final class TwoChunks {
     private val base =
-      new SegmentLoader(snapshot.client, RowValidator.None, new StoreCounters)
-        .base(snapshot.head, () => ())
+      new SegmentLoader(snapshot.client, RowValidator.None, new StoreCounters, Room.Unbounded)
+        .base(snapshot.head)
 
     @Operation(nonParallelGroup = "buckets")
-    def buckets(): Long = base.rows
+    def buckets(): Boolean = base.loadBuckets(() => false)
 
     @Operation(nonParallelGroup = "ordered")
     def ordered(): Int = {

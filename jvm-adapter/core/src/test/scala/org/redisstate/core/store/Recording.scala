@@ -6,7 +6,7 @@ import scala.collection.mutable
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
-import org.redisstate.core.local.RowValidator
+import org.redisstate.core.local.{Room, RowValidator}
 import org.redisstate.core.protocol.PartitionClient
 
 /** What a real server answered, so that a schedule can be tried thousands of times: a thread that waits for a socket cannot be stepped. */
@@ -49,9 +49,9 @@ private[store] final class RecordedSnapshot(server: RedisServerProcess) extends 
     put(session, key(3, "b"), "2")
     store.addSnapshot(session.commit())
     val segment = client.open("", Some(1), None, Nil).segments.head
-    val loader = new SegmentLoader(client, RowValidator.None, new StoreCounters)
+    val loader = new SegmentLoader(client, RowValidator.None, new StoreCounters, Room.Unbounded)
     val found = loader.heads(Seq(segment)).head
-    loader.base(found, () => ()).loadAll(() => false)
+    require(loader.base(found).loadAll(() => false))
     recording.play()
     found
   }

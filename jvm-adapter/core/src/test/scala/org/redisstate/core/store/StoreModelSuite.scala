@@ -22,6 +22,9 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess()
   override def afterAll(): Unit = server.close()
 
+  /** Room for everything, and for some of it. */
+  private val MemoryBytes = Seq(1L << 30, 4L << 20)
+
   private type Rows = TreeMap[String, String]
 
   private def randomKey(random: Random): Array[Byte] = {
@@ -104,7 +107,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   for (format <- Seq(CheckpointFormat.V1, CheckpointFormat.V2))
     test(s"every committed version equals the model: checkpoint format ${format.number}") {
       for (round <- 1 to 6) withClue(s"seed $seed round $round: ") {
-        val p = new TestPartition(server)
+        val p = new TestPartition(server, budget = new MemoryBudget(MemoryBytes(round % 2)))
         try history(p, new Random(seed + round), format)
         finally p.close()
       }
@@ -137,7 +140,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       if (random.nextInt(3) == 0) store.requestSnapshot()
       store.snapshotIfDue()
       if (random.nextInt(4) == 0) store = newStore("a")
-      if (random.nextInt(3) == 0) store.shrink(everything = random.nextBoolean())
+      if (random.nextInt(3) == 0) store.shrink(Long.MaxValue, everything = random.nextBoolean())
       if (random.nextInt(3) == 0) store.drop(random.nextInt(100000).toLong)
       assert(store.client.verify().damaged.isEmpty)
     }

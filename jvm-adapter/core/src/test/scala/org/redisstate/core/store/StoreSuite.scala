@@ -5,7 +5,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors._
-import org.redisstate.core.format.{Segment, Vectors}
+import org.redisstate.core.format.{RowBlock, Segment, SegmentWriter, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
 import org.redisstate.core.local.{Base, Content, RowValidator, Slice}
 import org.redisstate.core.protocol.SegmentGone
@@ -273,6 +273,42 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(p.keys.forall(!_.startsWith("d:")))
   }
 
+  partition("an ordered family of very long keys is committed: its blocks grow with them") { p =>
+    val store = p.store("a")
+    val session = store.open(0).write()
+    session.defineFamily(Ordered)
+    // Their first keys alone, one block each, would be more than a header can hold.
+    val keys = (0 until 88).map { n =>
+      val k = new Array[Byte](1 << 20)
+      java.nio.ByteBuffer.wrap(k).put(0.toByte).put(3.toByte).putInt(n)
+      k
+    }
+    keys.foreach(put(session, _, "v"))
+    session.commit()
+    val found = p.store("b").open(1).iterator(3)
+    val key, value = new Slice
+    assert(keys.forall { k =>
+      found.next(key, value) && java.util.Arrays.equals(
+        k,
+        0,
+        k.length,
+        key.array,
+        key.offset,
+        key.offset + key.length)
+    })
+  }
+
+  test("an index of ordered families that is too large is refused by name") {
+    val rows = new RowBlock.Builder(64)
+    (0 until 300).foreach { n =>
+      val k = java.nio.ByteBuffer.allocate(6).put(Array[Byte](0, 3)).putInt(n).array
+      rows.add(k, 0, k.length, k, 0, k.length)
+    }
+    val writer = new SegmentWriter("d:1:u", 1, headerBytesMax = 30)
+    val refused = intercept[LimitException](writer.addOrdered(3, rows.result()))
+    assert(refused.getMessage.contains("Nothing was committed"))
+  }
+
   partition("missing, cut and foreign blocks are named errors") { p =>
     val store = p.store("a")
     val first = commit(store, 0)(s => (0 until 2000).foreach(i => put(s, key(0, s"k$i"), "v")))
@@ -305,7 +341,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.requestSnapshot()
     assert(store.snapshotIfDue())
     val before = store.localBytes
-    store.shrink(everything = true)
+    store.shrink(Long.MaxValue, everything = true)
     assert(store.localBytes < before / 2)
     assert(read(store.open(1), key(0, "k77")).contains("v" * 50))
     assert(rows(store.open(1).iterator(0)).size == 20000)
@@ -318,7 +354,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.requestSnapshot()
     assert(store.snapshotIfDue())
     commit(store, 1)(put(_, key(0, "k5"), "new"))
-    store.shrink(everything = true)
+    store.shrink(Long.MaxValue, everything = true)
     val before = store.localBytes
     assert(store.drop(before / 2) >= before / 2 && store.localBytes <= before / 2)
     store.drop(Long.MaxValue)

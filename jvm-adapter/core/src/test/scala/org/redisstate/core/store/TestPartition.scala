@@ -37,7 +37,8 @@ private[store] final class TestPartition(
     deadlineMs: Long = 5000,
     socketTimeoutMs: Int = 5000,
     number: Int = 3,
-    between: Transport => Transport = identity) {
+    between: Transport => Transport = identity,
+    val budget: MemoryBudget = new MemoryBudget(1L << 30)) {
   private val settings = ConnectionSettings(
     RedisUrl.parse(url.getOrElse(server.url)),
     None,
@@ -57,7 +58,6 @@ private[store] final class TestPartition(
     durability = durability,
     waitMs = 200)
   val id: PartitionId = PartitionId("", gen, 0, number, "default")
-  val budget: MemoryBudget = new MemoryBudget(1L << 30)
 
   /** Looks at the server without the code under test. */
   val raw: Jedis = new Jedis("127.0.0.1", server.port)
@@ -84,6 +84,11 @@ private[store] final class TestPartition(
   def keys: Set[String] = {
     val base = Keys.meta(id).dropRight(1)
     raw.keys("*").asScala.filter(_.startsWith(base)).map(_.drop(base.length)).toSet
+  }
+
+  /** Makes another partition hold what this one does: blocks know their segment, not their partition. */
+  def copyTo(other: TestPartition): Unit = keys.foreach { name =>
+    raw.copy(Keys.meta(id).dropRight(1) + name, Keys.meta(other.id).dropRight(1) + name, true)
   }
 
   def plant(field: String, ident: String, entry: String, fields: Map[String, Array[Byte]]): Unit = {

@@ -32,6 +32,7 @@ private[redisstate] final class Metrics(store: PartitionStore) {
       cacheHits -> c.cacheHits.get,
       cacheMisses -> c.cacheMisses.get,
       bucketsLoaded -> c.bucketsLoaded.get,
+      bucketsReloaded -> c.bucketsReloaded.get,
       snapshots -> c.snapshots.get
     )
   }
@@ -57,6 +58,8 @@ private[redisstate] object Metrics {
   val cacheHits: StateStoreCustomMetric = sum("CacheHits", "versions found in local memory")
   val cacheMisses: StateStoreCustomMetric = sum("CacheMisses", "versions loaded from Redis")
   val bucketsLoaded: StateStoreCustomMetric = sum("BucketsLoaded", "buckets read from Redis")
+  val bucketsReloaded: StateStoreCustomMetric =
+    sum("BucketsReloaded", "buckets read again, for which local memory had no room")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
@@ -80,6 +83,7 @@ private[redisstate] object Metrics {
     cacheHits,
     cacheMisses,
     bucketsLoaded,
+    bucketsReloaded,
     snapshots,
     localBytes,
     internalKeys,

@@ -1,0 +1,45 @@
+package org.redisstate.core.local
+
+/** Grants the memory that rows from Redis take, before they are read. Thread-safe. */
+trait Room {
+
+  /**
+   * Grants bytes that a caller cannot do without: rows that nobody touched lately make way, in the
+   * caller's thread. Not refused, since one block has to fit for anything to go on.
+   */
+  def take(bytes: Long): Unit
+
+  /** Grants bytes while they are free; nothing makes way for them. */
+  def offer(bytes: Long): Boolean
+
+  /** Gives a grant back, once what came is counted where it lies, or was let go. */
+  def give(bytes: Long): Unit
+
+  /** Told of blocks that were here once and had to be read again. */
+  def readAgain(blocks: Int): Unit
+}
+
+object Room {
+
+  /** For rows that nobody counts. */
+  val Unbounded: Room = new Room {
+    override def take(bytes: Long): Unit = ()
+    override def offer(bytes: Long): Boolean = true
+    override def give(bytes: Long): Unit = ()
+    override def readAgain(blocks: Int): Unit = ()
+  }
+
+  /** Runs a read that cannot be done without. */
+  def taking[A](room: Room, bytes: Long)(read: => A): A = {
+    room.take(bytes)
+    try read
+    finally room.give(bytes)
+  }
+
+  /** Runs a read if there is room for it. */
+  def offered[A](room: Room, bytes: Long)(read: => A): Option[A] =
+    if (room.offer(bytes)) {
+      try Some(read)
+      finally room.give(bytes)
+    } else None
+}

@@ -1,0 +1,41 @@
+package org.redisstate.core.store
+
+import org.redisstate.core.local.{Content, Room}
+import org.redisstate.core.protocol.PartitionClient
+
+/** Makes the content of a version of the segments that it is made up of. */
+private[store] final class ContentLoader(
+    client: PartitionClient,
+    loader: SegmentLoader,
+    counters: StoreCounters,
+    room: Room) {
+
+  /**
+   * Deltas over what is below them. Those that memory has room for become layers; older ones are
+   * read bucket by bucket, together with the snapshot.
+   *
+   * @param below a content that is here, if they stand on one
+   * @param bottom a snapshot, if they stand on one
+   * @param deltas oldest first
+   * @return None when they do not fit over what is here
+   */
+  def over(
+      below: Option[Content],
+      bottom: Option[WholeSegment],
+      deltas: Seq[WholeSegment]): Option[Content] = {
+    val newest = deltas.reverseIterator.map(d => LayerLoader.bytesOf(d.head.segment.entry))
+      .takeWhile(room.offer).toSeq
+    try {
+      val (large, small) = deltas.splitAt(deltas.length - newest.length)
+      val base =
+        if (large.isEmpty) below.orElse(bottom.map(b => new Content(loader.base(b.head), Nil)))
+          .orElse(Some(Content.empty()))
+        else if (below.isEmpty) Some(new Content(loader.together(bottom.toSeq ++ large), Nil))
+        else None
+      base.map { content =>
+        val loaded = content.over(new LayerLoader(client, loader, counters).layers(small))
+        if (loaded.layers.length > PartitionStore.LayersMax) loaded.merged else loaded
+      }
+    } finally room.give(newest.sum)
+  }
+}

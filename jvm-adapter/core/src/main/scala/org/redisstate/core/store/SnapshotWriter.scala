@@ -1,0 +1,87 @@
+package org.redisstate.core.store
+
+import scala.collection.mutable
+
+import org.redisstate.core.format.{Family, RowBlock, Segment, SegmentWriter}
+import org.redisstate.core.local.{Content, OrderedRows, Room}
+import org.redisstate.core.protocol.PartitionClient
+
+/**
+ * A snapshot that is entered.
+ *
+ * @param blocks of its ordered families, where they were here as a whole
+ */
+private[store] final class WrittenSnapshot(
+    val segment: Segment,
+    blocks: Map[Int, Seq[RowBlock]]) {
+
+  /** Puts the blocks that are here into ordered families of the snapshot that are not. */
+  def fill(ordered: Map[Int, OrderedRows]): Map[Int, OrderedRows] = {
+    ordered.foreach { case (family, rows) => blocks.get(family).foreach(rows.fill) }
+    ordered
+  }
+}
+
+/**
+ * Writes the rows of a version as a snapshot. They leave for Redis as they are read and folded, so
+ * that a state larger than the memory can have one.
+ */
+private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
+  import SnapshotWriter._
+
+  /** @return None when Redis did not want the snapshot any more */
+  def write(
+      version: LocalVersion,
+      content: Content,
+      table: Seq[Family]): Option[WrittenSnapshot] = {
+    val bytes = content.base.orderedBytes
+    if (!content.isFolded) write(version, content, table, keeps = false)
+    else Room.offered(room, bytes)(write(version, content, table, keeps = true))
+      .getOrElse(write(version, content, table, keeps = false))
+  }
+
+  private def write(
+      version: LocalVersion,
+      content: Content,
+      table: Seq[Family],
+      keeps: Boolean): Option[WrittenSnapshot] = {
+    val pin = version.pin
+    val uid = PartitionStore.newUid()
+    val ident = Segment.snapshotIdent(pin.version, uid)
+    Room.taking(room, 2 * content.layerBytes + StageBytes) {
+      val (buckets, pass) = Content.folding(content, version.hashOf, version.live.all)
+      val writer = new SegmentWriter(ident, buckets)
+      def stage(least: Long): Unit = if (writer.freshBytes > least)
+        client.stageSnapshot(pin, ident, writer.handOver())
+      pass { (bucket, rows) =>
+        writer.add(bucket, rows)
+        stage(StageBytes)
+      }
+      val kept = mutable.HashMap.empty[Int, Seq[RowBlock]]
+      table.filter(_.kind.ordered).map(_.id).sorted.foreach { family =>
+        val blocks = mutable.ArrayBuffer.empty[RowBlock]
+        writer.addOrdered(family, content.sortedBlocks(family)) { rows =>
+          if (keeps) blocks += rows
+          stage(StageBytes)
+        }
+        kept(family) = blocks.toSeq
+      }
+      val entry = writer.finish(
+        uid,
+        version.live.all,
+        Some(table),
+        Nil,
+        internal = version.live.internal,
+        highestId = version.table.highestId)
+      stage(0)
+      if (client.addSnapshot(pin, uid, entry)) {
+        val segment = Segment(isSnapshot = true, pin.version, pin.uid, entry)
+        Some(new WrittenSnapshot(segment, if (keeps) kept.toMap else Map.empty))
+      } else None
+    }
+  }
+}
+
+private object SnapshotWriter {
+  private val StageBytes = 1L << 20
+}

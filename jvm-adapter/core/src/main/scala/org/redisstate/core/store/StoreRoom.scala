@@ -1,0 +1,19 @@
+package org.redisstate.core.store
+
+import org.redisstate.core.local.Room
+
+/** The room that the budget has for a store, which counts what came before its grant ends. */
+private[store] final class StoreRoom(budget: MemoryBudget, store: PartitionStore) extends Room {
+  override def take(bytes: Long): Unit = budget.take(bytes)
+  override def offer(bytes: Long): Boolean = budget.offer(bytes)
+
+  override def give(bytes: Long): Unit = {
+    store.recount()
+    budget.give(bytes)
+  }
+
+  override def readAgain(blocks: Int): Unit = {
+    store.counters.bucketsReloaded.addAndGet(blocks.toLong)
+    ()
+  }
+}

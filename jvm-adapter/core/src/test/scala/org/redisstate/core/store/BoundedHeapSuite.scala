@@ -1,0 +1,43 @@
+package org.redisstate.core.store
+
+import java.nio.file.Files
+import java.util.concurrent.TimeUnit
+
+import org.scalatest.funsuite.AnyFunSuite
+
+/** States much larger than the heap, each in a JVM of its own. */
+class BoundedHeapSuite extends AnyFunSuite {
+  private val MinutesMax = 3L
+  private val isLong = sys.env.get("REDIS_STATE_LONG").contains("1")
+
+  private def ends(heapMib: Int, args: Any*): Unit = {
+    val output = Files.createTempFile("bounded-heap", ".txt")
+    val command = Seq(
+      s"${sys.props("java.home")}/bin/java",
+      s"-Xmx${heapMib}m",
+      "-XX:TieredStopAtLevel=1",
+      "-XX:+UseSerialGC",
+      "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+      "-cp",
+      sys.props("java.class.path"),
+      BoundedHeap.getClass.getName.stripSuffix("$")
+    ) ++ args.map(_.toString)
+    val process = new ProcessBuilder(command: _*)
+      .redirectErrorStream(true).redirectOutput(output.toFile).start()
+    val ended = process.waitFor(MinutesMax, TimeUnit.MINUTES) && process.exitValue == 0
+    process.destroy()
+    val said = Files.readString(output)
+    Files.delete(output)
+    info(said.trim)
+    assert(ended, said)
+  }
+
+  test("40 partitions of 8 MiB run in 8 MiB of a heap of 128 MiB") {
+    ends(128, 40, 8, 8, "snapshot")
+  }
+
+  if (isLong) {
+    for (shape <- Seq("snapshot", "deltas"))
+      test(s"a state of ten times the heap runs: $shape") { ends(256, 40, 64, 64, shape) }
+  }
+}
