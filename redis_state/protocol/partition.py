@@ -14,6 +14,7 @@ from redis_state.errors import FormatError, FullError, RedisStateError
 from redis_state.format.entry import Entry, Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
 from redis_state.process import Home
+from redis_state.protocol import retention
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 
@@ -24,6 +25,7 @@ _CACHED_MAX = 4
 _REREGISTER_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
+_PLANS_MAX = 4
 _CHUNK_BYTES_MAX = 1 << 20
 _CHUNK_FIELDS_MAX = 1024
 _READ_BYTES_MAX = 16 << 20
@@ -289,15 +291,33 @@ class PartitionClient:
         return reply[0] in ("OK", "ALREADY")
 
     def retain(self) -> RetainReport:
-        """Take out of the manifest what no kept version needs."""
-        reply = self._script("retention", "retain", [], [str(DROPPED_TTL_MS)])
-        match reply:
-            case ["OK", *counts]:
-                floor, dropped, size, kept = map(int, counts)
-                return RetainReport(floor, dropped, size, kept)
-            case ["EMPTY"]:
+        """Take out of the manifest what no kept version needs, few segments with each call."""
+        what, dropped, size = "retention", 0, 0
+        for _ in range(_PLANS_MAX):
+            (manifest,) = self._client.call(what, [("HGETALL", self._meta)])
+            format_ = manifest.get(b"f")
+            if format_ is None:
                 return RetainReport(0, 0, 0, 0)
-        raise refusal("retention", reply, where=self._where, version=0)
+            if format_ != b"1":
+                raise refusal(what, ["FORMAT", format_.decode()], where=self._where, version=0)
+            plan = retention.plan(manifest)
+            stale = False
+            for floor, fields in plan.parts():
+                args = [str(DROPPED_TTL_MS), plan.epoch, str(plan.opened.version), plan.opened.uid]
+                args += [str(floor), str(plan.base), *fields]
+                match self._script(what, "retain", [], args):
+                    case ["OK", count, of_bytes]:
+                        dropped, size = dropped + int(count), size + int(of_bytes)
+                    case ["STALE"] | ["EMPTY"]:
+                        stale = True
+                        break
+                    case reply:
+                        raise refusal(what, reply, where=self._where, version=0)
+            if not stale:
+                break
+        else:
+            log.info("%s: %s: others were faster; the next maintenance goes on", self.id, what)
+        return RetainReport(plan.base, dropped, size, plan.kept)
 
     def renew(self) -> None:
         """Renew the expiry of every key of the partition."""

@@ -37,6 +37,7 @@ REQUIRED = {
     "snapshot finished by another": "snapshot: EXISTS",
     "snapshot of a version that was left": "snapshot: STALE",
     "reader restarted by maintenance": "segment replaced while it was read",
+    "plan of retention overtaken": "retain: STALE",
     "scripts flushed": "scripts flushed",
     "rewinds": "rewinds",
     "fail-overs": "fail-overs",

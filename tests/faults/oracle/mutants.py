@@ -6,9 +6,9 @@ the others change a method of the Python client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ from redis_state.backend import script
 from redis_state.backend.client import Client
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
-from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
+from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
 from tests.faults.oracle.wire import forget_scripts
 
@@ -137,6 +137,26 @@ def _commit_blindly(
     self._publish("committing", run, parent, uid, entry, {})
 
 
+_plan = retention.plan
+
+
+def _plan_by_the_newest(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+    numbers = {name: int(manifest[name]) for name in (b"o", b"l", b"n")}
+    retained = max(0, numbers[b"n"] - (numbers[b"l"] - numbers[b"o"]))
+    return _plan({**manifest, b"n": b"%d" % retained})
+
+
+def _plan_above_the_floor(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+    return _plan({**manifest, b"n": b"0"})
+
+
+def _plan_of_unconfirmed(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+    found = _plan(manifest)
+    names = [name.decode() for name in manifest if name[:2] in (b"d:", b"s:")]
+    newer = [name for name in names if int(name.split(":")[1]) > found.opened.version]
+    return replace(found, gone=(*found.gone, *newer))
+
+
 class _SameUid:
     hex = "a" * 32
 
@@ -177,6 +197,21 @@ CLIENT_MUTANTS: tuple[Mutant, ...] = (
         "attempts-share-a-uid",
         "every attempt has a uid of its own",
         lambda: mock.patch.object(partition_store, "uuid", _Uids),
+    ),
+    Mutant(
+        "floor-from-the-newest-version",
+        "retention counts from the opened version, not from the newest one present",
+        _replace(retention, "plan", _plan_by_the_newest),
+    ),
+    Mutant(
+        "base-above-the-floor",
+        "retention keeps the snapshot that carries the floor",
+        _replace(retention, "plan", _plan_above_the_floor),
+    ),
+    Mutant(
+        "retention-of-unconfirmed-attempts",
+        "retention leaves alone what is newer than the opened version",
+        _replace(retention, "plan", _plan_of_unconfirmed),
     ),
     Mutant(
         "reader-ignores-maintenance",

@@ -16,7 +16,7 @@ from redis_state import config as options
 from redis_state import partition_state
 from redis_state.backend.transport import ServerTransport
 from redis_state.errors import RedisStateError
-from redis_state.protocol import partition, runs
+from redis_state.protocol import partition, retention, runs
 from redis_state.protocol.partition import SegmentGoneError
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
@@ -104,6 +104,7 @@ class Runner:
 
         with (
             mock.patch.object(partition, "chunks", pieces),
+            mock.patch.object(retention, "FIELDS_MAX", 1),
             # Its executors are of one run, as those of Spark are, and share the process here.
             mock.patch.object(partition_state, "own_run", lambda run_id: run_id),
             mock.patch.object(partition_state, "PartitionClient", partition_client),

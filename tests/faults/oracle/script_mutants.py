@@ -159,27 +159,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "redis.call('HSET', META, field, ARGV[5])",
     ),
     (
-        "floor-from-the-newest-version",
-        "retention counts from the opened version, not from the newest one present",
-        "retain",
-        "local floor = math.max(number('w'), opened - retained)",
-        "local floor = math.max(number('w'), number('l') - retained)",
-    ),
-    (
-        "base-above-the-floor",
-        "retention keeps the snapshot that carries the floor",
-        "retain",
-        "  if bases[i] <= floor then base = bases[i] end",
-        "  base = bases[i]",
-    ),
-    (
-        "retention-of-unconfirmed-attempts",
-        "retention leaves alone what is newer than the opened version",
-        "retain",
-        "local keep_it = lineage[all[i]] or version > opened",
-        "local keep_it = lineage[all[i]]",
-    ),
-    (
         "dropped-segment-stays",
         "a segment that is taken out of the manifest expires",
         "lineage",

@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
 import java.util.concurrent.Future
 import java.util.concurrent.atomic.AtomicLong
 
+import scala.annotation.tailrec
 import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
@@ -223,14 +224,59 @@ final class PartitionClient(
     }
   }
 
-  def retain(): RetainReport =
-    words(
-      run(s"retention of $id", Script.Retain, Seq(ProtocolSettings.DroppedTtlMs.toString))) match {
-      case Seq("OK", floor, dropped, droppedBytes, kept) =>
-        RetainReport(floor.toLong, dropped.toLong, droppedBytes.toLong, kept.toLong)
-      case Seq("EMPTY") => RetainReport(0, 0, 0, 0)
-      case reply => throw refusal(s"retention of $id", reply, 0)
+  /** Takes out of the manifest what no kept version needs, few segments with each call. */
+  def retain(): RetainReport = {
+    val what = s"retention of $id"
+    @tailrec
+    def carryOut(tries: Int, before: RetainReport): RetainReport = {
+      val manifest = this.manifest(what)
+      manifest.get("f") match {
+        case None => RetainReport(0, 0, 0, 0)
+        case Some(found) if found != "1" => throw refusal(what, Seq("FORMAT", found), 0)
+        case Some(_) =>
+          val plan = Retention.of(manifest)
+          var report = before.copy(floor = plan.base, kept = plan.kept.toLong)
+          val isDone = plan.parts.forall { case (floor, fields) =>
+            val dropped = drop(what, plan, floor, fields)
+            dropped.foreach { case (segments, bytes) =>
+              report = report.copy(
+                dropped = report.dropped + segments,
+                droppedBytes = report.droppedBytes + bytes)
+            }
+            dropped.isDefined
+          }
+          if (isDone || tries >= PlansMax) report else carryOut(tries + 1, report)
+      }
     }
+    carryOut(1, RetainReport(0, 0, 0, 0))
+  }
+
+  /** How many segments went, and their bytes; nothing if the plan is of no more use. */
+  private def drop(
+      what: String,
+      plan: Retention,
+      floor: Long,
+      fields: Seq[String]): Option[(Long, Long)] = {
+    val args = Seq(
+      ProtocolSettings.DroppedTtlMs.toString,
+      plan.epoch,
+      plan.opened.version.toString,
+      plan.opened.uid,
+      floor.toString,
+      plan.base.toString) ++ fields
+    words(run(what, Script.Retain, args)) match {
+      case Seq("OK", segments, bytes) => Some((segments.toLong, bytes.toLong))
+      case Seq("STALE") | Seq("EMPTY") => None
+      case reply => throw refusal(what, reply, 0)
+    }
+  }
+
+  private def manifest(what: String): Map[String, String] = {
+    roundTrips.incrementAndGet()
+    val found =
+      backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
+    found.map(new String(_, UTF_8)).grouped(2).collect { case Seq(k, v) => k -> v }.toMap
+  }
 
   /** Sets the expiry of every key to what the settings say: anew, or to none. */
   def renew(): Unit = {
@@ -241,10 +287,8 @@ final class PartitionClient(
   /** Looks at every published segment: no expiry (unless ephemeral), all its blocks. Bounded by the manifest. */
   def verify(): VerifyReport = {
     val what = s"verify $id"
-    val fields =
-      backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
-    val segments = fields.map(new String(_, UTF_8)).grouped(2).collect {
-      case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+    val segments = manifest(what).collect {
+      case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
         Segment.parse(field, entry)
     }.toSeq
     val questions = segments.flatMap { s =>
@@ -382,6 +426,7 @@ object PartitionClient {
   private val ReregisterMax = 2
   private val AcquireTriesMax = 5
   private val PublishTriesMax = 5
+  private val PlansMax = 4
   private val ChunkBytesMax = 1L << 20
   private val FieldsMax = 1024L
 

@@ -1,0 +1,100 @@
+package org.redisstate.core.protocol
+
+import scala.collection.mutable
+
+import org.redisstate.core.format.Segment
+import org.redisstate.core.ids.Pin
+
+/**
+ * What no kept version needs: the plan of retention, made from the manifest alone. A script holds the server for as long as it runs, so
+ * the plan is made here, from one look at the manifest, and carried out in parts of a bounded size (docs/format.md, section 8).
+ *
+ * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
+ * @param floor that of before; `base` is that of afterwards
+ * @param gone manifest fields
+ * @param kept how many segments stay
+ */
+private[protocol] final case class Retention(
+    epoch: String,
+    opened: Pin,
+    floor: Long,
+    base: Long,
+    gone: Seq[String],
+    kept: Int) {
+
+  /** Few fields at a time, each with the floor that the manifest has to have before. */
+  def parts: Iterator[(Long, Seq[String])] = {
+    val groups = if (gone.isEmpty) Iterator(Nil) else gone.grouped(Retention.FieldsMax)
+    if (gone.isEmpty && base == floor) Iterator.empty
+    else groups.zipWithIndex.map { case (fields, i) => (if (i == 0) floor else base, fields) }
+  }
+}
+
+private[protocol] object Retention {
+  private val FieldsMax = 100
+
+  /** Only what Redis holds decides: opened and retained of the holding run, never the caller's conf, never the newest version. */
+  def of(manifest: Map[String, String]): Retention = {
+    def number(field: String): Long = manifest.get(field).fold(0L)(_.toLong)
+    val opened = Pin(number("o"), manifest.getOrElse("ou", ""))
+    val floor = number("w")
+    val segments = manifest.collect {
+      case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+        field -> Segment.parse(field, entry)
+    }
+    val (lineage, bases) = lineageOf(segments, opened)
+    val base = bases.find(_ <= math.max(floor, opened.version - number("n")))
+    val keptBases = spaced(bases, base, math.max(1, number("n") / 2))
+    val gone = segments.iterator.collect {
+      case (field, s)
+          if s.version <= opened.version && !(lineage(field) && isNeeded(s, base, keptBases)) =>
+        field
+    }.toSeq.sorted
+    Retention(
+      manifest.getOrElse("e", ""),
+      opened,
+      floor,
+      math.max(floor, base.getOrElse(floor)),
+      gone,
+      segments.size - gone.size)
+  }
+
+  /** The fields of the opened version's lineage, as far down as it goes, and its bases, newest first. */
+  private def lineageOf(
+      segments: Map[String, Segment],
+      opened: Pin): (collection.Set[String], Seq[Long]) = {
+    val lineage = mutable.Set.empty[String]
+    val bases = mutable.ArrayBuffer.empty[Long]
+    var at = opened
+    var ended = false
+    while (!ended && at.version > 0) {
+      val delta = segments.get(Segment.deltaIdent(at.version, at.uid))
+      val snapshot = Segment.snapshotField(at.version, at.uid)
+      if (segments.contains(snapshot)) lineage += snapshot
+      if (segments.contains(snapshot) || delta.exists(_.entry.complete)) bases += at.version
+      delta.foreach { found =>
+        lineage += found.field
+        at = Pin(at.version - 1, found.entry.ref)
+      }
+      ended = delta.isEmpty
+    }
+    (lineage, bases.toSeq)
+  }
+
+  /** The base that carries the floor, the newest one, and above it one for each `spacing`. */
+  private def spaced(bases: Seq[Long], base: Option[Long], spacing: Long): Set[Long] = {
+    var last = base.getOrElse(0L)
+    bases.reverseIterator.filter { at =>
+      val stays =
+        base.contains(at) || at == bases.head || (at > last && at - last >= spacing)
+      if (stays) last = at
+      stays
+    }.toSet
+  }
+
+  /** Whether a segment of the lineage is of use to a version that is kept. */
+  private def isNeeded(s: Segment, base: Option[Long], keptBases: Set[Long]): Boolean =
+    (!s.isSnapshot || keptBases(s.version)) &&
+      base.forall(at =>
+        s.version > at || (s.version == at && (s.isSnapshot || s.entry.complete)))
+}

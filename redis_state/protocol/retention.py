@@ -1,0 +1,134 @@
+"""What no kept version needs: the plan of retention, made from the manifest alone.
+
+Scripts hold the server for as long as they run, so the plan is made here, from one look at the
+manifest, and carried out in parts of a bounded size (docs/format.md, section 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import Pin, text_number
+
+FIELDS_MAX = 100
+"""Manifest fields that one call takes out."""
+
+_WHAT = "planning retention"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to take out of a manifest.
+
+    Attributes:
+        epoch: With `opened`, what the manifest said: the plan holds while the query goes on.
+        floor: Before; `base` is that of afterwards.
+        kept: Segments that stay.
+    """
+
+    epoch: str
+    opened: Pin
+    floor: int
+    base: int
+    gone: tuple[str, ...]
+    kept: int
+
+    def parts(self) -> Iterator[tuple[int, Sequence[str]]]:
+        """Few fields at a time, each with the floor that the manifest has to have before."""
+        if self.gone or self.base > self.floor:
+            yield self.floor, self.gone[:FIELDS_MAX]
+        for start in range(FIELDS_MAX, len(self.gone), FIELDS_MAX):
+            yield self.base, self.gone[start : start + FIELDS_MAX]
+
+
+def plan(manifest: Mapping[bytes, bytes]) -> Plan:
+    """The plan for all fields of `P:m`.
+
+    Only what Redis holds decides: opened and retained of the holding run, never the caller's
+    conf, never the highest version present.
+
+    Raises:
+        FormatError: A field is malformed.
+    """
+    fields = {_text(name): value for name, value in manifest.items()}
+    opened = Pin(_number(fields, "o"), _text(fields.get("ou", b"")))
+    retained, floor = _number(fields, "n"), _number(fields, "w")
+    segments = {
+        name: parse_segment(name, _text(value))
+        for name, value in fields.items()
+        if name[:2] in ("d:", "s:")
+    }
+    lineage, bases = _lineage(segments, opened)
+    base = next((at for at in bases if at <= max(floor, opened.version - retained)), None)
+    kept_bases = _spaced(bases, base, max(1, retained // 2))
+    gone = [
+        name
+        for name, segment in segments.items()
+        if segment.version <= opened.version
+        and not (name in lineage and _is_needed(segment, base, kept_bases))
+    ]
+    return Plan(
+        _text(fields.get("e", b"")),
+        opened,
+        floor,
+        floor if base is None else max(base, floor),
+        tuple(sorted(gone)),
+        len(segments) - len(gone),
+    )
+
+
+def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], list[int]]:
+    """The fields of the opened version's lineage, as far down as it goes, and its bases."""
+    lineage: set[str] = set()
+    bases: list[int] = []
+    at = opened
+    while at.version > 0:
+        name, snapshot_name = f"d:{at.version}:{at.uid}", f"s:{at.version}:{at.uid}"
+        delta = segments.get(name)
+        if snapshot_name in segments:
+            lineage.add(snapshot_name)
+            bases.append(at.version)
+        elif delta is not None and delta.entry.complete:
+            bases.append(at.version)
+        if delta is None:
+            break
+        lineage.add(name)
+        at = Pin(at.version - 1, delta.entry.ref)
+    return lineage, bases
+
+
+def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
+    """The base that carries the floor, the newest one, and above it one for each `spacing`."""
+    kept: set[int] = set()
+    last = base or 0
+    for at in reversed(bases):
+        if at == base or at == bases[0] or (at > last and at - last >= spacing):
+            kept.add(at)
+            last = at
+    return kept
+
+
+def _is_needed(segment: Segment, base: int | None, kept_bases: set[int]) -> bool:
+    """Whether a segment of the lineage is of use to a version that is kept."""
+    if segment.snapshot and segment.version not in kept_bases:
+        return False
+    if base is None or segment.version > base:
+        return True
+    return segment.version == base and (segment.snapshot or segment.entry.complete)
+
+
+def _number(fields: Mapping[str, bytes], name: str) -> int:
+    found = text_number(_text(fields.get(name, b"0")))
+    if found is None:
+        raise FormatError(_WHAT, found=f"the field {name} of the manifest is no number")
+    return found
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise FormatError(_WHAT, found="a field of the manifest is malformed") from error
