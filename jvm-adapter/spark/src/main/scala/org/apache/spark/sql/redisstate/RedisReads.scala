@@ -29,7 +29,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
     val codec = ready("get", key, colFamilyName)
     val length = codec.encodeKey(key)
-    if (lookup(codec.key, length, slice)) codec.decodeValue(slice) else null
+    if (lookup(codec.key, length, slice)) codec.decodeOwnValue(slice) else null
   }
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {

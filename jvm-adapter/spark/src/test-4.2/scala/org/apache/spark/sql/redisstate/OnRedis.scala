@@ -1,0 +1,154 @@
+package org.apache.spark.sql.redisstate
+
+import org.apache.hadoop.conf.Configuration
+import org.scalactic.source.Position
+import org.scalatest.Tag
+
+import org.apache.spark.SparkConf
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.test.SharedSparkSession
+import org.apache.spark.sql.types.StructType
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.store.WriteSession
+
+/** Puts our provider in the place of the one that a suite of Spark's asks for; `NotRun` says which tests are left out, and why. */
+private[redisstate] trait OnRedis extends SharedSparkSession {
+  private lazy val server = new RedisServerProcess
+
+  override protected def sparkConf: SparkConf =
+    super.sparkConf
+      .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[RedisStateSparkExtension].getName)
+      .set(RedisStateConf.Prefix + "url", server.url)
+      .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, OnRedis.Ours)
+      .set("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
+
+  override def withSQLConf[T](pairs: (String, String)*)(f: => T): T =
+    super.withSQLConf(pairs.map {
+      case (SQLConf.STATE_STORE_PROVIDER_CLASS.key, _) =>
+        SQLConf.STATE_STORE_PROVIDER_CLASS.key -> OnRedis.Ours
+      case other => other
+    }: _*)(f)
+
+  override protected def test(testName: String, testTags: Tag*)(testBody: => Any)(implicit
+      pos: Position): Unit =
+    if (NotRun.reason(getClass, testName).isEmpty) super.test(testName, testTags: _*)(testBody)
+
+  override def afterAll(): Unit =
+    try super.afterAll()
+    finally {
+      StateStore.stop()
+      server.close()
+    }
+}
+
+private[redisstate] object OnRedis {
+  val Ours: String = classOf[RedisStateStoreProvider].getName
+}
+
+/** RocksDB's change log is an option of RocksDB: the tests run once, not with and without it. */
+private[redisstate] trait OnRedisOnce extends OnRedis with AlsoTestWithRocksDBFeatures {
+  override protected def test(testName: String, testTags: Tag*)(testBody: => Any)(implicit
+      pos: Position): Unit =
+    testWithChangelogCheckpointingEnabled(testName, testTags: _*)(testBody)
+
+  override def testWithChangelogCheckpointingEnabled(testName: String, testTags: Tag*)(
+      testBody: => Any): Unit =
+    if (NotRun.reason(getClass, testName).isEmpty)
+      super.testWithChangelogCheckpointingEnabled(testName, testTags: _*)(testBody)
+}
+
+/** For suites that make RocksDB's provider by themselves: has its type, and answers as ours. */
+private[redisstate] class RedisAsRocksDBProvider extends RocksDBStateStoreProvider {
+  private var schemas: Option[TestStateSchemaProvider] = None
+
+  /** As RocksDB's provider does for tests, it tells their provider of schemas what is declared. */
+  private val ours = new RedisStateStoreProvider {
+    override private[redisstate] def newStore(
+        session: WriteSession,
+        codecs: CodecSet,
+        host: StoreHost): RedisStateStore =
+      new RedisStateStore(this.stateStoreId, session, codecs, host) {
+        override def createColFamilyIfAbsent(
+            colFamilyName: String,
+            keySchema: StructType,
+            valueSchema: StructType,
+            keyStateEncoderSpec: KeyStateEncoderSpec,
+            useMultipleValuesPerKey: Boolean,
+            isInternal: Boolean): Unit = {
+          schemas.foreach(_.captureSchema(colFamilyName, keySchema, valueSchema))
+          super.createColFamilyIfAbsent(
+            colFamilyName,
+            keySchema,
+            valueSchema,
+            keyStateEncoderSpec,
+            useMultipleValuesPerKey,
+            isInternal)
+        }
+      }
+  }
+
+  override def init(
+      stateStoreId: StateStoreId,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConfs: StateStoreConf,
+      hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    schemas = stateSchemaProvider.collect { case ofTest: TestStateSchemaProvider => ofTest }
+    schemas.foreach(
+      _.captureSchema(StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema))
+    ours.init(
+      stateStoreId,
+      keySchema,
+      valueSchema,
+      keyStateEncoderSpec,
+      useColumnFamilies,
+      storeConfs,
+      hadoopConf,
+      useMultipleValuesPerKey,
+      stateSchemaProvider)
+  }
+
+  override def stateStoreId: StateStoreId = ours.stateStoreId
+  override def close(): Unit = ours.close()
+  override def doMaintenance(): Unit = ours.doMaintenance()
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = ours.supportedCustomMetrics
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] =
+    ours.supportedInstanceMetrics
+
+  override def getStore(
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore =
+    ours.getStore(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
+
+  /** RocksDB's gives out one that writes; who only reads does not see the difference. */
+  override def getReadStore(version: Long, uniqueId: Option[String]): StateStore =
+    ours.getStore(version, uniqueId)
+
+  override def upgradeReadStoreToWriteStore(
+      readStore: ReadStateStore,
+      version: Long,
+      uniqueId: Option[String],
+      forceSnapshotOnCommit: Boolean): StateStore =
+    ours.upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit)
+
+  override def replayStateFromSnapshot(
+      snapshotVersion: Long,
+      endVersion: Long,
+      readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore =
+    ours.replayStateFromSnapshot(
+      snapshotVersion,
+      endVersion,
+      readOnly,
+      snapshotVersionStateStoreCkptId,
+      endVersionStateStoreCkptId)
+}
