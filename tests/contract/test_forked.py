@@ -17,6 +17,7 @@ from redis_state.ids import EMPTY, StateStoreId, StateStoreProviderId
 from redis_state.partition_state import family_of
 from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from redis_state.spark import partition_task
 from redis_state.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child
@@ -122,6 +123,18 @@ def test_no_socket_is_shared(shared_redis_server: RedisServer) -> None:
     assert in_child(mine) != before
     assert mine() == before, "the child closes nothing of its parent"
     client.close()
+
+
+def test_a_function_of_spark_that_forks_leaves_what_its_worker_has_read(
+    new_provider: NewProvider,
+) -> None:
+    place = config.parse({"url": "redis://localhost:6379/0"}), "gen", 0
+    partition_task._warm[place] = partition_task._Warm(new_provider(), 1)
+    try:
+        assert in_child(lambda: len(partition_task._warm)) == 0
+        assert len(partition_task._warm) == 1
+    finally:
+        partition_task._warm.clear()
 
 
 def test_no_lock_of_the_parent_is_waited_for(shared_redis_server: RedisServer) -> None:

@@ -33,11 +33,19 @@ from redis_state.stores import LoadedStores
 from tests.support.interleaving import Interleaving
 from tests.support.redis_server import RedisServer
 
-QUICK, LONG = 30, 2_000
+QUICK, LONG, GROUP = 30, 1_030, 200
 MODULES = (local_base, local_state, loading, partition_state)
 
 seeds = pytest.mark.parametrize(
-    "seeds", [range(QUICK), pytest.param(range(QUICK, LONG), marks=pytest.mark.long)], ids=str
+    "seeds",
+    [
+        range(QUICK),
+        *(
+            pytest.param(range(first, first + GROUP), marks=pytest.mark.long)
+            for first in range(QUICK, LONG, GROUP)
+        ),
+    ],
+    ids=str,
 )
 
 
