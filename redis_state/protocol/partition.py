@@ -22,7 +22,7 @@ DROPPED_TTL_MS = 10 * 60 * 1000
 """A segment that was dropped lives this long for readers under way."""
 
 _CACHED_MAX = 4
-_REREGISTER_MAX = 2
+_RISES_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
 _PLANS_MAX = 4
@@ -30,6 +30,7 @@ _CHUNK_BYTES_MAX = 1 << 20
 _CHUNK_FIELDS_MAX = 1024
 _READ_BYTES_MAX = 16 << 20
 _HEAD_WORDS = 8
+_NO_LOG = "-"  # whoever opens a Python store says which version to go on from
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +164,7 @@ class PartitionClient:
             tries += 1
             args = [run.run_id, str(run.epoch), "1" if run.by_driver else "0", str(pin.version)]
             args += [pin.uid, self._retain, str(DROPPED_TTL_MS), self._format, self._keep_ms]
+            args.append(_NO_LOG)
             reply = self._script(what, "acquire", [], args)
             match reply:
                 case ["OK", dropped]:
@@ -171,8 +173,10 @@ class PartitionClient:
                     return run
                 case ["REOPEN", _] if tries < _ACQUIRE_TRIES_MAX:
                     self.open(run.run_id, pin.version)
-                case ["FENCED", "epoch", found] if tries <= _REREGISTER_MAX and self._newest(run):
-                    run = self._register_above(run, int(found))
+                case ["FENCED", "epoch", above, _] if tries <= _RISES_MAX and self._behind(
+                    run, above
+                ):
+                    run = self._register_above(run, int(above))
                 case _:
                     raise refusal(what, reply, where=self._where, version=pin.version)
 
@@ -362,9 +366,12 @@ class PartitionClient:
             )
         return run if opened.held else self.acquire(run, parent)
 
-    def _newest(self, run: RegisteredRun) -> bool:
+    def _behind(self, run: RegisteredRun, above: str) -> bool:
+        """Whether a fail-over left that epoch. Its own one says that it lost to a contender."""
         of = self.id.store
-        return is_newest(self._client, of.gen, run.run_id, tenant=of.tenant)
+        return int(above) > run.epoch and is_newest(
+            self._client, of.gen, run.run_id, tenant=of.tenant
+        )
 
     def _register_above(self, run: RegisteredRun, found: int) -> RegisteredRun:
         of = self.id.store

@@ -21,7 +21,7 @@ _FENCED = {
         "Open the version again and run its batch again. Nothing was changed.",
     ),
     "epoch": (
-        "a newer run holds the partition (epoch {found})",
+        "another run holds the partition ({by}, epoch {found})",
         "Stop this run, or register a new one. Nothing was changed.",
     ),
     "unregistered": (
@@ -38,11 +38,11 @@ _FENCED = {
 def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> RedisStateError:
     """The error for what a script answered instead of OK."""
     match reply:
-        case ["FENCED", reason, found] if reason in _FENCED:
+        case ["FENCED", reason, found, *by] if reason in _FENCED:
             told, advice = _FENCED[reason]
             return ConflictError(
                 attempted,
-                found=told.format(found=found),
+                found=told.format(found=found, by="".join(by)),
                 advice=advice,
                 where=where,
                 version=version,

@@ -15,6 +15,7 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 REDIS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PREFIX = "spark.sql.streaming.stateStore.redis."
 
 Row = Mapping[str, Any]

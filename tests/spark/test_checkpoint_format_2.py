@@ -18,13 +18,11 @@ from redis_state.ids import PartitionId, StoreId
 from redis_state.reader import Reader
 from tests.spark import test_operators as operators
 from tests.spark import test_transform_with_state as transform
-from tests.spark.streams import HDFS, REDIS, Output, Streams
+from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
 from tests.spark.test_checkpoints import NAME, Job, batch, counted, expected, failure
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
-
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @contextmanager

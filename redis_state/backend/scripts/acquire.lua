@@ -3,17 +3,44 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id  2 epoch  3 '1' if the driver registered the run, else '0'  4 version  5 uid
 --       6 retained versions  7 ttl in ms of dropped keys  8 checkpoint format version (1 or 2)  9 keep ms (0 = for ever)
+--       10 opened version of an UNSURE, after which the caller saw that Spark's commit log has no batch that went on from
+--          its version; '' if it did not look; '-' if there is no log: then the newest run is right, and nobody contends
 -- A version above 0 with uid '-' is one that is not there: the run begins there with nothing, and commits a complete delta.
--- Reply OK dropped · REOPEN opened · FENCED opened|pinned|epoch|unregistered|replaced found
+-- Reply OK dropped · REOPEN opened · UNSURE opened run (look at the log, then again with ARGV 10)
+--       FENCED opened|pinned|unregistered|replaced found | FENCED epoch found run
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
--- Keeps: the epoch of a partition only rises; a timeline is dropped only while the epoch is raised, in format 2 only
---        by a driver's version 0; a run that no driver registered goes on from the living timeline or not at all.
+-- Keeps: the epoch of a partition only rises; a timeline that was opened is dropped only by a driver's run that goes
+--        back, in format 2 only to version 0; at the opened version or right above it the run before becomes a
+--        contender, whose attempts stay; a run that no driver registered goes on from the living timeline or not at all.
+local CONTENDERS_MAX = 4
+
+-- What the holding run has published right above the opened version, the last one last.
+local function newest()
+  local uids = {}
+  if number('l') == number('o') + 1 then
+    for one in string.gmatch(meta('b') or meta('lu'), '%S+') do uids[#uids + 1] = one end
+  end
+  return uids
+end
 
 -- Whether the holding run published it last, or beside what it published last.
 local function is_newest(version, uid)
   if version ~= number('l') then return false end
-  local siblings = ' ' .. (meta('b') or '') .. ' '
-  return uid == meta('lu') or string.find(siblings, ' ' .. uid .. ' ', 1, true) ~= nil
+  return uid == meta('lu') or has(newest(), uid)
+end
+
+-- Who contends from now on, if this run takes the partition at (version, uid).
+local function contenders_at(version, uid)
+  local opened, holder = number('o'), {run = meta('r'), uids = newest()}
+  local all = contenders()
+  if holder.run ~= '' then all[#all + 1] = holder end
+  if version == opened and uid == meta('ou') then return all end
+  if version == opened + 1 then
+    for _, one in ipairs(all) do
+      if has(one.uids, uid) then return {{run = one.run, uids = {}}} end
+    end
+  end
+  return {}
 end
 
 local run, epoch, version, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
@@ -30,24 +57,27 @@ end
 if format ~= FORMAT then return {'FORMAT', format} end
 
 local opened = number('o')
-if meta('r') == run then
+local held = meta('r') == run
+if held or (contender(run) and not (begins and version > opened)) then
   if version < opened then return {'FENCED', 'opened', text(opened)} end
   if version > opened and not begins then return {'REOPEN', text(opened)} end
   if version > opened then
     redis.call('HSET', META, 'o', text(version), 'ou', '-', 'l', text(version), 'lu', '-')
-    redis.call('HDEL', META, 'b')
+    redis.call('HDEL', META, 'b', 'k')
     return {'OK', '0'}
   end
   if meta('ou') ~= uid then return {'FENCED', 'pinned', meta('ou')} end
   return {'OK', '0'}
 end
-if epoch <= number('e') then return {'FENCED', 'epoch', meta('e')} end
+if epoch <= number('e') then return {'FENCED', 'epoch', meta('e'), meta('r')} end
 if ARGV[3] ~= '1' and version < opened then return {'FENCED', 'unregistered', text(opened)} end
 if version > 0 and not begins then
   local there = is_there(version, uid)
   local found = there and uid
   -- Also in the first batch after a switch to format 2, which had no uid to ask for.
-  if ARGV[8] == '1' or not there and meta('c') ~= '2' then found = walk(number('l'), meta('lu'), version) end
+  if ARGV[8] == '1' or not there and meta('c') ~= '2' then
+    found = ARGV[3] == '1' and found_by_version(version) or walk(number('l'), meta('lu'), version)
+  end
   -- Another attempt of the version may have taken the place of the one that was read: then nothing is lost.
   if found ~= uid and (there or found and is_there(version, found)) then
     return {'FENCED', 'replaced', found or '-'}
@@ -60,20 +90,43 @@ if ARGV[3] ~= '1' and (ARGV[8] == '2' or meta('c') == '2') then
   if not living then return {'FENCED', 'unregistered', text(opened)} end
 end
 
-local abandoned = {}
-if ARGV[8] == '1' or (version == 0 and ARGV[3] == '1') then
-  local all = redis.call('HGETALL', META)
-  for i = 1, #all, 2 do
-    local at = string.match(all[i], '^[ds]:(%d+):')
-    if at and (tonumber(at) > version) then abandoned[#abandoned + 1] = i end
+-- Somebody has gone on from here, or is about to: a restart that goes back, or one that came too late.
+local logged = ARGV[10] ~= '-'
+local before = logged and contenders_at(version, uid) or {}
+local unsure = logged and version < opened
+for _, one in ipairs(before) do unsure = unsure or #one.uids > 0 end
+if unsure and ARGV[10] ~= text(opened) then return {'UNSURE', text(opened), meta('r')} end
+
+-- Manifest fields that go: what a rewind leaves, or the attempts of the contender that is one too many.
+local gone = {}
+local oldest = #before > CONTENDERS_MAX and table.remove(before, 1)
+local leaves = version < opened or not logged
+if leaves and (ARGV[8] == '1' or (version == 0 and ARGV[3] == '1')) then
+  for _, field in ipairs(redis.call('HKEYS', META)) do
+    local at = string.match(field, '^[ds]:(%d+):')
+    if at and tonumber(at) > version then gone[#gone + 1] = field end
   end
-  here(all, abandoned)
-  for _, i in ipairs(abandoned) do drop(all[i], all[i + 1], ARGV[7]) end
+elseif oldest and ARGV[8] == '1' then
+  for _, one in ipairs(oldest.uids) do
+    gone[#gone + 1] = delta_field(version + 1, one)
+    gone[#gone + 1] = snapshot_field(version + 1, one)
+  end
 end
-local dropped = #abandoned
+local entries, at = {}, {}
+for _, field in ipairs(gone) do
+  local entry = meta(field)
+  if entry then
+    at[#at + 1] = #entries + 1
+    entries[#entries + 1] = field
+    entries[#entries + 1] = entry
+  end
+end
+here(entries, at)
+for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 redis.call('HDEL', META, 'b')
+set_contenders(before)
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
   'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])
 touch()
-return {'OK', text(dropped)}
+return {'OK', text(#at)}

@@ -50,6 +50,51 @@ end
 -- Whether it was purged: then it expires, and nobody opens, takes or publishes on it before it is called back.
 local function is_purged(format) return format and string.sub(format, 1, 6) == 'purged' end
 
+-- Runs that held (o, ou) before the holding run took it there, oldest first, each with its attempts right above: whose
+-- batch Spark logged shows when one of them opens its own attempt.
+local function contenders()
+  local found = {}
+  for run, uids in string.gmatch(meta('k') or '', '(%S+):(%S*)') do
+    local one = {run = run, uids = {}}
+    for uid in string.gmatch(uids, '[^,]+') do one.uids[#one.uids + 1] = uid end
+    found[#found + 1] = one
+  end
+  return found
+end
+
+local function contender(run)
+  for _, one in ipairs(contenders()) do
+    if one.run == run then return one end
+  end
+  return nil
+end
+
+local function set_contenders(all)
+  local words = {}
+  for i, one in ipairs(all) do words[i] = one.run .. ':' .. table.concat(one.uids, ',') end
+  if #words > 0 then
+    redis.call('HSET', META, 'k', table.concat(words, ' '))
+  else
+    redis.call('HDEL', META, 'k')
+  end
+end
+
+local function has(uids, uid)
+  for _, one in ipairs(uids) do
+    if one == uid then return true end
+  end
+  return false
+end
+
+-- The attempt that a version alone means: the holding run's, and before that has one, the last contender's.
+local function found_by_version(version)
+  local uid = walk(number('l'), meta('lu'), version)
+  if not uid and version == number('o') + 1 then
+    for _, one in ipairs(contenders()) do uid = one.uids[#one.uids] or uid end
+  end
+  return uid
+end
+
 -- Why a version is not there: below the floor it expired, above it was lost.
 local function missing(version)
   local latest = meta('l') or '0'

@@ -1,14 +1,15 @@
 --#include lineage
--- Open version v for reading or writing. Changes nothing unless the caller's run holds the partition.
+-- Open version v for reading or writing. Changes nothing unless the caller's run holds the partition or contends for it.
 -- KEYS  1 P:m
 -- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
 --       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
 -- Reply OK version uid held opened floor start-version start-uid [field entry]…
---         held is 1 if the caller's run holds the partition; the segments run from the newest to the oldest; applied
+--         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; applied
 --         over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
 --       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest
--- Keeps: opened never falls within a run; all attempts of a run at one version see one uid, and what is found without
+-- Keeps: a contender that opens its own attempt has gone on in Spark's log: it holds the partition, and nobody contends.
+--        opened never falls within a run; all attempts of a run at one version see one uid, and what is found without
 --        a uid is what the run went on with, not what a sibling committed last.
 local run, wanted = ARGV[1], ARGV[3]
 local format = meta('f')
@@ -19,8 +20,12 @@ end
 if format ~= FORMAT then return {'FORMAT', format} end
 
 local opened, opened_uid = number('o'), meta('ou')
-local held = run ~= '' and meta('r') == run
 local version = ARGV[2] == 'opened' and opened or tonumber(ARGV[2])
+local holds = run ~= '' and meta('r') == run
+local rival = run ~= '' and not holds and contender(run)
+-- Above the opened version a contender has its own attempts only; asked for another it is like any other run.
+if rival and version > opened and wanted ~= '' and not has(rival.uids, wanted) then rival = nil end
+local held = holds or rival
 if held and version < opened then return {'FENCED', 'opened', text(opened)} end
 
 local uid
@@ -32,8 +37,10 @@ elseif wanted ~= '' then
   uid = wanted
 elseif held and version == opened then
   uid = opened_uid
+elseif rival and version == opened + 1 then
+  uid = rival.uids[#rival.uids]
 else
-  uid = walk(number('l'), meta('lu'), version)
+  uid = found_by_version(version)
 end
 if version > 0 and (not uid or not is_there(version, uid)) then return missing(version) end
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
@@ -67,7 +74,7 @@ end
 reply[7], reply[8] = text(at), at_uid
 
 if held and version > opened then
-  redis.call('HSET', META, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
-  redis.call('HDEL', META, 'b')
+  redis.call('HSET', META, 'r', run, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
+  redis.call('HDEL', META, 'b', 'k')
 end
 return reply

@@ -8,7 +8,8 @@ from copy import copy, deepcopy
 from redis_state.errors import RedisStateError
 from redis_state.many import KeyEncoder
 from redis_state.partition_store import PartitionListStore
-from tests.faults.oracle.timeline import Run, Task, Timeline
+from tests.faults.oracle.runs import Run
+from tests.faults.oracle.timeline import Task, Timeline
 
 
 def change(

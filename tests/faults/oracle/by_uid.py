@@ -6,12 +6,13 @@ it comes along with whoever asks: an actor has a context of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from redis_state.errors import ConflictError
 from redis_state.ids import Pin
 from redis_state.protocol import PartitionClient
 
@@ -24,11 +25,13 @@ class Asked:
         format: Checkpoint format of the run, 1 or 2.
         pin: The attempt to open; ``None`` if the driver knows no uid.
         whole: Whether a delta is sent in one piece: two that mix their pieces damage each other.
+        newest: The newest version of Spark's commit log; ``None`` if there is no log.
     """
 
     format: int = 1
     pin: Pin | None = None
     whole: bool = False
+    newest: Callable[[], int] | None = None
 
 
 _NOTHING = Asked()
@@ -36,9 +39,15 @@ _asked: ContextVar[Asked] = ContextVar("asked", default=_NOTHING)
 
 
 @contextmanager
-def asking(format_: int, pin: Pin | None, *, whole: bool = False) -> Iterator[None]:
+def asking(
+    format_: int,
+    pin: Pin | None,
+    newest: Callable[[], int] | None = None,
+    *,
+    whole: bool = False,
+) -> Iterator[None]:
     """What is opened in here is this attempt, for a run of this format."""
-    token = _asked.set(Asked(format_, pin, whole))
+    token = _asked.set(Asked(format_, pin, whole, newest))
     try:
         yield
     finally:
@@ -52,7 +61,7 @@ def pieces(fields: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
 
 
 class UidClient(PartitionClient):
-    """Names the attempt that it opens."""
+    """Names the attempt that it opens, and asks the log before it goes back."""
 
     def _script(
         self, what: str, name: str, idents: Sequence[str], args: Sequence[str | bytes]
@@ -60,7 +69,17 @@ class UidClient(PartitionClient):
         pin = _asked.get().pin
         if name == "open" and pin is not None and args[1] == str(pin.version):
             args = [*args[:2], pin.uid, *args[3:]]
-        return super()._script(what, name, idents, args)
+        newest = _asked.get().newest
+        if name != "acquire" or newest is None:
+            return super()._script(what, name, idents, args)
+        seen = ""
+        while True:
+            reply = super()._script(what, name, idents, [*args[:-1], seen])
+            if reply[0] != "UNSURE":
+                return reply
+            if newest() > int(args[3]):
+                raise ConflictError(what, found=f"another run has logged this batch ({reply[2]})")
+            seen = reply[1]
 
 
 class FormatTwo(UidClient):

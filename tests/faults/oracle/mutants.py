@@ -289,12 +289,12 @@ COMBINED_MUTANTS: tuple[Mutant, ...] = (
         _edit(
             (
                 "acquire",
-                "  for _, i in ipairs(abandoned) do drop(all[i], all[i + 1], ARGV[7]) end",
+                "for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end",
                 "",
             ),
             (
                 "open",
-                "  uid = walk(number('l'), meta('lu'), version)",
+                "  uid = found_by_version(version)",
                 "  for _, name in ipairs(redis.call('HKEYS', META)) do\n"
                 "    local at, other = string.match(name, '^d:(%d+):(.+)$')\n"
                 "    if at and tonumber(at) == version then uid = other break end\n"

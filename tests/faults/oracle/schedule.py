@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redis_state import config as options
-from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
@@ -18,13 +17,15 @@ from redis_state.maintain.orphans import sweep_orphans
 from redis_state.partition_store import PartitionListStore, PartitionReadStore
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from tests.faults.oracle.accidents import Accidents
 from tests.faults.oracle.attempt import change, commit, forked
 from tests.faults.oracle.by_uid import UidClient, asking
 from tests.faults.oracle.clock import StepClock
 from tests.faults.oracle.dice import Dice
-from tests.faults.oracle.keyspace import Copy, Keyspace
+from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.network import Actor, Network
-from tests.faults.oracle.timeline import RETAINED, Run, Task, Timeline
+from tests.faults.oracle.runs import Run
+from tests.faults.oracle.timeline import RETAINED, Task, Timeline
 from tests.faults.oracle.watch import Watch
 
 _STEPS = 140
@@ -70,12 +71,14 @@ class Schedule:
         self._forked: list[tuple[Task, Callable[[], None]]] = []
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
-        self._copy: Copy | None = None
         self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
         self.timeline = Timeline(self._new_run(by_driver=True), counters)
         self._watch.begin(self.timeline, self.partition)
+        self._accidents = Accidents(
+            self.keyspace, self.network, self.timeline, self.partition, counters
+        )
 
     def run(self) -> None:
         """Until everybody is done, or something went wrong."""
@@ -95,13 +98,13 @@ class Schedule:
             self._let_minutes_pass()
         chance = self._dice.below(160)
         if chance < 4:
-            self._expire_one()
+            self._accidents.expire_one()
         elif self._destructive and chance == 4:
-            self._copy = self.keyspace.copy()
-        elif self._destructive and chance == 5 and self._copy is not None:
-            self._fail_over(self._copy)
+            self._accidents.copy()
+        elif self._destructive and chance == 5:
+            self._accidents.fail_over()
         elif self._destructive and chance == 6:
-            self._destroy()
+            self._accidents.destroy()
 
     def _start_something(self) -> None:
         chance = self._dice.below(24)
@@ -119,6 +122,8 @@ class Schedule:
                 self.start_maintainer()
         elif chance == 9:
             self._start_unregistered_zombie()
+        elif chance < 12:
+            self._start_or_end_a_second_driver()
         else:
             self.start_attempt()
             if self._dice.one_in(3):
@@ -160,6 +165,18 @@ class Schedule:
         by_driver = back > 0 or not self._dice.one_in(4)
         self.timeline.restart(self._new_run(by_driver=by_driver), back)
 
+    def _start_or_end_a_second_driver(self) -> None:
+        """A scheduler starts the query though it runs, or one of two drivers crashes."""
+        timeline = self.timeline
+        drivers = list(timeline.drivers)
+        if len(drivers) > 1:
+            timeline.lose(self._dice.choice(drivers))
+        elif drivers and timeline.run.by_driver:
+            self.network.disturb()
+            timeline.second_start(self._new_run(by_driver=True))
+            self.start_attempt()
+            self.start_attempt()
+
     def _perhaps_restart_beside_siblings(self, done: Task) -> None:
         """The driver restarts while another attempt of the batch just logged is under way."""
         timeline = self.timeline
@@ -168,6 +185,7 @@ class Schedule:
             for one in self._tasks.values()
             if (one.run, one.version) == (done.run, done.version)
         ]
+        # The run that logged the newest version is the timeline's.
         logged = done.run == timeline.run and timeline.logged == done.version + 1
         if siblings and logged and self._dice.one_in(3):
             self._restart(back=0)
@@ -186,6 +204,7 @@ class Schedule:
             self.network.flush()
         if timeline.rewound_from is not None:
             timeline.log, timeline.rewound_from = timeline.rewound_from, None
+            timeline.drivers.planned = max(timeline.drivers.planned, timeline.logged - 1)
         self._restart(back=0)
 
     def restart_by_driver(self) -> None:
@@ -217,6 +236,9 @@ class Schedule:
             goes_back = not task.run.by_driver and opened > task.version
             task.overtaken = goes_back or holder in self._watch.unregistered
         was_current = self.timeline.current(task)
+        if task.run is not None and not was_current and len(self.timeline.drivers.alive) > 1:
+            # Its driver was told that the other one has gone on.
+            self.timeline.lose(task.run)
         self.timeline.failed(task, actor.failure)
         error = actor.failure
         if was_current and task.run is not None and isinstance(error, RedisStateError):
@@ -276,9 +298,15 @@ class Schedule:
         return self._formats[0] == 1 or bool(self._left(opened))
 
     def start_attempt(self) -> None:
-        """An attempt of the driver's newest batch."""
-        at = self.timeline.logged
-        self._start_attempt_of(self.timeline.run, at, self.timeline.log.pin(at))
+        """An attempt of the batch of a living driver."""
+        drivers = self.timeline.drivers
+        run = self._dice.choice(list(drivers)) if len(drivers.alive) > 1 else self.timeline.run
+        if run not in drivers or not drivers.begins_batch(run):
+            if not drivers.alive:
+                self._restart(back=0)
+            return
+        at = drivers.alive[run].at
+        self._start_attempt_of(run, at, self.timeline.log.pin(at))
 
     def _start_attempt_of(self, run: Run, version: int, asked: Pin | None) -> None:
         timeline = self.timeline
@@ -291,7 +319,8 @@ class Schedule:
         gives_up = self._dice.one_in(12)
         logs, aborts = not self._dice.one_in(3), self._dice.one_in(2)
         name = f"run {run.number}, version {version}"
-        task = Task(name, version, run, run, counted_on=run == timeline.run, asked=asked)
+        counted_on = run in timeline.drivers and version == timeline.logged
+        task = Task(name, version, run, run, counted_on=counted_on, asked=asked)
 
         forks = run.format == 2 and not self._destructive and self._dice.one_in(8)
 
@@ -312,13 +341,13 @@ class Schedule:
             commit(timeline, run, store, rows, aborts=aborts)
             # A driver may crash before it logs what all tasks have committed.
             if logs:
-                timeline.logs(run, self._chosen(version + 1, store._local.pin))
+                timeline.logs(run, self._chosen(run, version + 1, store._local.pin))
 
         self._start(task, body, run.format, writes=True, whole=forks)
 
-    def _chosen(self, version: int, newest: Pin) -> Pin:
+    def _chosen(self, run: Run, version: int, newest: Pin) -> Pin:
         """In format 2 the driver may log any of the attempts that it has heard of."""
-        heard_of = self.timeline.confirmed.get(version, [])
+        heard_of = self.timeline.confirmed.get((run, version), [])
         if self._format == 1 or len(heard_of) < 2:
             return newest
         self.counters["choices"] += 1
@@ -334,7 +363,7 @@ class Schedule:
         whole: bool = False,
     ) -> None:
         def asks() -> None:
-            with asking(format_, task.asked, whole=whole):
+            with asking(format_, task.asked, lambda: self.timeline.logged, whole=whole):
                 body()
 
         self._tasks[self.network.start(task.name, asks, writes=writes)] = task
@@ -458,30 +487,3 @@ class Schedule:
 
     def _partition_client(self, *, versions_to_retain: int) -> PartitionClient:
         return UidClient(self.client(), self.partition, versions_to_retain=versions_to_retain)
-
-    # ---- what the server does --------------------------------------------------------------
-
-    def _expire_one(self) -> None:
-        if self.keyspace.remove_one(self.keyspace.mortal()):
-            self.counters["expired"] += 1
-            self.network.disturb()
-
-    def _destroy(self) -> None:
-        names = [
-            name
-            for name in self.keyspace.names()
-            if b"}:" in name and name[-2:] not in (b":q", b":n")
-        ]
-        manifest = keys.meta(self.partition)
-        there = self.keyspace.holds(manifest)
-        if self.keyspace.remove_one(names):
-            self.counters["destroyed"] += 1
-            self.timeline.destroyed = True
-            # Without a manifest any attempt at version 0 makes it anew, which format 1 cannot tell
-            # from the lost one (docs/reliability.md, "What is not promised").
-            self.timeline.forked |= there and not self.keyspace.holds(manifest)
-
-    def _fail_over(self, copy: Copy) -> None:
-        self.counters["fail-overs"] += 1
-        self.timeline.destroyed = self.timeline.forked = True
-        self.keyspace.restore(copy)

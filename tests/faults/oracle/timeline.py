@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import Pin
+from tests.faults.oracle.drivers import Drivers
+from tests.faults.oracle.runs import Run
 
 Rows = Mapping[str, list[int]]
 
@@ -16,22 +18,6 @@ RETAINED = 2
 """Versions below the opened one that every run of a schedule wants to keep."""
 
 _ALWAYS_ALLOWED = (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of the query.
-
-    Attributes:
-        number: Later runs have greater ones.
-        by_driver: Whether it was registered before its tasks started.
-        format: Its checkpoint format, 1 or 2.
-    """
-
-    number: int
-    run_id: str
-    by_driver: bool
-    format: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,12 +56,17 @@ class Timeline:
     """The driver's view, the content of each attempt, and what every load is judged by.
 
     Attributes:
+        run: The run that logged the newest version or, before one has, the newest run.
         contents: What each attempt wrote, noted before it was sent.
         forked_rows: What the copies of a forked process write, each as the same attempt, until one
             of them is known to have got through.
         writers: The run of each attempt.
         log: What the driver counts on.
-        confirmed: Attempts of each version that the driver's run has told it of.
+        drivers: Who lives, and what they logged.
+        confirmed: Attempts of each version that a living driver's run has told it of.
+        twins: Runs that wrote a logged version beside the run that logged it.
+        opened_by: Which runs have opened which versions.
+        fair_twins: Attempts of twins that were served while their logger had not opened its own.
         attempts: Those of all runs.
         ever_logged: Those of format 2 that were in the log at some time.
         rewound_from: The log before a rewind that may still be given up.
@@ -91,18 +82,25 @@ class Timeline:
     forked_rows: dict[str, list[Rows]] = field(default_factory=dict)
     writers: dict[str, Run] = field(default_factory=dict)
     log: Log = field(default_factory=Log)
-    confirmed: dict[int, list[str]] = field(default_factory=dict)
+    drivers: Drivers = field(default_factory=Drivers)
+    confirmed: dict[tuple[Run, int], list[str]] = field(default_factory=dict)
+    twins: dict[int, set[Run]] = field(default_factory=dict)
+    opened_by: set[tuple[str, int]] = field(default_factory=set)
+    fair_twins: set[str] = field(default_factory=set)
     attempts: list[Pin] = field(default_factory=list)
     ever_logged: list[Pin] = field(default_factory=list)
     parents: dict[tuple[Run, int], str] = field(default_factory=dict)
     acquired: set[str] = field(default_factory=set)
-    committed: dict[Run, int] = field(default_factory=dict)
+    committed: dict[Run, dict[int, int]] = field(default_factory=dict)
     started_max: int = 0
     rewound_from: Log | None = None
     rewound_by: int = 0
     destroyed: bool = False
     forked: bool = False
     problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.drivers.start(self.run, 0)
 
     def problem(self, text: str) -> None:
         """Something happened that must never happen."""
@@ -135,7 +133,7 @@ class Timeline:
             self._wrong(f"{who}: {pin} reads as {rows}, the model has {wanted}")
         elif logged_in is not None and pin.version > 0 and not self.forked:
             writer = self.writers[pin.uid]
-            if writer != logged_in:
+            if writer != logged_in and pin.uid not in self.fair_twins:
                 self._wrong(
                     f"{who}: version {pin.version} is run {writer.number}'s, "
                     f"the driver logged that of run {logged_in.number}"
@@ -159,11 +157,19 @@ class Timeline:
             begun: How many commits had succeeded before this one was first sent.
         """
         self.counters["commits"] += 1
-        # What no driver registered has no number: it may be the newest by right.
-        newer = [at for other, at in self.committed.items() if 0 < run.number < other.number]
+        # What no driver registered has no number: it may be the newest by right. What stands beside
+        # an attempt of a newer run is read by nobody else unless the driver logs it.
+        newer = [
+            at
+            for other, ats in self.committed.items()
+            for version, at in ats.items()
+            if 0 < run.number < other.number
+            and other not in self.drivers.lost
+            and version != parent.version + 1
+        ]
         if not self.destroyed and any(at <= begun for at in newer):
             self._wrong(f"run {run.number} committed after a newer run had")
-        self.committed[run] = self.commits
+        self.committed.setdefault(run, {}).setdefault(parent.version + 1, self.commits)
         first = self.parents.setdefault((run, parent.version), parent.uid)
         if first != parent.uid and not self.destroyed:
             self._wrong(f"attempts of run {run.number} went on from two copies of {parent.version}")
@@ -204,6 +210,19 @@ class Timeline:
         if task.alone and self.current(task) and not self.destroyed and not task.overtaken:
             self.counters["false fenced"] += 1
             self.problem(f"{task.name}: nobody was in its way: {error}")
+        elif self._is_ousted(task) and "another run holds" in str(error):
+            self.counters["false fenced"] += 1
+            self.problem(f"{task.name}: its driver logged the version: {error}")
+
+    def _is_ousted(self, task: Task) -> bool:
+        """Whether it is of a driver that logged the newest version and lives."""
+        return (
+            task.run is not None
+            and task.run == self.log.owners.get(self.logged)
+            and task.run in self.drivers
+            and self.current(task)
+            and not (self.destroyed or task.overtaken or self.fair_twins)
+        )
 
     def _missing(self, task: Task, error: RedisStateError) -> None:
         if self.destroyed or not self.current(task):
@@ -222,7 +241,7 @@ class Timeline:
 
         It counts on what it logged, and on all attempts of the next version: it may log any.
         """
-        if not task.counted_on or task.seen_by != self.run:
+        if not task.counted_on or task.seen_by not in self.drivers:
             return False
         if task.version == self.logged:
             return task.asked == self.log.pin(task.version)
@@ -230,21 +249,55 @@ class Timeline:
 
     @property
     def next_attempts(self) -> Sequence[str]:
-        """Attempts that the driver may log next."""
-        return self.confirmed.get(self.logged + 1, ())
+        """Attempts that a driver may log next."""
+        version = self.logged + 1
+        return [uid for run in self.drivers for uid in self.confirmed.get((run, version), ())]
 
     def heard_of(self, run: Run, pin: Pin) -> None:
         """A task told its driver, if that still lives, of an attempt that it committed."""
         self.attempts.append(pin)
-        if run == self.run:
-            self.confirmed.setdefault(pin.version, []).append(pin.uid)
+        if run in self.drivers:
+            self.confirmed.setdefault((run, pin.version), []).append(pin.uid)
 
     def logs(self, run: Run, pin: Pin) -> None:
-        """The driver has heard that every task of a batch committed."""
-        if run == self.run and pin.version == self.logged + 1:
+        """A driver has heard that every task of a batch committed."""
+        behind = run in self.drivers
+        if self.drivers.ends_batch(run, pin.version, self.logged):
+            self.run = run
+            self.twins[pin.version] = self.drivers.beside(run, pin.version)
             self.log = self.log.plus(run, pin.uid)
             if run.format == 2:
                 self.ever_logged.append(pin)
+        elif behind and run not in self.drivers:
+            self.counters["batches that another driver had logged"] += 1
+
+    def second_start(self, run: Run) -> None:
+        """A driver starts while another one lives."""
+        self.counters["second starts"] += 1
+        self.drivers.start(run, self.logged)
+
+    def lose(self, run: Run) -> None:
+        """A driver is no more, while another one may live."""
+        self.drivers.end(run)
+        if run == self.run and self.drivers.alive:
+            self.run = next(iter(self.drivers))
+
+    def opened(self, run_id: str, pin: Pin) -> None:
+        """A run pinned a version."""
+        self.opened_by.add((run_id, pin.version))
+
+    def served(self, run_id: str, pin: Pin) -> None:
+        """Somebody was told that this is a version.
+
+        In format 1 nobody but their tasks can say which of two drivers logged it, before one of
+        them goes on.
+        """
+        logger, writer = self.log.owners.get(pin.version), self.writers.get(pin.uid)
+        if logger is None or logger.format != 1 or writer not in self.twins.get(pin.version, ()):
+            return
+        if run_id != logger.run_id and (logger.run_id, pin.version) not in self.opened_by:
+            self.counters["attempts of a twin"] += 1
+            self.fair_twins.add(pin.uid)
 
     def taken_at(self, version: int) -> None:
         """A run took the partition: beyond its version no log can be put back any more."""
@@ -263,6 +316,9 @@ class Timeline:
             if self.rewound_from is None or self.rewound_from.newest < self.logged:
                 self.rewound_from, self.rewound_by = self.log, run.number
             self.log = self.log.up_to(target)
+            self.drivers.rewind(target)
+        self.drivers.alive.clear()
+        self.drivers.start(run, target)
 
 
 @dataclass(eq=False)

@@ -44,6 +44,7 @@ class Watch:
             if ran.name == "acquire":
                 self._acquired(ran)
             elif ran.name == "open":
+                self._opened(ran)
                 self.reader_is_slow |= self._dice.one_in(10 if ran.args[0] else 3)
             elif ran.name in ("publish", "snapshot"):
                 if ran.word not in _LEAVE_BLOCKS and self._keyspace.holds(ran.keys[1]):
@@ -51,6 +52,16 @@ class Watch:
                     self._timeline.problem(f"{said} and left its blocks")
             elif ran.name in ("abort", "orphan") and not self._timeline.destroyed:
                 self._cleaned_up(ran)
+
+    def _opened(self, ran: Ran) -> None:
+        if ran.word != "OK":
+            return
+        pin, run = Pin(int(ran.reply[1]), ran.reply[2]), ran.args[0]
+        self._timeline.served(run, pin)
+        if run and ran.reply[3] == "1":
+            self._timeline.opened(run, pin)
+            if run != self._holder:
+                _, self._holder = self._keyspace.opened(self._partition)
 
     def _acquired(self, ran: Ran) -> None:
         if ran.word == "OK":
@@ -67,6 +78,8 @@ class Watch:
         run, version, uid = ran.args[0], int(ran.args[3]), ran.args[4]
         log = self._timeline.log
         opened, holder = self._keyspace.opened(self._partition)
+        if holder in {one.run_id for one in self._timeline.drivers.lost}:
+            return  # Whom to believe, that one or what was logged beside it, a driver has to say.
         if (
             run == self._timeline.run.run_id
             and (version, Pin(version, uid)) == (log.newest, log.pin(version))

@@ -20,6 +20,7 @@ class Ran:
     Attributes:
         word: The first word of its answer; the message if it was an error.
         outcome: The same, with the reason if it is a refusal.
+        reply: All words of the answer; empty if it was an error.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Ran:
     args: Sequence[Any]
     word: str
     outcome: str
+    reply: Sequence[str]
 
 
 def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[Ran]:
@@ -43,7 +45,8 @@ def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[
         word = reply[0].decode() if isinstance(reply, list) else str(reply)
         outcome = f"FENCED {reply[1].decode()}" if word == "FENCED" else word
         end = 3 + int(command[2])
-        yield Ran(_name(_text(command[1])), command[3:end], command[end:], word, outcome)
+        words = [one.decode() for one in reply] if isinstance(reply, list) else []
+        yield Ran(_name(_text(command[1])), command[3:end], command[end:], word, outcome, words)
 
 
 def forget_scripts() -> None:

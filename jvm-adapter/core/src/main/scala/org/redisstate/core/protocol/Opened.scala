@@ -8,7 +8,7 @@ import org.redisstate.core.ids.Pin
 /**
  * What `open` found: apply the segments, oldest first, over the version `start`.
  *
- * @param held whether the caller's run holds the partition
+ * @param held whether the caller's run holds the partition, or contends for it
  * @param start a pin the caller has cached, or [[Pin.Empty]] when the oldest segment stands alone
  * @param segments newest first
  */
@@ -64,6 +64,13 @@ final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, ke
 
 /** @param damaged what is wrong with published segments, one line each */
 final case class VerifyReport(segments: Int, damaged: Seq[String])
+
+/** Spark's commit log of a query: an entry is created by one run alone, behind its batch. */
+trait CommitLog {
+
+  /** Whether it has the batch that goes on from this version, or a newer one. */
+  def hasBatchFrom(version: Long): Boolean
+}
 
 /** Spark's `checkpointFormatVersion` of a run. */
 sealed abstract class CheckpointFormat(val number: Int)

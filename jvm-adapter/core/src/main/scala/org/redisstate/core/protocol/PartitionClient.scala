@@ -14,12 +14,17 @@ import org.redisstate.core.errors._
 import org.redisstate.core.format.{EncodedField, Entry, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, Run}
 
-/** The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters. */
+/**
+ * The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters.
+ *
+ * @param log of the query; None where nobody keeps one, so that every registered run may go back
+ */
 final class PartitionClient(
     backend: RedisBackend,
     val id: PartitionId,
     settings: ProtocolSettings,
-    registry: RunRegistry) {
+    registry: RunRegistry,
+    log: Option[CommitLog] = None) {
   import PartitionClient._
 
   private val meta = Keys.meta(id)
@@ -68,15 +73,21 @@ final class PartitionClient(
   def acquire(run: Run, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
     var holder = run
+    var unsure = if (log.isEmpty) NoLog else ""
     var tries = 1
     while (true) {
-      words(this.run(what, Script.Acquire, acquireArgs(holder, pin))) match {
+      words(this.run(what, Script.Acquire, acquireArgs(holder, pin) :+ unsure)) match {
         case Seq("OK", dropped) =>
           if (dropped != "0")
-            log.info("{}: {} segments of later versions were dropped", what, dropped)
+            logger.info("{}: {} segments of other timelines were dropped", what, dropped)
           return
+        case Seq("UNSURE", _, by) if log.exists(_.hasBatchFrom(pin.version)) =>
+          throw Refusal.secondStart(what, by, pin.version)
+        case Seq("UNSURE", opened, _) if tries < AcquireTriesMax => unsure = opened
         case Seq("REOPEN", _) if tries < AcquireTriesMax => openAgain(run, pin)
-        case Seq("FENCED", "epoch", found) if tries <= ReregisterMax && registry.isNewest(run.id) =>
+        // With its own epoch there the run held the partition, and lost it to one that contended.
+        case Seq("FENCED", "epoch", found, _)
+            if tries <= ReregisterMax && found.toLong > holder.epoch && registry.isNewest(run.id) =>
           holder = registry.register(run.id, run.byDriver, above = found.toLong, Map.empty)
         case reply => throw refusal(what, reply, pin.version)
       }
@@ -118,12 +129,12 @@ final class PartitionClient(
         case Seq("OK") | Seq("ALREADY") => return
         case reply if tries >= PublishTriesMax => throw refusal(what, reply, parent.version)
         case Seq("REOPEN", _) =>
-          log.warn(
+          logger.warn(
             "{}: the server forgot that this run opened the version (a fail-over?); opening again",
             what)
           reopen(run, parent)
         case Seq("INCOMPLETE", found) =>
-          log.warn(
+          logger.warn(
             "{}: the server has {} of {} blocks; sending all again",
             what,
             found,
@@ -148,7 +159,7 @@ final class PartitionClient(
       }
     } catch {
       case e: RedisStateException =>
-        log.info(
+        logger.info(
           "abort {} of {} was not possible, its blocks expire by themselves: {}",
           ident,
           id,
@@ -219,7 +230,7 @@ final class PartitionClient(
     words(run(what, Script.Snapshot, Seq(ident), args.map(bytes))) match {
       case Seq("OK") | Seq("ALREADY") => true
       case reply =>
-        log.info("{}: {}", what, reply.mkString(" "))
+        logger.info("{}: {}", what, reply.mkString(" "))
         false
     }
   }
@@ -421,10 +432,11 @@ final class PartitionClient(
 }
 
 object PartitionClient {
-  private val log = LoggerFactory.getLogger(classOf[PartitionClient])
+  private val logger = LoggerFactory.getLogger(classOf[PartitionClient])
   private val CachedMax = 4
   private val ReregisterMax = 2
   private val AcquireTriesMax = 5
+  private val NoLog = "-"
   private val PublishTriesMax = 5
   private val PlansMax = 4
   private val ChunkBytesMax = 1L << 20

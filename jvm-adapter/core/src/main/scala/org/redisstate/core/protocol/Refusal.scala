@@ -11,8 +11,8 @@ private[protocol] object Refusal {
 
   def of(what: String, reply: Seq[String], version: Long, id: PartitionId): RedisStateException =
     reply match {
-      case Seq("FENCED", reason, found) =>
-        new FencedException(s"$what: ${fenced(reason, found, id)}")
+      case Seq("FENCED", reason, found, by @ _*) =>
+        new FencedException(s"$what: ${fenced(reason, found, by.mkString, id)}")
       case Seq("TAKEN") =>
         new FencedException(
           s"$what: another process committed other rows as this very attempt, so it is a copy of this one. " +
@@ -39,6 +39,9 @@ private[protocol] object Refusal {
         new UnavailableException(
           s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
             "eviction policy under memory pressure does that: give it more memory.")
+      case Seq("UNSURE", found, by) =>
+        new UnavailableException(
+          s"$what: run $by goes on (it opened version $found) while this run looks at Spark's commit log. Try again.")
       case Seq("REOPEN", found) =>
         new UnavailableException(
           s"$what: the server keeps forgetting that the version was opened (it says that version $found is). " +
@@ -48,7 +51,17 @@ private[protocol] object Refusal {
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
 
-  private def fenced(reason: String, found: String, id: PartitionId): String = reason match {
+  /** Spark's log has the batch that this run was about to write: another run was faster. */
+  def secondStart(what: String, by: String, batch: Long): RedisStateException =
+    new FencedException(
+      s"$what: batch $batch stands in Spark's commit log already, and run $by holds the partition: the query runs " +
+        "twice on this checkpoint, and this is the start that lost. Nothing was changed; the other run goes on.")
+
+  private def fenced(
+      reason: String,
+      found: String,
+      by: String,
+      id: PartitionId): String = reason match {
     case "opened" =>
       s"version $found is open already, so this attempt was overtaken by the query itself. " +
         "If Spark runs it again it will start from the right version; nothing was changed."
@@ -56,7 +69,7 @@ private[protocol] object Refusal {
       "the attempt read another copy of the version than the one that the query went on with. " +
         "Spark runs the task again; nothing was changed."
     case "epoch" =>
-      s"a newer run of the query holds $id (epoch $found). This run is over; nothing was changed."
+      s"run $by of the query holds $id (epoch $found). This run is over; nothing was changed."
     case "unregistered" =>
       s"this run was not registered by its driver, and goes on neither from the opened version ($found) " +
         "nor from what was committed after it. " +

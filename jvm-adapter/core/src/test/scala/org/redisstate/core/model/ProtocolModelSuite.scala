@@ -83,6 +83,7 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     "lost replies",
     "late deliveries",
     "rewinds",
+    "second starts",
     "zombie attempts",
     "fail-overs",
     "expiries",

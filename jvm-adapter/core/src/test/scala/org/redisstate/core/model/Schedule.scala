@@ -84,6 +84,11 @@ final class Schedule(
     case 3 =>
       val version = math.max(0, batch - random.nextInt(3))
       startAttempt(newRun(byDriver = false), version, log.get(version).flatten, zombie = true)
+    case 6 =>
+      // A second start beside the driver, which may have looked at the log a batch ago; it logs nothing.
+      counters.add("second starts")
+      val version = math.max(0, batch - random.nextInt(2))
+      startAttempt(newRun(byDriver = true), version, log.get(version).flatten, zombie = true)
     case 4 if !pins.isEmpty => readerOf(pins.get(random.nextInt(pins.size)))
     case 5 => confirmed.get(batch + 1).foreach(uids => readerOf(Pin(batch + 1, oneOf(uids))))
     case _ => nextBatch()
@@ -157,8 +162,8 @@ final class Schedule(
         if (run == runId)
           confirmed =
             confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
-        // In format 1 a sibling may have taken the attempt out, and then the copy takes its place.
-        if (format == V2 && random.nextInt(4) == 0) {
+        // In format 1 a sibling may have taken the attempt out, and a fail-over in any; then the copy takes its place.
+        if (format == V2 && !failedOver && random.nextInt(4) == 0) {
           val other = changes.toMap + ("copy" -> Some(uid))
           val (copied, copiedEntry) = encode(ident, opened.pin.uid, other, after.size + 1)
           commitCopy(uid)(client.commit(holder, opened.pin, uid, copiedEntry, copied, copied))
@@ -171,7 +176,8 @@ final class Schedule(
   private def commitCopy(uid: String)(commit: => Unit): Unit =
     try {
       commit
-      if (!failedOver) problems.add(s"$uid was acknowledged twice, with other rows")
+      if (failedOver) contents.put(uid, contents.get(uid).updated("copy", uid))
+      else problems.add(s"$uid was acknowledged twice, with other rows")
     } catch {
       case e: FencedException =>
         counters.add("copies refused")
@@ -353,7 +359,8 @@ final class Schedule(
       format: CheckpointFormat): (PartitionClient, RunRegistry) = {
     val backend = new RedisBackend(transport, 20, new StepClock, () => false)
     val registry = new RunRegistry(backend, "", gen)
-    (new PartitionClient(backend, id, settings(format), registry), registry)
+    val commits: CommitLog = version => version < batch
+    (new PartitionClient(backend, id, settings(format), registry, Some(commits)), registry)
   }
 
   private def settings(format: CheckpointFormat): ProtocolSettings =

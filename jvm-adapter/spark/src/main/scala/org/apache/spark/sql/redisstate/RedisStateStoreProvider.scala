@@ -237,7 +237,9 @@ class RedisStateStoreProvider
       backend,
       partition,
       ProtocolSettings(conf.versionsToRetain, keepMs, format, conf.signer()),
-      registry)
+      registry,
+      Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf))
+    )
     val origin = taskOrigin()
     val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs)
     lazy val run = enter(instance, markerFile, marker, origin)
