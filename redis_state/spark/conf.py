@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from redis_state import config
 from redis_state.errors import ConfigError
-from redis_state.spark.jars import jar_path, running_pyspark_version
+from redis_state.spark.jars import jar_path, minor_of, running_pyspark_version
 from redis_state.url import SocketEndpoint, parse_url
 
 PROVIDER_CLASS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
@@ -20,7 +20,11 @@ EXTENSION_CLASS = "org.apache.spark.sql.redisstate.RedisStateSparkExtension"
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 LISTENERS_CONF = "spark.sql.streaming.streamingQueryListeners"
 EXTENSIONS_CONF = "spark.sql.extensions"
+FORMAT_CONF = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS_CONF = "spark.jars"
+
+_FORMAT_1_ONLY = ("4.0",)
+"""It has format 2, and refuses it for a stateful operator of one partition."""
 
 Target = TypeVar("Target")
 
@@ -29,7 +33,7 @@ def configure(target: Target, *, url: str, **options: object) -> Target:
     """Make a job keep the state of its streaming queries in Redis.
 
     For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and
-    keeps it.
+    keeps it. From Spark 4.1 on this sets checkpoint format 2, unless the target has one already.
 
     Args:
         target: A `SparkSession.Builder`, a `SparkConf` or a dict of Spark configuration.
@@ -38,7 +42,8 @@ def configure(target: Target, *, url: str, **options: object) -> Target:
             ``tls_ca_file=…``, ``versions_to_retain=20``.
 
     Returns:
-        The same object, with jar, provider, listener, extension and options added to what it held.
+        The same object, with jar, provider, listener, extension, checkpoint format and options
+        added to what it held.
 
     Raises:
         ConfigError: An option is wrong, pyspark's version is not supported, the jar is missing, or
@@ -70,7 +75,7 @@ def conf_settings(
     Args:
         options: Options under any of their names; must hold ``url``.
         spark_version: Decides the jar.
-        existing: Configuration whose jars, listeners and extensions are kept.
+        existing: Configuration whose jars, listeners, extensions and checkpoint format are kept.
 
     Raises:
         ConfigError: As `configure`.
@@ -89,6 +94,8 @@ def conf_settings(
         LISTENERS_CONF: _appended(existing.get(LISTENERS_CONF, ""), LISTENER_CLASS),
         EXTENSIONS_CONF: _appended(existing.get(EXTENSIONS_CONF, ""), EXTENSION_CLASS),
     }
+    if FORMAT_CONF not in existing and minor_of(spark_version) not in _FORMAT_1_ONLY:
+        settings[FORMAT_CONF] = "2"
     prefix = config.conf_prefix()
     settings.update({prefix + name: value for name, value in checked.items()})
     return settings

@@ -23,6 +23,7 @@ from tests.bench.page import replace_section
 from tests.bench.report import QueryResult, write_report
 from tests.bench.store_level import StoreWork
 from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Lane, Workload
+from tests.spark.streams import FORMAT
 
 QUICK = (
     Workload("tiny batches", keys=10_000, updates=100, warm_up=4, measured=10),
@@ -57,6 +58,7 @@ def session(url: str, folder: Path) -> SparkSession:
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "10s")
         .config("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        .config(FORMAT, "1")  # HDFSBacked has no other
     )
     spark = redis_state.configure(builder, url=url).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import redis_state
-from tests.spark.streams import PREFIX, Streams
+from tests.spark.streams import FORMAT, PREFIX, Streams
 from tests.support.redis_server import RedisServer
 
 
@@ -32,6 +32,8 @@ def spark(
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        # HDFSBacked, which many tests compare with, has no other.
+        .config(FORMAT, "1")
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
         .config("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
         .config("spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout", "10")

@@ -45,11 +45,18 @@ def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     assert re.fullmatch(r"\{'count': \d+\}", done.stdout.splitlines()[-1])
 
 
-def test_the_five_conf_lines_are_those_of_the_command(
+def test_the_conf_lines_are_those_of_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = dict(line.split(maxsplit=1) for line in blocks("properties")[0].splitlines())
-    options = ["--url", "redis://host:6379/0", "--option", "passwordFile=/run/secrets/redis"]
+    options = [
+        "--spark",
+        "4.3",
+        "--url",
+        "redis://host:6379/0",
+        "--option",
+        "passwordFile=/run/secrets/redis",
+    ]
     assert main(["conf", *options]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
     printed = dict(line.split("=", 1) for line in lines)

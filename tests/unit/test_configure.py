@@ -63,6 +63,7 @@ def expected(folder: Path, minor: str = "4.3") -> dict[str, str]:
     name = f"redis-state-spark-{minor}_2.13-{redis_state.__version__}.jar"
     package = "org.apache.spark.sql.redisstate"
     return {
+        **({} if minor == "4.0" else {module.FORMAT_CONF: "2"}),
         "spark.jars": str(folder / name),
         "spark.sql.streaming.stateStore.providerClass": f"{package}.RedisStateStoreProvider",
         "spark.sql.streaming.streamingQueryListeners": f"{package}.RedisStateQueryListener",
@@ -105,6 +106,22 @@ def test_an_argument_wins_over_what_is_there() -> None:
     conf = {PREFIX + "deadline": "9s"}
     redis_state.configure(conf, url=URL, deadline="8s")
     assert conf[PREFIX + "deadline"] == "8s"
+
+
+def test_a_checkpoint_format_that_is_asked_for_stays() -> None:
+    conf = {module.FORMAT_CONF: "1"}
+    redis_state.configure(conf, url=URL)
+    assert conf[module.FORMAT_CONF] == "1"
+
+
+@pytest.mark.parametrize("minor", jars.SUPPORTED_MINORS)
+def test_each_spark_gets_the_format_that_all_its_operators_have(
+    minor: str, built_jars: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["conf", "--url", URL, "--spark", minor, "--option", "versionsToRetain=20"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert dict(line.split("=", 1) for line in lines) == expected(built_jars, minor)
 
 
 def test_a_wrong_option_changes_nothing() -> None:
