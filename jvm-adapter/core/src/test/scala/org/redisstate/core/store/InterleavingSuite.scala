@@ -1,44 +1,121 @@
 package org.redisstate.core.store
 
-import org.jetbrains.lincheck.datastructures.Operation
+import org.jetbrains.lincheck.datastructures.{Operation, Validate}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.local.{Room, RowValidator}
+import org.redisstate.core.format.RowBlock
+import org.redisstate.core.local.{Base, BucketSource, Room, RowValidator}
 
 /** What two threads of an executor do at once, in every order of their steps that Lincheck tries. */
 class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
   import InterleavingSuite._
+  import TestPartition._
 
   private lazy val server = new RedisServerProcess()
   override def afterAll(): Unit = server.close()
 
-  test("the last two chunks of a snapshot may come at once") {
-    snapshot = new RecordedSnapshot(server)
-    try Interleavings.check(classOf[TwoChunks], perThread = 1, scenarios = 1)
-    finally snapshot.close()
+  test("the last two fields of a snapshot may come at once") {
+    val p = new TestPartition(server)
+    try {
+      val store = p.store("a")
+      val session = store.open(0).write()
+      session.defineFamily(Default)
+      session.defineFamily(Ordered)
+      put(session, key(0, "a"), "1")
+      put(session, key(3, "b"), "2")
+      store.addSnapshot(session.commit())
+      val segment = store.client.open("", Some(1), None, Nil).segments.head
+      val loader =
+        new SegmentLoader(store.client, RowValidator.None, new StoreCounters, Room.Unbounded)
+      head = loader.heads(Seq(segment)).head
+      fields = Seq("0", "3/0").zip(store.client.fetch(segment, Seq("0", "3/0")))
+      Interleavings.check(classOf[LastFields], perThread = 1, scenarios = 1)
+    } finally p.close()
+  }
+
+  test("the rows of a base are there whoever else reads, compresses or forgets them") {
+    Interleavings.check(classOf[Buckets], perThread = 2, scenarios = 2)
+  }
+
+  test("a write set is committed or given up") {
+    Interleavings.check(classOf[Ends], perThread = 2, scenarios = 2)
   }
 }
 
 object InterleavingSuite {
 
   /** Lincheck makes the classes of operations itself: they find here what they stand on. */
-  private var snapshot: RecordedSnapshot = _
+  private var head: SegmentHead = _
+  private var fields: Seq[(String, Array[Byte])] = _
 
-  /** A snapshot of two chunks, one of them of an ordered family. */
-  final class TwoChunks {
-    private val base =
-      new SegmentLoader(snapshot.client, RowValidator.None, new StoreCounters, Room.Unbounded)
-        .base(snapshot.head)
+  /** A snapshot with a row in its only bucket, and one in an ordered family. */
+  final class LastFields {
+    private val checks = new SegmentChecks(head)
 
-    @Operation(nonParallelGroup = "buckets")
-    def buckets(): Boolean = base.loadBuckets(() => false)
+    @Operation(nonParallelGroup = "bucket")
+    def bucket(): Option[String] = came(0)
 
     @Operation(nonParallelGroup = "ordered")
-    def ordered(): Int = {
-      val key = TestPartition.key(3, "b")
-      base.rowsFor(0, key, 0, key.length).count
+    def ordered(): Option[String] = came(1)
+
+    private def came(i: Int): Option[String] = checks.came(fields(i)._1, fields(i)._2)
+  }
+
+  private val block: RowBlock = {
+    val rows = new RowBlock.Builder(64)
+    val key = TestPartition.key(0, "a")
+    rows.add(key, 0, key.length, key, 0, key.length)
+    rows.result()
+  }
+
+  /** Two buckets, which are read together. */
+  final class Buckets {
+    private val source: BucketSource = (from, until) => Array.fill(until - from)(block)
+    private val base = Base.remote(2, source)
+
+    @Operation
+    def read(): Int = base.bucket(1).count
+
+    @Operation
+    def readAll(): Int = {
+      val bucketOf = base.pass()
+      bucketOf(0).count + bucketOf(1).count
     }
+
+    @Operation
+    def load(): Boolean = base.loadAll(() => false)
+
+    @Operation
+    def forget(): Unit = {
+      base.compress(Long.MaxValue, everything = true)
+      base.drop(Long.MaxValue)
+      ()
+    }
+
+    /** In the end nothing is counted that is not there. */
+    @Validate
+    def countsRight(): Unit = {
+      forget()
+      assert(base.memoryBytes == Base.remote(2, source).memoryBytes)
+    }
+  }
+
+  /** Ends of a write set, which come from its task and from who gives it up. */
+  final class Ends {
+    private val cycle = new LifeCycle
+
+    @Operation
+    def begin(): Boolean = cycle.follow(LifeCycle.BeginCommit)
+
+    @Operation
+    def end(): Boolean = cycle.follow(LifeCycle.EndCommit)
+
+    @Operation
+    def abort(): Boolean = cycle.follow(LifeCycle.Abort)
+
+    @Operation
+    def isCommitted: Boolean = cycle.is(LifeCycle.Committed)
   }
 }
