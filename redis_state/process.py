@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -47,7 +48,9 @@ def _forked() -> None:
     # All at once: what the first of them lets go stays until the last has been told.
     owners = list(_owners)
     for owner in owners:
-        owner.after_fork()
+        # What another thread was just making is not whole, and nobody's here.
+        with suppress(AttributeError):
+            owner.after_fork()
 
 
 if sys.platform != "win32":

@@ -1,8 +1,8 @@
 --#include lineage
 -- Take out of the manifest what a plan names (docs/format.md, section 8): a part of retention.
 -- KEYS  1 P:m
--- ARGV  1 ttl in ms of dropped keys (readers under way finish in that time)  2 epoch, opened version and its uid as
---       the plan found them: 3, 4  5 floor as the plan found it, or as an earlier part of it has set it  6 floor to set
+-- ARGV  1 ttl in ms of dropped keys (readers under way finish in that time)  2 epoch  3 opened version  4 its uid
+--       5 floor (2 to 5 as the plan found them, the floor as an earlier part of the plan has set it)  6 floor to set
 --       7… manifest fields, few of them
 -- Reply OK segments bytes · STALE (the plan is of no more use) · EMPTY · FORMAT found
 -- Keeps: every version at or above the floor loads as before. `floor` never falls. A plan counts only while its opened

@@ -2,6 +2,7 @@ package org.redisstate.core.protocol
 
 import scala.collection.mutable
 
+import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format.Segment
 import org.redisstate.core.ids.Pin
 
@@ -35,7 +36,10 @@ private[protocol] object Retention {
 
   /** Only what Redis holds decides: opened and retained of the holding run, never the caller's conf, never the newest version. */
   def of(manifest: Map[String, String]): Retention = {
-    def number(field: String): Long = manifest.get(field).fold(0L)(_.toLong)
+    def number(field: String): Long = manifest.get(field).fold(0L) { text =>
+      text.toLongOption.getOrElse(
+        throw new FormatException(s"the field $field of a manifest is no number"))
+    }
     val opened = Pin(number("o"), manifest.getOrElse("ou", ""))
     val floor = number("w")
     val segments = manifest.collect {
