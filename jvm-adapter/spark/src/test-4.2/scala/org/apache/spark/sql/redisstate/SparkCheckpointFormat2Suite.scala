@@ -69,13 +69,6 @@ class SparkCheckpointFormat2Suite extends RocksDBStateStoreCheckpointFormatV2Sui
 
   override val providerClassName: String = classOf[IdCollectingProvider].getName
 
-  /** Tests of Spark's that are about its own provider, each with its reason; everything else runs. */
-  private lazy val ofOtherProviders: Map[String, String] = Map(
-    "checkpointFormatVersion2 racing commits" ->
-      "makes RocksDB's provider itself; RedisIdsSuite does the same with ours",
-    "StateStoreBaseCheckpointIdMismatch error" -> "about the text of an error that the driver raises"
-  )
-
   override protected def sparkConf: SparkConf =
     super.sparkConf
       .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[RedisStateSparkExtension].getName)
@@ -89,7 +82,7 @@ class SparkCheckpointFormat2Suite extends RocksDBStateStoreCheckpointFormatV2Sui
 
   override def testWithChangelogCheckpointingEnabled(testName: String, testTags: Tag*)(
       testBody: => Any): Unit =
-    if (!ofOtherProviders.keys.exists(testName.startsWith))
+    if (NotRun.reason(getClass, testName).isEmpty)
       super.testWithChangelogCheckpointingEnabled(testName, testTags: _*)(onRedis(testBody))
 
   override def testWithRocksDBStateStore(testName: String, testTags: Tag*)(

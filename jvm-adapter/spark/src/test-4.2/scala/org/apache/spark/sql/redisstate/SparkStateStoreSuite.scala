@@ -23,18 +23,11 @@ class SparkStateStoreSuite
     with BeforeAndAfter
     with BeforeAndAfterAll {
 
-  /** Tests of Spark's that are about another provider, each with its reason; everything else runs. */
-  private lazy val ofOtherProviders: Map[String, String] = Map(
-    "SPARK-18342: commit fails when rename fails" ->
-      ("lets the rename of the file fail that a commit writes, and wants HDFSStateStore or RocksDBStateStore in the " +
-        "message; a commit of this provider writes no file. StoreLifeCycleSuite tests a checkpoint folder that fails")
-  )
-
   private lazy val server = new RedisServerProcess
 
   override protected def test(name: String, tags: Tag*)(body: => Any)(implicit
       pos: Position): Unit =
-    if (!ofOtherProviders.keys.exists(name.startsWith)) super.test(name, tags: _*)(body)
+    if (NotRun.reason(getClass, name).isEmpty) super.test(name, tags: _*)(body)
 
   override def beforeAll(): Unit = {
     super.beforeAll()
