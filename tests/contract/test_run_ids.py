@@ -44,7 +44,7 @@ def test_two_processes_with_one_id_do_not_replace_each_other(
         return version
 
     assert in_child(other_process) == 2
-    with pytest.raises(ConflictError, match="newer run"):
+    with pytest.raises(ConflictError, match="run holds the partition"):
         late.commit()
     assert new_provider(run="reader").get_read_store(2).get("who") == "child"
     with pytest.raises(ConflictError):
