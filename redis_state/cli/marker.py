@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import count
 from pathlib import Path
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
@@ -43,30 +44,48 @@ def gen_of(checkpoint: str) -> str:
         ConfigError: The checkpoint is in no local file system.
     """
     state = local_path(checkpoint).absolute() / _STATE
-    attempted = f"reading the marker file {state / NAME}"
-    try:
-        with (state / NAME).open("rb") as file:
-            raw = file.read(_BYTES_MAX)
-    except FileNotFoundError as error:
+    found = _read(state / NAME)
+    if found is None:
         raise StateError(
-            attempted,
+            f"reading the marker file {state / NAME}",
             kind=Kind.MARKER_MISSING,
             found="it is not there",
             advice="Check the path, or give the checkpoint's id with --gen.",
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            attempted, found=type(error).__name__, advice="Make it readable."
-        ) from error
-    gen, path_hash = _parse(attempted, raw)
+        )
+    gen, path_hash = found
+    for number in count(1):
+        adopted = _read(state / f"{NAME}.{number}")
+        if adopted is None:
+            break
+        if adopted[0] != gen:
+            raise FormatError(
+                f"reading the marker files {state / NAME}*",
+                found=f"they are of two checkpoints, {gen} and {adopted[0]}",
+            )
+        path_hash = adopted[1]
     if path_hash not in _hashes(state):
         raise StateError(
-            attempted,
+            f"reading the marker file {state / NAME}",
             kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
             found="the checkpoint was made under another path, so its keys may be another's",
             advice=f"If they are to be removed all the same, give --gen {gen}.",
         )
     return gen
+
+
+def _read(path: Path) -> tuple[str, str] | None:
+    """Gen and hash of the path; ``None`` if there is no such file."""
+    attempted = f"reading the marker file {path}"
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(
+            attempted, found=type(error).__name__, advice="Make it readable."
+        ) from error
+    return _parse(attempted, raw)
 
 
 def _parse(attempted: str, raw: bytes) -> tuple[str, str]:

@@ -130,12 +130,14 @@ def test_nobody_is_there_to_answer(
     assert _keys(raw) == before
 
 
-def _checkpoint(folder: Path, gen: str, *, path: Path | None = None) -> Path:
+def _checkpoint(
+    folder: Path, gen: str, *, path: Path | None = None, file: str = "_redis_state"
+) -> Path:
     state = folder / "state"
-    state.mkdir(parents=True)
+    state.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(f"file:{path or folder}/state".encode()).hexdigest()
     marker = {"format": 1, "gen": gen, "path": digest}
-    (state / "_redis_state").write_text(json.dumps(marker), "utf-8")
+    (state / file).write_text(json.dumps(marker), "utf-8")
     return folder
 
 
@@ -160,6 +162,28 @@ def test_the_keys_of_a_copied_checkpoint_stay(
     assert _call(redis_server, "--checkpoint", str(folder), "--yes") == 1
     assert "CHECKPOINT_MOVED_OR_COPIED" in capsys.readouterr().err
     assert _keys(raw) == before
+
+
+def test_the_last_adoption_of_a_moved_checkpoint_counts(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _plant(raw, GEN)
+    before = _keys(raw)
+    folder = _checkpoint(tmp_path / "now", GEN, path=tmp_path / "original")
+    _checkpoint(folder, GEN, path=tmp_path / "now", file="_redis_state.1")
+    _checkpoint(folder, GEN, path=tmp_path / "later", file="_redis_state.2")
+    assert _call(redis_server, "--checkpoint", str(folder), "--yes") == 1
+    assert "CHECKPOINT_MOVED_OR_COPIED" in capsys.readouterr().err
+    _checkpoint(folder, "0" * 32, file="_redis_state.2")
+    assert _call(redis_server, "--checkpoint", str(folder), "--yes") == 1
+    assert "two checkpoints" in capsys.readouterr().err
+    assert _keys(raw) == before
+    _checkpoint(folder, GEN, file="_redis_state.2")
+    assert _call(redis_server, "--checkpoint", str(folder), "--yes") == 0
+    assert _keys(raw) == set()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,6 +165,62 @@ def test_moved_checkpoint_can_be_adopted(job: Job) -> None:
     finally:
         conf.unset("spark.sql.streaming.stateStore.redis.onPathChange")
     job.check()
+
+
+def marker_files(job: Job, name: str = NAME) -> dict[str, tuple[bytes, int]]:
+    """Content and identity of each."""
+    files = (job.streams.checkpoint(name) / "state").glob("*_redis_state*")
+    return {file.name: (file.read_bytes(), file.stat().st_ino) for file in files}
+
+
+def test_the_driver_decides_on_the_id_before_there_is_a_batch(
+    job: Job, use_server: Callable[..., RedisServer]
+) -> None:
+    server = use_server()
+    job.run()
+    assert not job.output
+    with server.client() as client:
+        (claim,) = client.keys("{rs}:g:*")
+        decided = client.get(claim)
+        made: dict[str, tuple[bytes, int]] = {}
+        for _ in range(2):
+            job.feed(2)
+            job.run()
+            job.check()
+            made = made or marker_files(job)
+            assert marker_files(job) == made
+            assert not client.exists(claim)
+    ((text, _),) = made.values()
+    assert json.loads(text)["gen"] == decided.decode()
+
+
+def test_a_query_without_state_gets_no_marker(job: Job) -> None:
+    job.feed(1)
+    job.streams.run(job.source.stream(job.streams.spark).select("k"), "plain", mode="append")
+    assert not marker_files(job, "plain")
+
+
+def test_the_driver_adopts_once_and_changes_no_file(job: Job) -> None:
+    job.feed(2)
+    job.run()
+    before = marker_files(job)
+    job.streams.checkpoint(NAME).rename(job.streams.checkpoint("moved"))
+    conf = job.streams.spark.conf
+    conf.set("spark.sql.streaming.stateStore.redis.onPathChange", "adopt")
+    try:
+        job.run("moved")
+    finally:
+        conf.unset("spark.sql.streaming.stateStore.redis.onPathChange")
+    adopted = marker_files(job, "moved")
+    assert adopted.keys() == {"_redis_state", "_redis_state.1"}
+    assert before.items() <= adopted.items()
+    job.feed(1)
+    job.run("moved")
+    job.check()
+    assert marker_files(job, "moved") == adopted
+    shutil.copytree(job.streams.checkpoint("moved"), job.streams.checkpoint(NAME))
+    job.feed(1)
+    assert "[REDIS_CHECKPOINT_MOVED_OR_COPIED]" in failure(job.run)
 
 
 def test_missing_marker_is_named(job: Job) -> None:

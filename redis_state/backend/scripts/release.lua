@@ -1,5 +1,5 @@
--- Give up a key that one process holds: a claim, or the place of an instance.
--- KEYS  1 {T rs:<gen>}:i:… or P:x
+-- Give up a key that one process holds: a claim, the place of an instance, or the gen of a checkpoint.
+-- KEYS  1 {T rs:<gen>}:i:…, P:x or {T rs}:g:…
 -- ARGV  1 what the key held when it was looked at  2 0 to remove it, else ms for which it stays, empty
 -- Reply OK · KEPT (it holds something else by now)
 -- Keeps: what somebody else wrote meanwhile is not touched.

@@ -50,6 +50,7 @@ object Script {
   val Renew: Script = load("renew")
   val Register: Script = load("register")
   val Heartbeat: Script = load("heartbeat")
+  val Release: Script = load("release")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

@@ -16,6 +16,9 @@ object Keys {
 
   def checkpoints(prefix: String): String = s"{${prefix}rs}:c"
 
+  /** Which gen the checkpoint of a path gets that has none yet. */
+  def genClaim(prefix: String, pathHash: String): String = s"{${prefix}rs}:g:$pathHash"
+
   def instance(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}}:i:${id.operator}:${id.partition}:${storeHash(id.storeName)}"
 

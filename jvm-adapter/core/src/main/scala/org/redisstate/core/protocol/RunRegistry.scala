@@ -118,6 +118,13 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
+  /** The checkpoint's marker file is there; said before anything is written under the gen. */
+  def noteMarker(): Unit = {
+    val what = s"note the marker of checkpoint $gen"
+    backend.call(what, Seq(Command("HSET", query, MarkerField, "1")))
+    ()
+  }
+
   /** A display field of the query. */
   def field(name: String): Option[String] = Option(get(name))
 
@@ -141,6 +148,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
 object RunRegistry {
   private val log = LoggerFactory.getLogger(classOf[RunRegistry])
+  private[protocol] val MarkerField = "marker"
   private val ProbesMax = 32
   private val Driver = "d"
   private val Executor = "x"

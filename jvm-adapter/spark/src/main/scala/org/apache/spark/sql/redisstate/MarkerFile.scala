@@ -2,7 +2,8 @@ package org.apache.spark.sql.redisstate
 
 import java.nio.charset.StandardCharsets.UTF_8
 
-import scala.util.Try
+import scala.annotation.tailrec
+import scala.util.{Failure, Success, Try}
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -10,10 +11,10 @@ import org.json4s.{DefaultFormats, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-
+import org.redisstate.core.backend.Clock
 import org.redisstate.core.errors.{
   CheckpointMovedException,
+  ConfigException,
   FormatException,
   MarkerMissingException
 }
@@ -22,68 +23,110 @@ import org.redisstate.core.ids.Keys
 /** Who a checkpoint is: the file `_redis_state` in its state folder (docs/format.md, section 9). */
 private[redisstate] final case class Marker(gen: String, pathHash: String)
 
-/** @param stateRoot the checkpoint's state folder, as Spark names it in a store's id */
-private[redisstate] final class MarkerFile(stateRoot: String, hadoopConf: Configuration) {
+/**
+ * No file of these is ever changed: one that was adopted has a further file for each time.
+ *
+ * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
+ */
+private[redisstate] final class MarkerFile(
+    stateRoot: String,
+    hadoopConf: Configuration,
+    clock: Clock = Clock.System) {
+  import MarkerFile._
+
   private val root = new Path(stateRoot)
-  private val file = new Path(root, MarkerFile.Name)
+  private val fs = root.getFileSystem(hadoopConf)
 
   /** SHA-256 of the qualified path: the same for every spelling of it. */
-  val pathHash: String = Keys.sha256(root.getFileSystem(hadoopConf).makeQualified(root).toString)
+  val pathHash: String = Keys.sha256(fs.makeQualified(root).toString)
+
+  /** What is there at this moment. */
+  def read(): Option[Marker] = markers.lastOption
 
   /**
-   * The marker of this checkpoint, made by the first run at version 0.
+   * The marker, looked for as long as it may be missing for a moment only: a cache of a mounted file system may not show it yet, and
+   * what writes it may be at it.
    *
-   * @param runId of the query, for a marker that is missing
-   * @param version that was asked for
+   * @param expected whether it has to be there
    */
-  def resolve(runId: String, version: Long, adoptMoved: Boolean): Marker = read() match {
-    case Some(marker) if marker.pathHash == pathHash => marker
-    case Some(marker) if adoptMoved =>
-      val adopted = marker.copy(pathHash = pathHash)
-      write(adopted)
-      adopted
-    case Some(_) =>
-      throw new CheckpointMovedException(
-        s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
-          "moved or copied. If it was moved, set onPathChange=adopt once. A copy cannot run beside its original: " +
-          "start a new checkpoint for it.")
-    case None if version > 0 =>
-      throw new MarkerMissingException(
-        s"open version $version of the state in $stateRoot: the marker file ${MarkerFile.Name} " +
-          "is missing. Either the checkpoint was never kept in Redis (Spark pins the provider in its offset log; " +
-          "start a new checkpoint), or the file was deleted: restore it from a backup.")
-    case None => Marker(runId.replace("-", ""), pathHash)
+  def find(expected: Boolean): Option[Marker] = {
+    val end = clock.nowMs + LookForMs
+    @tailrec def look(): Option[Marker] = Try(read()) match {
+      case Success(found) if found.isDefined || !expected => found
+      case Success(None) if clock.nowMs >= end || !fs.exists(root) => None
+      case Failure(e) if clock.nowMs >= end || !e.isInstanceOf[FormatException] => throw e
+      case _ =>
+        clock.sleep(PauseMs)
+        look()
+    }
+    look()
   }
 
-  def read(): Option[Marker] = {
-    val manager = CheckpointFileManager.create(root, hadoopConf)
-    if (!manager.exists(file)) None
-    else {
-      val in = manager.open(file)
-      try Some(MarkerFile.decode(new String(in.readAllBytes(), UTF_8), file))
-      finally in.close()
+  /**
+   * The marker of a checkpoint whose state may be opened here.
+   *
+   * @param version that was asked for; only version 0 may have none
+   */
+  def open(version: Long, adoptMoved: Boolean): Option[Marker] = {
+    val found = find(expected = version > 0)
+    if (found.isEmpty && version > 0) throw missing(s"open version $version of")
+    found.foreach(marker => if (marker.pathHash != pathHash && !adoptMoved) throw moved)
+    found
+  }
+
+  /** Makes it, unless there is one. What is there then may be another one's. */
+  def create(marker: Marker): Unit = file(0).create(encode(marker))
+
+  /** The checkpoint was moved to where it is found now: a file says so that is made once, like the marker itself. */
+  def adopt(): Unit = {
+    val known = markers
+    if (known.isEmpty) throw missing("adopt")
+    if (known.last.pathHash != pathHash) {
+      if (known.size > AdoptionsMax) {
+        throw new ConfigException(
+          s"adopt the checkpoint of $stateRoot: it was moved $AdoptionsMax times, and no more are " +
+            "kept. Leave it where it was, or start a new checkpoint.")
+      }
+      file(known.size).create(encode(Marker(known.last.gen, pathHash)))
+      if (!find(expected = true).exists(_.pathHash == pathHash)) throw moved
     }
   }
 
-  /** All executors of a run write the same bytes, so it does not matter who is last. */
-  def write(marker: Marker): Unit = {
-    val manager = CheckpointFileManager.create(root, hadoopConf)
-    if (!manager.exists(root)) manager.mkdirs(root)
-    val out = manager.createAtomic(file, overwriteIfPossible = true)
-    try {
-      out.write(MarkerFile.encode(marker).getBytes(UTF_8))
-      out.close()
-    } catch {
-      case e: Throwable =>
-        out.cancel()
-        throw e
-    }
+  def missing(attempted: String): MarkerMissingException = new MarkerMissingException(
+    s"$attempted the state in $stateRoot: the marker file $Name " +
+      "is missing. Either the checkpoint was never kept in Redis (Spark pins the provider in its offset log; " +
+      "start a new checkpoint), or the file was deleted: restore it from a backup.")
+
+  private def moved: CheckpointMovedException = new CheckpointMovedException(
+    s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
+      "moved or copied. If it was moved, set onPathChange=adopt once. A copy cannot run beside its original: " +
+      "start a new checkpoint for it.")
+
+  /** The marker and its adoptions, oldest first. */
+  private def markers: Seq[Marker] = {
+    val all = Iterator.from(0).map(at).takeWhile(_.isDefined).flatten.toSeq
+    all.find(_.gen != all.head.gen).foreach(other =>
+      throw new FormatException(
+        s"the marker file $Name in $stateRoot is of gen ${all.head.gen}, and the file " +
+          s"$Name.${all.indexOf(other)} beside it of gen ${other.gen}: they are of two checkpoints. Delete the files " +
+          s"$Name.<number> if the first one is right."))
+    all
   }
+
+  private def at(number: Int): Option[Marker] =
+    file(number).read().map(bytes => decode(new String(bytes, UTF_8), path(number)))
+
+  private def path(number: Int): Path = new Path(root, if (number == 0) Name else s"$Name.$number")
+
+  private def file(number: Int): OnceFile = new OnceFile(path(number), hadoopConf)
 }
 
 private[redisstate] object MarkerFile {
   val Name = "_redis_state"
   private val Temporary = "temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}".r
+  private val AdoptionsMax = 100
+  private val LookForMs = 3000L
+  private val PauseMs = 100L
 
   /** Whether Spark made the checkpoint's folder by itself, for a query that was given none; it deletes it again. */
   def isTemporary(stateRoot: String): Boolean = {
@@ -92,8 +135,9 @@ private[redisstate] object MarkerFile {
     Option(root.getParent).exists(checkpoint => Temporary.matches(checkpoint.getName))
   }
 
-  private def encode(marker: Marker): String =
-    compact(render(("format" -> 1) ~ ("gen" -> marker.gen) ~ ("path" -> marker.pathHash)))
+  private def encode(marker: Marker): Array[Byte] =
+    compact(
+      render(("format" -> 1) ~ ("gen" -> marker.gen) ~ ("path" -> marker.pathHash))).getBytes(UTF_8)
 
   private def decode(text: String, file: Path): Marker = {
     implicit val formats: DefaultFormats.type = DefaultFormats

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.redisstate
 
+import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
@@ -20,7 +21,9 @@ import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
-import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.backend.RedisBackend
+import org.redisstate.core.errors.{CheckpointMovedException, MarkerMissingException}
+import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
 /**
  * Registers each run of a query before its first task exists, so that the run may take its partitions back to an older version and a
@@ -34,6 +37,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))
     catch {
+      case e @ (_: CheckpointMovedException | _: MarkerMissingException) =>
+        logError(
+          s"The run ${event.runId} of query ${event.id} was not registered; its tasks that keep state will fail.",
+          e)
       case NonFatal(e) =>
         logError(
           s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
@@ -65,31 +72,58 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           logWarning(
             s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
               s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
-        case None => register(event, sqlConf, checkpoint, hadoopConf)
+        case None =>
+          val stateful = StatefulPlan.is(query.analyzedPlan)
+          register(event, sqlConf, checkpoint, hadoopConf, stateful)
       }
     }
   }
 
-  /** Also begins to copy its state, if that is asked for. */
+  /** Decides on the checkpoint's gen if it has none, and begins to copy its state if that is asked for. */
   private def register(
       event: QueryStartedEvent,
       sqlConf: SQLConf,
       checkpoint: Path,
-      hadoopConf: Configuration): Unit = {
+      hadoopConf: Configuration,
+      stateful: Boolean): Unit = {
     val conf = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
     val markerFile = new MarkerFile(new Path(checkpoint, "state").toString, hadoopConf)
-    val gen = markerFile.read().fold(event.runId.toString.replace("-", ""))(_.gen)
     val backend = ExecutorRegistry.acquire(conf.connection)
-    try {
-      val fields = Map(
-        "path" -> markerFile.pathHash,
-        "id" -> event.id.toString,
-        "name" -> Option(event.name).getOrElse(""),
-        "created" -> System.currentTimeMillis().toString)
-      val run = new RunRegistry(backend, conf.keyPrefix, gen)
-        .register(event.runId.toString, byDriver = true, above = 0, fields)
-      logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
-    } finally ExecutorRegistry.release(conf.connection)
+    val found =
+      try {
+        val identity = new CheckpointIdentity(markerFile, new GenClaims(backend, conf.keyPrefix))
+        val version = nextBatch(checkpoint, hadoopConf)
+        val gen =
+          identity.begin(event.runId.toString, version, stateful, conf.adoptMovedCheckpoint)
+        gen.foreach(registerRun(event, _, markerFile.pathHash, backend, conf))
+        gen
+      } finally ExecutorRegistry.release(conf.connection)
+    found.foreach(copy(event, _, sqlConf, checkpoint, hadoopConf, conf))
+  }
+
+  private def registerRun(
+      event: QueryStartedEvent,
+      gen: String,
+      pathHash: String,
+      backend: RedisBackend,
+      conf: RedisStateConf): Unit = {
+    val fields = Map(
+      "path" -> pathHash,
+      "id" -> event.id.toString,
+      "name" -> Option(event.name).getOrElse(""),
+      "created" -> System.currentTimeMillis().toString)
+    val run = new RunRegistry(backend, conf.keyPrefix, gen)
+      .register(event.runId.toString, byDriver = true, above = 0, fields)
+    logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
+  }
+
+  private def copy(
+      event: QueryStartedEvent,
+      gen: String,
+      sqlConf: SQLConf,
+      checkpoint: Path,
+      hadoopConf: Configuration,
+      conf: RedisStateConf): Unit = {
     val passes = conf.ephemeral || MarkerFile.isTemporary(new Path(checkpoint, "state").toString)
     if (conf.copyEveryBatches > 0 && !passes) {
       if (conf.copyEveryBatches * 2 > sqlConf.minBatchesToRetain) {
@@ -106,11 +140,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   private def pinnedProvider(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {
+      val newest = batchesOf(checkpoint, "offsets", hadoopConf).max
       val fs = checkpoint.getFileSystem(hadoopConf)
-      val batches =
-        fs.listStatus(new Path(checkpoint, "offsets")).map(_.getPath).filter(_.getName.forall(
-          _.isDigit))
-      val in = fs.open(batches.maxBy(_.getName.toLong))
+      val in = fs.open(new Path(checkpoint, s"offsets/$newest"))
       try {
         val metadata = new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next()
         ((JsonMethods.parse(
@@ -118,4 +150,15 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       } finally in.close()
     }.toOption.flatten
   }
+
+  /** The batch that the run begins with, and so the version that its first tasks ask for. */
+  private def nextBatch(checkpoint: Path, hadoopConf: Configuration): Long =
+    batchesOf(checkpoint, "offsets", hadoopConf).maxOption.fold(0L) { newest =>
+      if (batchesOf(checkpoint, "commits", hadoopConf).contains(newest)) newest + 1 else newest
+    }
+
+  private def batchesOf(checkpoint: Path, log: String, hadoopConf: Configuration): Seq[Long] =
+    try checkpoint.getFileSystem(hadoopConf).listStatus(new Path(checkpoint, log)).toSeq
+        .map(_.getPath.getName).filter(_.forall(_.isDigit)).map(_.toLong)
+    catch { case _: FileNotFoundException => Nil }
 }

@@ -16,7 +16,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.RedisBackend
-import org.redisstate.core.errors.{RedisStateException, UnavailableException}
+import org.redisstate.core.errors.{FencedException, RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{PartitionId, Pin, Run}
 import org.redisstate.core.protocol._
 import org.redisstate.core.store.{OpenVersion, PartitionStore, WriteSession}
@@ -37,6 +37,9 @@ class RedisStateStoreProvider
   @volatile private var id: StateStoreId = _
   @volatile private var plan: Plan = _
   @volatile private var link: Option[Link] = None
+
+  /** The checkpoint has another gen than the link, which was made before there was a marker. */
+  @volatile private var misled = false
 
   /** No network and no file here: Spark holds a lock of the whole executor. */
   override def init(
@@ -124,12 +127,14 @@ class RedisStateStoreProvider
     catch { case NonFatal(e) => logWarning(s"Maintenance of $id was not possible this time", e) }
 
   override def close(): Unit = synchronized {
-    link.foreach { l =>
-      l.store.close()
-      ExecutorRegistry.unregister(plan.conf.connection, l.instance)
-      ExecutorRegistry.release(plan.conf.connection)
-    }
+    link.foreach(disconnect)
     link = None
+  }
+
+  private def disconnect(linked: Link): Unit = {
+    linked.store.close()
+    ExecutorRegistry.unregister(plan.conf.connection, linked.instance)
+    ExecutorRegistry.release(plan.conf.connection)
   }
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = Metrics.all
@@ -202,18 +207,22 @@ class RedisStateStoreProvider
     catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id.toString, e) }
   }
 
-  private def connected(version: Long): Link = link.getOrElse(synchronized {
-    link.getOrElse {
+  private def connected(version: Long): Link = usable.getOrElse(synchronized {
+    usable.getOrElse {
       val made = connect(version)
+      link.foreach(disconnect)
       link = Some(made)
+      misled = false
       made
     }
   })
 
+  private def usable: Option[Link] = if (misled) None else link
+
   private def connect(version: Long): Link = {
     val conf = plan.conf
     val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf)
-    val marker = markerFile.resolve(plan.runId, version, conf.adoptMovedCheckpoint)
+    val marker = markerFile.open(version, conf.adoptMovedCheckpoint)
     val backend = ExecutorRegistry.acquire(conf.connection)
     try connect(backend, markerFile, marker)
     catch {
@@ -223,13 +232,19 @@ class RedisStateStoreProvider
     }
   }
 
-  private def connect(backend: RedisBackend, markerFile: MarkerFile, marker: Marker): Link = {
+  private def connect(
+      backend: RedisBackend,
+      markerFile: MarkerFile,
+      marker: Option[Marker]): Link = {
     val conf = plan.conf
-    val partition =
-      PartitionId(conf.keyPrefix, marker.gen, id.operatorId, id.partitionId, id.storeName)
+    val identity = new CheckpointIdentity(markerFile, new GenClaims(backend, conf.keyPrefix))
+    val own = CheckpointIdentity.genOf(plan.runId)
+    val mine = Option.when(marker.isEmpty)(own)
+    val gen = marker.fold(identity.proposed(own))(_.gen)
+    val partition = PartitionId(conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName)
     val ephemeral = conf.ephemeral || MarkerFile.isTemporary(id.checkpointRootLocation)
     val keepMs = if (ephemeral) EphemeralKeepMs else 0L
-    val registry = new RunRegistry(backend, conf.keyPrefix, marker.gen)
+    val registry = new RunRegistry(backend, conf.keyPrefix, gen)
     val format =
       if (plan.storeConf.enableStateStoreCheckpointIds) CheckpointFormat.V2
       else CheckpointFormat.V1
@@ -242,7 +257,10 @@ class RedisStateStoreProvider
     )
     val origin = taskOrigin()
     val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs)
-    lazy val run = enter(instance, markerFile, marker, origin)
+    lazy val run = {
+      confirm(identity, gen, mine)
+      enter(instance, markerFile.pathHash, origin)
+    }
     val store = new PartitionStore(
       client,
       plan.runId,
@@ -258,14 +276,21 @@ class RedisStateStoreProvider
     Link(instance, store, new Metrics(store))
   }
 
-  /** Before the first write of this run: the marker, the run's epoch, and what others need to find the query. */
+  /** Before the first write of this run: nothing was written as another gen, so the next attempt may open the right one. */
+  private def confirm(identity: CheckpointIdentity, gen: String, mine: Option[String]): Unit =
+    try identity.confirm(gen, mine, plan.conf.adoptMovedCheckpoint)
+    catch {
+      case e: FencedException =>
+        misled = true
+        throw e
+    }
+
+  /** Then the run's epoch, and what others need to find the query. */
   private def enter(
       instance: ExecutorRegistry.Instance,
-      markerFile: MarkerFile,
-      marker: Marker,
+      pathHash: String,
       origin: Origin): Run = {
     val registry = instance.registry
-    if (markerFile.read().isEmpty) markerFile.write(marker)
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
@@ -275,12 +300,13 @@ class RedisStateStoreProvider
         byDriver = false,
         above = 0,
         Map(
-          "path" -> marker.pathHash,
+          "path" -> pathHash,
           "id" -> origin.queryId,
           "created" -> System.currentTimeMillis().toString)))
+    registry.noteMarker()
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val now = registry.nowMs
-      val listing = ("path" -> marker.pathHash) ~ ("id" -> origin.queryId) ~
+      val listing = ("path" -> pathHash) ~ ("id" -> origin.queryId) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)), instance.keepMs)
       registry.putOperator(

@@ -43,12 +43,14 @@ private[redisstate] final class ProviderHarness(url: String) {
       id: StateStoreId,
       run: UUID,
       families: Boolean,
-      options: Map[String, String] = Map.empty): Unit = {
+      options: Map[String, String] = Map.empty,
+      hadoop: Map[String, String] = Map.empty): Unit = {
     val conf = new SQLConf
     conf.setConfString(RedisStateConf.Prefix + "url", url)
     options.foreach { case (name, text) => conf.setConfString(name, text) }
     val hadoopConf = new Configuration
     hadoopConf.set(StreamExecution.RUN_ID_KEY, run.toString)
+    hadoop.foreach { case (name, text) => hadoopConf.set(name, text) }
     made.init(
       id,
       keySchema,

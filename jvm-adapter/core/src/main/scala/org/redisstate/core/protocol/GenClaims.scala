@@ -1,0 +1,51 @@
+package org.redisstate.core.protocol
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.ids.Keys
+
+/** Which gen a checkpoint gets that has none yet: those who find no marker agree on the first one (docs/format.md, section 9). */
+class GenClaims(backend: RedisBackend, prefix: String) {
+  import GenClaims._
+
+  /** The gen that was claimed first, this one unless there was another; None if that one has just been dropped. */
+  def take(pathHash: String, gen: String): Option[String] = {
+    val key = Keys.genClaim(prefix, pathHash)
+    val commands =
+      Seq(Command("SET", key, gen, "NX", "PX", KeepMs.toString), Command("GET", key))
+    backend.call("claim the gen of a checkpoint", commands).last match {
+      case bytes: Array[Byte] => Some(new String(bytes, UTF_8))
+      case _ => None
+    }
+  }
+
+  /** The gen that is claimed now. */
+  def look(pathHash: String): Option[String] = {
+    val get = Command("GET", Keys.genClaim(prefix, pathHash))
+    backend.call("look for the claim of a gen", Seq(get)).head match {
+      case bytes: Array[Byte] => Some(new String(bytes, UTF_8))
+      case _ => None
+    }
+  }
+
+  /** Takes a claim away, unless another gen was claimed meanwhile. */
+  def drop(pathHash: String, gen: String): Unit = {
+    val args = Seq(gen, "0").map(Command.bytes)
+    val key = Keys.genClaim(prefix, pathHash)
+    backend.script("drop the claim of a gen", Script.Release, Seq(key), args)
+    ()
+  }
+
+  /** Whether anybody ever wrote under a gen, which none does before its marker file is there. */
+  def isUsed(gen: String): Boolean = {
+    val ask = Command("HEXISTS", Keys.query(prefix, gen), RunRegistry.MarkerField)
+    backend.call("look for a gen", Seq(ask)).head == java.lang.Long.valueOf(1)
+  }
+}
+
+object GenClaims {
+
+  /** Longer than anybody sleeps between his claim and the file. */
+  private val KeepMs = 24L * 3600 * 1000
+}

@@ -1,0 +1,27 @@
+package org.apache.spark.sql.redisstate
+
+import org.apache.spark.sql.catalyst.plans.logical.{Join, LogicalPlan}
+
+/** Whether a query will keep state. One that is not known as such decides on its gen in the first task that writes. */
+private[redisstate] object StatefulPlan {
+
+  /** By name, since some are not in every Spark minor. */
+  private val Operators = Set(
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark"
+  )
+
+  def is(plan: LogicalPlan): Boolean =
+    plan.exists {
+      case join: Join => join.children.forall(_.isStreaming)
+      case node => node.isStreaming && Operators(node.nodeName)
+    }
+}
