@@ -182,7 +182,7 @@ def test_the_last_adoption_of_a_moved_checkpoint_counts(
     assert "two checkpoints" in capsys.readouterr().err
     assert _keys(raw) == before
     _checkpoint(folder, GEN, file="_redis_state.2")
-    assert _call(redis_server, "--checkpoint", str(folder), "--yes") == 0
+    assert _call(redis_server, "--checkpoint", str(folder), "--yes", "--now", "--force") == 0
     assert _keys(raw) == set()
 
 

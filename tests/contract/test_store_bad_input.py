@@ -169,7 +169,7 @@ def test_a_commit_after_the_epoch_moved(new_provider: NewProvider) -> None:
     store.put("a", 1)
     newer = new_provider(run="new").get_store(0)
     newer.put("a", 2)
-    with pytest.raises(ConflictError, match="newer run"):
+    with pytest.raises(ConflictError, match="another run holds the partition"):
         store.commit()
     store.abort()
     with pytest.raises(UsageError):

@@ -102,9 +102,10 @@ local gone = {}
 local oldest = #before > CONTENDERS_MAX and table.remove(before, 1)
 local leaves = version < opened or not logged
 if leaves and (ARGV[8] == '1' or (version == 0 and ARGV[3] == '1')) then
-  for _, field in ipairs(redis.call('HKEYS', META)) do
-    local at = string.match(field, '^[ds]:(%d+):')
-    if at and tonumber(at) > version then gone[#gone + 1] = field end
+  local all = redis.call('HGETALL', META)
+  for i = 1, #all, 2 do
+    local at = string.match(all[i], '^[ds]:(%d+):')
+    if at and tonumber(at) > version then gone[#gone + 1] = all[i] end
   end
 elseif oldest and ARGV[8] == '1' then
   for _, one in ipairs(oldest.uids) do
