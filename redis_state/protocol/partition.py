@@ -308,7 +308,7 @@ class PartitionClient:
             stale = False
             for floor, fields in plan.parts():
                 args = [str(DROPPED_TTL_MS), plan.epoch, str(plan.opened.version), plan.opened.uid]
-                args += [str(floor), str(plan.base), *fields]
+                args += [str(floor), str(plan.base), plan.carrier, *fields]
                 match self._script(what, "retain", [], args):
                     case ["OK", count, of_bytes]:
                         dropped, size = dropped + int(count), size + int(of_bytes)

@@ -26,6 +26,7 @@ class Plan:
     Attributes:
         epoch: With `opened`, what the manifest said: the plan holds while the query goes on.
         floor: Before; `base` is that of afterwards.
+        carrier: Field of the segment on which all kept versions stand; empty if there is none.
         kept: Segments that stay.
     """
 
@@ -33,6 +34,7 @@ class Plan:
     opened: Pin
     floor: int
     base: int
+    carrier: str
     gone: tuple[str, ...]
     kept: int
 
@@ -63,7 +65,7 @@ def plan(manifest: Mapping[bytes, bytes]) -> Plan:
     }
     lineage, bases = _lineage(segments, opened)
     base = next((at for at in bases if at <= max(floor, opened.version - retained)), None)
-    kept_bases = _spaced(bases, base, max(1, retained // 2))
+    kept_bases = _spaced(list(bases), base, max(1, retained // 2))
     gone = [
         name
         for name, segment in segments.items()
@@ -75,24 +77,28 @@ def plan(manifest: Mapping[bytes, bytes]) -> Plan:
         opened,
         floor,
         floor if base is None else max(base, floor),
+        "" if base is None else bases[base],
         tuple(sorted(gone)),
         len(segments) - len(gone),
     )
 
 
-def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], list[int]]:
-    """The fields of the opened version's lineage, as far down as it goes, and its bases."""
+def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], dict[int, str]]:
+    """The fields of the opened version's lineage, as far down as it goes, and its bases.
+
+    Those are the fields of what stands alone, by version, the newest first.
+    """
     lineage: set[str] = set()
-    bases: list[int] = []
+    bases: dict[int, str] = {}
     at = opened
     while at.version > 0:
         name, snapshot_name = f"d:{at.version}:{at.uid}", f"s:{at.version}:{at.uid}"
         delta = segments.get(name)
         if snapshot_name in segments:
             lineage.add(snapshot_name)
-            bases.append(at.version)
+            bases[at.version] = snapshot_name
         elif delta is not None and delta.entry.complete:
-            bases.append(at.version)
+            bases[at.version] = name
         if delta is None:
             break
         lineage.add(name)

@@ -144,3 +144,16 @@ def test_of_two_plans_the_older_one_is_given_up(raw: redis.Redis, client: Counti
     before_the_first_drop(client, go_on)
     assert partition.retain().floor == 2000
     assert [one.version for one in partition.open("", 2001).segments] == [2001, 2000]
+
+
+def test_a_plan_is_given_up_when_a_fail_over_lost_its_base(
+    raw: redis.Redis, client: CountingClient
+) -> None:
+    partition = planted(raw, client)
+    meta = keys.meta(partition.id)
+    floor = VERSIONS - RETAINED
+    # The server that came back is of the time before this snapshot, and nobody opened more since.
+    before_the_first_drop(client, lambda: raw.hdel(meta, f"s:{floor}:u{floor}"))
+    assert partition.retain().floor < floor
+    for version in (floor, floor + 1, VERSIONS):
+        assert partition.open("", version).segments[-1].alone

@@ -3,10 +3,11 @@
 -- KEYS  1 P:m
 -- ARGV  1 ttl in ms of dropped keys (readers under way finish in that time)  2 epoch  3 opened version  4 its uid
 --       5 floor (2 to 5 as the plan found them, the floor as an earlier part of the plan has set it)  6 floor to set
---       7… manifest fields, few of them
+--       7 manifest field of the base that carries this floor, or ''  8… manifest fields, few of them
 -- Reply OK segments bytes · STALE (the plan is of no more use) · EMPTY · FORMAT found
 -- Keeps: every version at or above the floor loads as before. `floor` never falls. A plan counts only while its opened
---        version is one that the query went on with, in the same epoch, and no other plan has moved the floor.
+--        version is one that the query went on with, in the same epoch, no other plan has moved the floor, and the
+--        base that it counts on is there: a fail-over may have lost it behind the plan.
 local GONE_ON_MAX = 200
 local format = meta('f')
 if not format then return {'EMPTY'} end
@@ -15,9 +16,10 @@ local opened, planned = number('o'), tonumber(ARGV[3])
 if meta('e') ~= ARGV[2] or meta('w') ~= ARGV[5] then return {'STALE'} end
 if opened < planned or opened - planned > GONE_ON_MAX then return {'STALE'} end
 if walk(opened, meta('ou'), planned) ~= ARGV[4] then return {'STALE'} end
+if ARGV[7] ~= '' and not meta(ARGV[7]) then return {'STALE'} end
 
 local all, gone, bytes = {}, {}, 0
-for i = 7, #ARGV do
+for i = 8, #ARGV do
   local entry = meta(ARGV[i])
   if entry then
     gone[#gone + 1] = #all + 1

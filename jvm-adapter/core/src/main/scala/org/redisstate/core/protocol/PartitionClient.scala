@@ -274,7 +274,8 @@ final class PartitionClient(
       plan.opened.version.toString,
       plan.opened.uid,
       floor.toString,
-      plan.base.toString) ++ fields
+      plan.base.toString,
+      plan.carrier) ++ fields
     words(run(what, Script.Retain, args)) match {
       case Seq("OK", segments, bytes) => Some((segments.toLong, bytes.toLong))
       case Seq("STALE") | Seq("EMPTY") => None

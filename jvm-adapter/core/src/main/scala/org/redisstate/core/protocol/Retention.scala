@@ -12,6 +12,7 @@ import org.redisstate.core.ids.Pin
  *
  * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
  * @param floor that of before; `base` is that of afterwards
+ * @param carrier manifest field of the segment on which all kept versions stand; empty if there is none
  * @param gone manifest fields
  * @param kept how many segments stay
  */
@@ -20,6 +21,7 @@ private[protocol] final case class Retention(
     opened: Pin,
     floor: Long,
     base: Long,
+    carrier: String,
     gone: Seq[String],
     kept: Int) {
 
@@ -47,8 +49,9 @@ private[protocol] object Retention {
         field -> Segment.parse(field, entry)
     }
     val (lineage, bases) = lineageOf(segments, opened)
-    val base = bases.find(_ <= math.max(floor, opened.version - number("n")))
-    val keptBases = spaced(bases, base, math.max(1, number("n") / 2))
+    val carrier = bases.find(_._1 <= math.max(floor, opened.version - number("n")))
+    val base = carrier.map(_._1)
+    val keptBases = spaced(bases.map(_._1), base, math.max(1, number("n") / 2))
     val gone = segments.iterator.collect {
       case (field, s)
           if s.version <= opened.version && !(lineage(field) && isNeeded(s, base, keptBases)) =>
@@ -59,23 +62,29 @@ private[protocol] object Retention {
       opened,
       floor,
       math.max(floor, base.getOrElse(floor)),
+      carrier.fold("")(_._2),
       gone,
       segments.size - gone.size)
   }
 
-  /** The fields of the opened version's lineage, as far down as it goes, and its bases, newest first. */
+  /**
+   * The fields of the opened version's lineage, as far down as it goes, and its bases, newest first: the versions that stand alone there,
+   * each with the field that says so.
+   */
   private def lineageOf(
       segments: Map[String, Segment],
-      opened: Pin): (collection.Set[String], Seq[Long]) = {
+      opened: Pin): (collection.Set[String], Seq[(Long, String)]) = {
     val lineage = mutable.Set.empty[String]
-    val bases = mutable.ArrayBuffer.empty[Long]
+    val bases = mutable.ArrayBuffer.empty[(Long, String)]
     var at = opened
     var ended = false
     while (!ended && at.version > 0) {
       val delta = segments.get(Segment.deltaIdent(at.version, at.uid))
       val snapshot = Segment.snapshotField(at.version, at.uid)
-      if (segments.contains(snapshot)) lineage += snapshot
-      if (segments.contains(snapshot) || delta.exists(_.entry.complete)) bases += at.version
+      if (segments.contains(snapshot)) {
+        lineage += snapshot
+        bases += at.version -> snapshot
+      } else delta.filter(_.entry.complete).foreach(alone => bases += at.version -> alone.field)
       delta.foreach { found =>
         lineage += found.field
         at = Pin(at.version - 1, found.entry.ref)
