@@ -10,8 +10,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
 from redis_state.cli.main import main
+from redis_state.maintain import purge_vanished, vanished_checkpoints
 from redis_state.reader import Reader
-from tests.spark.streams import Streams
+from tests.contract.test_coordinator_thread import until
+from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
@@ -99,6 +101,53 @@ def test_a_purged_query_is_refused_by_name_and_goes_on_when_it_was_called_back(
     (source.folder / "still.json").write_text('{"k": "k7", "v": 1}\n', "utf-8")
     with pytest.raises(StreamingQueryException, match="REDIS_STATE_LOST"):
         streams.run(frame, "again")
+
+
+def test_the_driver_of_a_query_that_waits_for_data_is_a_sign_of_life(
+    streams: Streams,
+    reader: Reader,
+    shared_redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It began and wrote long ago, and its executors were given up."""
+    source = streams.input("waits", "k string, v long")
+    source.add(ROWS)
+    streams.spark.conf.set(PROVIDER, REDIS)
+    query = (
+        source.stream(streams.spark)
+        .groupBy("k")
+        .agg(sf.sum("v").alias("total"))
+        .writeStream.outputMode("update")
+        .queryName("waits")
+        .foreachBatch(lambda batch, _: print(batch.count()))
+        .option("checkpointLocation", str(streams.checkpoint("waits")))
+        .start()
+    )
+    pulse = streams.spark._jvm.org.apache.spark.sql.redisstate.RunPulse
+    try:
+        query.processAllAvailable()
+        (gen,) = [info.gen for info in reader.queries() if info.name == "waits"]
+        _age(shared_redis_server, gen)
+        assert pulse.beatAll() == 1
+        checkpoint = streams.checkpoint("waits")
+        assert _purge(shared_redis_server, checkpoint, "--yes") == 1
+        assert "the driver of its run reported" in capsys.readouterr().err
+        assert purge_vanished(reader.client, age_ms=86_400_000).purged == 0
+        assert vanished_checkpoints(reader.client, age_ms=86_400_000) == []
+    finally:
+        query.stop()
+    until(lambda: pulse.beatAll() == 0)
+
+
+def _age(server: RedisServer, gen: str) -> None:
+    """Nothing but its driver shows that it lives."""
+    with server.client() as client:
+        for key in _keys(server, gen):
+            if key.endswith(b"}:m"):
+                client.hset(key, "t", "1")
+        client.hset(f"{{rs:{gen}}}:q", "epoch", "1")
+        entry = json.loads(client.hget("{rs}:c", gen))
+        client.hset("{rs}:c", gen, json.dumps(entry | {"seen": 1}))
 
 
 def test_the_key_is_printed(

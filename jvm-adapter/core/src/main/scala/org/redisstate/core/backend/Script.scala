@@ -51,6 +51,7 @@ object Script {
   val Register: Script = load("register")
   val Heartbeat: Script = load("heartbeat")
   val Release: Script = load("release")
+  val Alive: Script = load("alive")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

@@ -73,6 +73,16 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     case _ => throw new InternalException("TIME answered no time")
   }
 
+  /** The driver of a run lives; nothing happens if Redis does not know the run any more. */
+  def alive(runId: String): Unit = {
+    backend.script(
+      s"say that run $runId lives",
+      Script.Alive,
+      Seq(query),
+      Seq(Command.bytes(runId)))
+    ()
+  }
+
   /** An ephemeral query is still there. */
   def renew(keepMs: Long): Unit = {
     backend.call(s"renew checkpoint $gen", Seq(Command("PEXPIRE", query, keepMs.toString)))

@@ -51,8 +51,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   override def onQueryProgress(event: QueryProgressEvent): Unit =
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(event.progress.batchId))
 
-  override def onQueryTerminated(event: QueryTerminatedEvent): Unit =
+  override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {
+    RunPulse.stop(event.runId)
     Option(copiers.remove(event.runId)).foreach(_.finish())
+  }
 
   private def executionOf(queryId: UUID): Option[StreamExecution] =
     SparkSession.getActiveSession
@@ -74,13 +76,14 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
               s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
         case None =>
           val stateful = StatefulPlan.is(query.analyzedPlan)
-          register(event, sqlConf, checkpoint, hadoopConf, stateful)
+          register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
       }
     }
   }
 
   /** Decides on the checkpoint's gen if it has none, and begins to copy its state if that is asked for. */
   private def register(
+      query: StreamExecution,
       event: QueryStartedEvent,
       sqlConf: SQLConf,
       checkpoint: Path,
@@ -98,7 +101,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         gen.foreach(registerRun(event, _, markerFile.pathHash, backend, conf))
         gen
       } finally ExecutorRegistry.release(conf.connection)
-    found.foreach(copy(event, _, sqlConf, checkpoint, hadoopConf, conf))
+    found.foreach { gen =>
+      RunPulse.start(event.runId, gen, conf, () => query.isActive)
+      copy(event, gen, sqlConf, checkpoint, hadoopConf, conf)
+    }
   }
 
   private def registerRun(

@@ -1,0 +1,66 @@
+package org.apache.spark.sql.redisstate
+
+import java.util.UUID
+import java.util.concurrent.{ConcurrentHashMap, Executors, ScheduledExecutorService, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+
+import org.redisstate.core.protocol.RunRegistry
+
+/**
+ * Says in Redis each minute that the driver of a run lives: while its query waits for data, or its executors were given up, nothing else
+ * shows that somebody counts on the state. A thread for each run, so that a server that is away holds up no other.
+ *
+ * @param lives whether the query still runs: a session that is stopped as a whole may not say that it ended
+ */
+private[redisstate] final class RunPulse(
+    runId: UUID,
+    gen: String,
+    conf: RedisStateConf,
+    lives: () => Boolean)
+    extends Logging {
+  private val timer: ScheduledExecutorService = Executors.newSingleThreadScheduledExecutor {
+    work =>
+      val thread = new Thread(work, s"redis-state-run-$runId")
+      thread.setDaemon(true)
+      thread
+  }
+  timer.scheduleWithFixedDelay(
+    () => beat(),
+    RunPulse.EveryMs,
+    RunPulse.EveryMs,
+    TimeUnit.MILLISECONDS)
+
+  def beat(): Unit = if (lives()) tell() else RunPulse.stop(runId)
+
+  private def tell(): Unit =
+    try {
+      val backend = ExecutorRegistry.acquire(conf.connection)
+      try new RunRegistry(backend, conf.keyPrefix, gen).alive(runId.toString)
+      finally ExecutorRegistry.release(conf.connection)
+    } catch {
+      case NonFatal(e) =>
+        logWarning(s"It could not be noted that run $runId lives; no state depends on it", e)
+    }
+
+  def stop(): Unit = timer.shutdown()
+}
+
+private[redisstate] object RunPulse {
+  private val EveryMs = 60000L
+  private val running = new ConcurrentHashMap[UUID, RunPulse]
+
+  def start(runId: UUID, gen: String, conf: RedisStateConf, lives: () => Boolean): Unit =
+    Option(running.put(runId, new RunPulse(runId, gen, conf, lives))).foreach(_.stop())
+
+  def stop(runId: UUID): Unit = Option(running.remove(runId)).foreach(_.stop())
+
+  /** What the threads do each minute; the number of runs that live. */
+  def beatAll(): Int = {
+    running.values.asScala.toSeq.foreach(_.beat())
+    running.size
+  }
+}
