@@ -103,6 +103,7 @@ LONG_SUITES: tuple[Suite, ...] = (
         options=(),
         variables=_LONG_JVM,
     ),
+    Scalatest("jvm-suite-long", "spark-4.2", "spark/src/test-4.2-long/scala", limit_s=5400),
     Pytest("spark-long", "tests/spark", limit_s=3600, options=_LONG),
     Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
     *(
