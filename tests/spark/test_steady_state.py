@@ -58,10 +58,11 @@ class Running:
             self.source.add([{"k": f"k{i}"} for i in range(KEYS)])
         self.query.processAllAvailable()
 
-    def calls(self) -> dict[str, int]:
+    def calls(
+        self, names: tuple[str, ...] = ("multi", "exec", "evalsha", "eval")
+    ) -> dict[str, int]:
         with self.server.client() as client:
             stats = client.info("commandstats")
-        names = ("multi", "exec", "evalsha", "eval")
         return {name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names}
 
     def footprint(self) -> int:
@@ -79,9 +80,10 @@ class Running:
         seen = -1
         while (now := self.footprint()) != seen:
             seen = now
-            # Between batches nothing but maintenance runs scripts, one a store and pass at least.
-            enough = self.calls()["evalsha"] + 4 * self.partitions
-            while self.calls()["evalsha"] < enough:
+            # Between batches only maintenance looks at manifests, once a store and pass at least.
+            looks = ("hgetall",)
+            enough = self.calls(looks)["hgetall"] + 4 * self.partitions
+            while self.calls(looks)["hgetall"] < enough:
                 assert time.monotonic() < end, "maintenance does not come or does not settle"
                 time.sleep(0.05)
         return now

@@ -160,8 +160,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
     val all = synchronized(shared.instances.toSeq)
     val shown = all.map(i => i.id -> i).toMap.values.toSeq
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
-    val ephemeral = all.filter(_.keepMs > 0)
-    ephemeral.distinctBy(_.id).foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
+    // A run that came later, here or elsewhere, may keep the state for good.
+    val ephemeral = shown.filter(i => i.keepMs > 0 && !i.isLost)
+    ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
     ephemeral.distinctBy(_.id.gen).foreach(i =>
       attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
   }

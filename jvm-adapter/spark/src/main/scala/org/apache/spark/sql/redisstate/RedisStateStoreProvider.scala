@@ -315,10 +315,10 @@ class RedisStateStoreProvider
         origin.partitions,
         operatorJson(origin.partitions))
     }
-    // An earlier run may have kept its state otherwise.
-    instance.client.renew()
     // Only who writes serves the partition: Spark's state reader opens it too.
     ExecutorRegistry.register(plan.conf.connection, instance)
+    // An earlier run may have kept its state otherwise; its instance counts no more.
+    instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
   }

@@ -108,6 +108,21 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     query.close()
   }
 
+  test("what an ephemeral run left open does not let the state of a later run expire") {
+    val id = newId()
+    val run = UUID.randomUUID()
+    val left = provider(id, run, options = Map(RedisStateConf.Prefix + "ephemeral" -> "true"))
+    commit(left, 0, "a" -> 1)
+    val kept = provider(id, UUID.randomUUID())
+    commit(kept, 1, "b" -> 2)
+    ExecutorRegistry.beat()
+    keys(run).filter(_.endsWith(":m")).foreach { key =>
+      assert(ask("PTTL", key).asInstanceOf[java.lang.Long] == -1L, key)
+    }
+    left.close()
+    kept.close()
+  }
+
   test("an instance that another executor followed is not shown until it commits again") {
     val run = UUID.randomUUID()
     val made = provider(newId(), run)
