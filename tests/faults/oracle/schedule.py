@@ -155,6 +155,8 @@ class Schedule:
         """Attempts of the earlier runs go on as zombies."""
         self.counters["restarts"] += 1
         self.network.disturb()
+        if back > 0:
+            self._end_the_unopened_batch()
         if self._dice.one_in(3):
             # A zombie from its first step on.
             self.start_attempt()
@@ -206,6 +208,14 @@ class Schedule:
             timeline.log, timeline.rewound_from = timeline.rewound_from, None
             timeline.drivers.planned = max(timeline.drivers.planned, timeline.logged - 1)
         self._restart(back=0)
+
+    def _end_the_unopened_batch(self) -> None:
+        """Its tasks could take back a rewind by one batch: "What is not promised" says when."""
+        if self.keyspace.opened(self.partition)[0] < self.timeline.logged:
+            for actor, task in self._tasks.items():
+                if task.run is not None and task.version == self.timeline.logged:
+                    actor.killed = True
+            self.network.flush()
 
     def restart_by_driver(self) -> None:
         """A new run goes on from the newest logged version."""

@@ -114,8 +114,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "old-timeline-stays-newest",
         "acquiring makes the version that is written on the newest one",
         "acquire",
-        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])\nreturn",
-        "\n  'n', ARGV[6], 'c', ARGV[8])\nreturn",
+        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])\ntouch()\nreturn",
+        "\n  'n', ARGV[6], 'c', ARGV[8])\ntouch()\nreturn",
     ),
     (
         "acquire-does-not-pin",

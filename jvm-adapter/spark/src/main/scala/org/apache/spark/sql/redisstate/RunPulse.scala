@@ -30,7 +30,7 @@ private[redisstate] final class RunPulse(
   }
   timer.scheduleWithFixedDelay(
     () => beat(),
-    RunPulse.EveryMs,
+    0L,
     RunPulse.EveryMs,
     TimeUnit.MILLISECONDS)
 
