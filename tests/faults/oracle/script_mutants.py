@@ -18,13 +18,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "",
     ),
     (
-        "no-fence",
-        "a run that no longer holds the partition cannot publish",
-        "publish",
-        "if meta('r') ~= run and not rival then",
-        "if false then",
-    ),
-    (
         "block-count-unchecked",
         "a delta is published only with all its blocks",
         "publish",
@@ -125,13 +118,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "'l', text(version), 'lu', uid, 'n', ARGV[6]",
     ),
     (
-        "unregistered-run-goes-back",
-        "a run that no driver registered cannot acquire below the opened version",
-        "acquire",
-        "if ARGV[3] ~= '1' and version < opened then",
-        "if false then",
-    ),
-    (
         "epochs-of-runs-equal",
         "a run that is registered later has a greater epoch",
         "register",
@@ -200,13 +186,6 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "acquire",
         "if not living then return",
         "if false then return",
-    ),
-    (
-        "restart-drops-in-format-2",
-        "in format 2 whoever acquires drops nothing",
-        "acquire",
-        "if leaves and (ARGV[8] == '1' or (version == 0 and ARGV[3] == '1')) then",
-        "if leaves then",
     ),
     (
         "opened-is-not-the-latest",
