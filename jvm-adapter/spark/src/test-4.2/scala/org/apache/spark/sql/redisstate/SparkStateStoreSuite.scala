@@ -116,7 +116,8 @@ class SparkStateStoreSuite
         fresh.getReadStore(version, None)
         true
       } catch {
-        case e: SparkException if e.getCondition.endsWith("CANNOT_READ_STREAMING_STATE_FILE") => false
+        case e: SparkException if e.getCondition.endsWith("CANNOT_READ_STREAMING_STATE_FILE") =>
+          false
       }
     }
 
