@@ -3,42 +3,26 @@ package org.apache.spark.sql.redisstate
 import org.apache.spark.SparkException
 import org.apache.spark.sql.errors.QueryExecutionErrors
 
-import org.redisstate.core.errors.{
-  FormatException,
-  RedisStateException,
-  StateLostException,
-  VersionExpiredException
-}
+import org.redisstate.core.errors.{FormatException, RedisStateException}
 
-/**
- * Our errors under the conditions that Spark's callers look for. The text is ours to its last word: that of Spark's conditions
- * ends with the advice to clear the checkpoint, which throws the state away.
- */
+/** Our errors under the conditions that Spark's callers look for; our kind and message stay in the text. */
 private[redisstate] object StoreErrors {
 
-  def cannotLoad(store: String, e: RedisStateException): Throwable = {
-    val (condition, parameters) = e match {
-      case _: StateLostException | _: VersionExpiredException =>
-        ("CANNOT_READ_STREAMING_STATE_FILE", Map("fileToRead" -> s"the state of $store"))
-      case _ => ("UNCATEGORIZED", Map.empty[String, String])
-    }
+  def cannotLoad(store: String, e: RedisStateException): Throwable =
     new SparkException(
-      s"The state of $store was not loaded. ${e.getMessage}",
-      e,
-      Some(s"CANNOT_LOAD_STATE_STORE.$condition"),
-      parameters)
-  }
+      errorClass = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE",
+      messageParameters =
+        Map("fileToRead" -> s"the state of $store (${e.getMessage}); the version does not exist"),
+      cause = e
+    )
 
   def cannotCommit(store: String, e: Throwable): Throwable =
-    e match {
-      case ours: RedisStateException =>
-        new SparkException(
-          s"The state of $store was not committed. ${ours.getMessage}",
-          ours,
-          Some("CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"),
-          Map("providerClass" -> store))
-      case _ => QueryExecutionErrors.failedToCommitStateFileError(store, e)
-    }
+    QueryExecutionErrors.failedToCommitStateFileError(
+      e match {
+        case ours: RedisStateException => s"$store (${ours.getMessage})"
+        case _ => store
+      },
+      e)
 
   /** A family whose rows would be read in a way in which they were not written. */
   def otherFamily(name: String, have: String, wanted: String): Throwable =
