@@ -18,10 +18,15 @@ _TERMINATE_S = 10
 _POLL_S = 0.1
 
 
+_sessions: set[int] = set()
+
+
 def run_limited(
-    command: list[str], *, cwd: Path, env: dict[str, str], limit_s: int
+    command: list[str], *, cwd: Path, env: dict[str, str], limit_s: int, prefix: str = ""
 ) -> tuple[int, str]:
     """Runs a command, copies its output to ours, and returns its exit code and output.
+
+    Each line that is copied begins with `prefix`, the returned ones do not.
 
     The command gets a session of its own. After `limit_s` seconds by `Clock` every Java process
     of the session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1,
@@ -39,19 +44,30 @@ def run_limited(
         text=True,
         errors="replace",
     )
+    _sessions.add(process.pid)
     parts: list[str] = []
-    copying = threading.Thread(target=_copy, args=(process, parts), daemon=True)
+    copying = threading.Thread(target=_copy, args=(process, parts, prefix), daemon=True)
     copying.start()
     try:
         code = _wait(process, limit_s)
     except TimeoutError:
         parts.append(f"error: still running after {limit_s} s; stacks follow\n")
-        print(parts[-1], end="", flush=True)
+        print(prefix + parts[-1], end="", flush=True)
         _end_session(process.pid)
         code = process.wait()
     signal_all(process.pid, signal.SIGKILL)
+    _sessions.discard(process.pid)
     copying.join(_TERMINATE_S)  # a process of another session may hold the output open
     return code, "".join(parts)
+
+
+def end_all() -> None:
+    """Ends what is running: it has sessions of its own, which Control-C does not reach."""
+    for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, 0)):
+        for session in tuple(_sessions):
+            signal_all(session, number)
+        for session in tuple(_sessions):
+            _are_gone(session, patience_s)
 
 
 def _wait(process: subprocess.Popen[str], limit_s: float) -> int:
@@ -64,10 +80,10 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> int:
     raise TimeoutError
 
 
-def _copy(process: subprocess.Popen[str], parts: list[str]) -> None:
+def _copy(process: subprocess.Popen[str], parts: list[str], prefix: str) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        sys.stdout.write(line)
+        sys.stdout.write(prefix + line)
         sys.stdout.flush()
         parts.append(line)
 

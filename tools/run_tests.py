@@ -1,13 +1,15 @@
-"""Runs the suites one after the other and sums them up.
+"""Runs the suites, some side by side, and sums them up.
 
     python tools/run_tests.py                     every suite of `make test`
     python tools/run_tests.py NAME ...            the named ones
     python tools/run_tests.py --long [NAME ...]   those of `make test-long`
 
-Goes on after a failure. At the end come the time of each suite, what failed, and as the last line
-`N passed, M failed`, with `, K skipped` after it when tests were skipped. Exits with 1 when
-anything failed, and with CI=true when anything was skipped. `--write PAGE` puts the results on a
-page, row by row: suites that did not run keep theirs.
+A lane takes one suite after the other, those with the highest limit first; where there is more than
+one, each line of output begins with the name of its suite. Goes on after a failure. At the end come
+the time of each suite, what failed, and as the last line `N passed, M failed`, with `, K skipped`
+after it when tests were skipped. Exits with 1 when anything failed, and with CI=true when anything
+was skipped. `--write PAGE` puts the results on a page, row by row: suites that did not run keep
+theirs.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +31,7 @@ import servers
 from clock import Clock
 from failures import failures_in
 from jvm import ROOT, SHORT_LIVED, java_command
-from run_limited import run_limited
+from run_limited import end_all, run_limited
 from suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
 
 _SCALATEST_COUNTS = re.compile(
@@ -34,6 +39,7 @@ _SCALATEST_COUNTS = re.compile(
 )
 _SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
 _SLOWEST = 10
+_LANES = 2
 _STOLEN_SHOWN = 0.1
 _BEGIN = "<!-- begin: make test-long -->"
 _END = "<!-- end: make test-long -->"
@@ -61,17 +67,33 @@ class Counts:
         return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
-def run_commands(suite: Commands) -> Counts:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a suite.
+
+    `note` says why it took long, where that was not its own fault.
+    """
+
+    suite: Suite
+    counts: Counts
+    passed_s: float
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.suite.name:<18} {self.passed_s:7.1f} s  {self.counts}{self.note}"
+
+
+def run_commands(suite: Commands, prefix: str) -> Counts:
     counts = Counts()
     for command in suite.commands:
         code, output = run_limited(
-            list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s
+            list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s, prefix=prefix
         )
         counts += Counts(passed=1) if code == 0 else _judged(Counts(), code, output)
     return counts
 
 
-def run_pytest(suite: Pytest) -> Counts:
+def run_pytest(suite: Pytest, prefix: str) -> Counts:
     if not list((ROOT / suite.folder).rglob("test_*.py")):
         print(f"error: {suite.folder} has no tests")
         return Counts(failed=1)
@@ -82,7 +104,9 @@ def run_pytest(suite: Pytest) -> Counts:
         environment = _environment()
         if suite.server:
             environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
-        code, output = run_limited(command, cwd=ROOT, env=environment, limit_s=suite.limit_s)
+        code, output = run_limited(
+            command, cwd=ROOT, env=environment, limit_s=suite.limit_s, prefix=prefix
+        )
         counts = _junit_counts(report) if report.exists() else Counts()
     return _judged(counts, code, output)
 
@@ -109,7 +133,7 @@ def _junit_counts(report: Path) -> Counts:
     return total
 
 
-def run_scalatest(suite: Scalatest) -> Counts:
+def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
     sources = ROOT / "jvm-adapter" / suite.sources
     classes = [
         ".".join(path.relative_to(sources).with_suffix("").parts)
@@ -125,7 +149,9 @@ def run_scalatest(suite: Scalatest) -> Counts:
     for name in classes:
         command += ["-s", name]
     environment = _environment() | dict(suite.variables)
-    code, output = run_limited(command, cwd=target, env=environment, limit_s=suite.limit_s)
+    code, output = run_limited(
+        command, cwd=target, env=environment, limit_s=suite.limit_s, prefix=prefix
+    )
     counts = Counts()
     if found := _SCALATEST_COUNTS.search(output):
         passed, failed, *others = map(int, found.groups())
@@ -148,14 +174,37 @@ def _environment() -> dict[str, str]:
     }
 
 
-def run_suite(suite: Suite) -> Counts:
+def run_suite(suite: Suite, prefix: str = "") -> Counts:
     match suite:
         case Commands():
-            return run_commands(suite)
+            return run_commands(suite, prefix)
         case Pytest():
-            return run_pytest(suite)
+            return run_pytest(suite, prefix)
         case Scalatest():
-            return run_scalatest(suite)
+            return run_scalatest(suite, prefix)
+
+
+def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
+    """The outcome of each suite, as it ends."""
+
+    def run(suite: Suite) -> Outcome:
+        print(f"== {suite.name}", flush=True)
+        clock = Clock()
+        counts = run_suite(suite, f"{suite.name} | " if min(lanes, len(suites)) > 1 else "")
+        outcome = Outcome(suite, counts, clock.passed_s, _stolen(clock))
+        print(f"== {outcome}", flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(lanes) as pool:
+        longest_first = sorted(suites, key=lambda suite: -suite.limit_s)
+        running = [pool.submit(run, suite) for suite in longest_first]
+        try:
+            for ended in as_completed(running):
+                yield ended.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
 
 
 def _stolen(clock: Clock) -> str:
@@ -181,10 +230,19 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run_tests.py", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a suite; none means all")
     parser.add_argument("--long", action="store_true", help="the suites of `make test-long`")
+    parser.add_argument(
+        "--lanes",
+        type=int,
+        metavar="N",
+        default=min(_LANES, os.cpu_count() or 1),
+        help=f"so many suites at once (default: {_LANES}, on one core 1)",
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="with --long: keep the results")
     asked = parser.parse_args(words)
     if asked.write and not asked.long:
         parser.error("--write goes with --long")
+    if asked.lanes < 1:
+        parser.error("--lanes has to be 1 or more")
     return asked
 
 
@@ -196,21 +254,24 @@ def main(words: list[str]) -> int:
     if unknown:
         print(f"error: no suite {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
-    lines = []
-    failures = []
-    total = Counts()
-    for suite in [known[name] for name in asked.names] or suites:
-        print(f"== {suite.name}", flush=True)
-        clock = Clock()
-        counts = run_suite(suite)
-        total += counts
-        failures += [f"failed: {suite.name}: {line}" for line in counts.failures]
-        lines.append(f"{suite.name:<18} {clock.passed_s:7.1f} s  {counts}{_stolen(clock)}")
-        print(f"== {lines[-1]}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    chosen = [known[name] for name in dict.fromkeys(asked.names)] or suites
+    clock = Clock()
+    outcomes = {}
+    for outcome in run_suites(chosen, asked.lanes):
+        outcomes[outcome.suite.name] = outcome
         if asked.write:
             today = datetime.now(timezone.utc).date()
-            _write(asked.write, {suite.name: f"| {today} | {clock.passed_s / 60:.0f} | {counts} |"})
-    print("\n".join(("", *lines, "", *failures)))
+            row = f"| {today} | {outcome.passed_s / 60:.0f} | {outcome.counts} |"
+            _write(asked.write, {outcome.suite.name: row})
+    ended = [outcomes[suite.name] for suite in chosen]
+    total = sum((outcome.counts for outcome in ended), Counts())
+    failures = [
+        f"failed: {one.suite.name}: {line}" for one in ended for line in one.counts.failures
+    ]
+    lanes = "1 lane" if asked.lanes == 1 else f"{asked.lanes} lanes"
+    took = f"all of it took {clock.passed_s / 60:.1f} minutes, in {lanes}{_stolen(clock)}"
+    print("\n".join(("", *map(str, ended), took, "", *failures)))
     print(total, flush=True)
     refused = total.skipped and os.environ.get("CI") == "true"
     return 1 if total.failed or refused or not total.passed else 0

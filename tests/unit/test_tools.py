@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ suites.SUITES = (
     Commands("bad", ((sys.executable, "-c", "raise SystemExit(3)"),), limit_s=60),
     Commands("late", ((sys.executable, "-c", "print('ran late')"),), limit_s=60),
     Commands("hanging", ((sys.executable, "-c", {hanging!r}),), limit_s=2),
+    Commands("sleeping", ((sys.executable, "-c", {hanging!r}),), limit_s=600),
     Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
 suites.LONG_SUITES = suites.SUITES[2:3]
@@ -44,10 +46,20 @@ waits_for_ever()
 """
 
 
-def run(*names: str) -> subprocess.CompletedProcess[str]:
+def command(*names: str) -> list[str]:
     program = SUITES.format(tools=str(ROOT / "tools"), hanging=HANGING, leaving=LEAVING)
+    return [sys.executable, "-c", program, *names]
+
+
+def start(*names: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*names), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def run(*names: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program, *names],
+        command(*names),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -78,10 +90,31 @@ def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
     assert done.stdout.splitlines()[-2:] == ["failed: bad: exit code 3", "2 passed, 1 failed"]
 
 
+def test_suites_side_by_side_are_told_apart() -> None:
+    lines = run("--lanes", "2", "good", "late").stdout.splitlines()
+    assert {"good | ran good", "late | ran late"} <= set(lines)
+    assert [line.split()[0] for line in lines[-5:-3]] == ["good", "late"]
+    assert "ran good" in run("--lanes", "1", "good").stdout.splitlines()
+
+
+def test_who_ends_it_ends_what_runs() -> None:
+    with start("--lanes", "2", "hanging", "sleeping") as running:
+        assert running.stdout is not None
+        children = []
+        while len(children) < 2:
+            line = running.stdout.readline()
+            if "child" in line:
+                children.append(int(line.split()[-1]))
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+    assert running.returncode != 0
+    assert all(has_ended(child) for child in children)
+
+
 def test_a_wrong_name_is_an_error() -> None:
     done = run("goood")
     assert done.returncode == 2
-    assert "no suite goood; there are good, bad, late, hanging, leaving" in done.stdout
+    assert "no suite goood; there are good, bad, late, hanging, sleeping, leaving" in done.stdout
 
 
 def test_the_long_suites_keep_their_results_on_a_page(tmp_path: Path) -> None:
