@@ -5,8 +5,10 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.format.RowBlock
-import org.redisstate.core.local.{Base, BucketSource, Room, RowValidator}
+import org.redisstate.core.format.{Entry, RowBlock}
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.local.{Base, BucketSource, Content, Room, RowValidator}
+import org.redisstate.core.protocol.PartitionClient
 
 /** What two threads of an executor do at once, in every order of their steps that Lincheck tries. */
 class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -39,6 +41,14 @@ class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
     Interleavings.check(classOf[Buckets], perThread = 2, scenarios = 2)
   }
 
+  test("the budget's account is true whoever reads, commits, makes room or closes") {
+    val p = new TestPartition(server)
+    try {
+      client = p.store("a").client
+      Interleavings.check(classOf[Accounts], perThread = 2, scenarios = 2)
+    } finally p.close()
+  }
+
   test("a write set is committed or given up") {
     Interleavings.check(classOf[Ends], perThread = 2, scenarios = 2)
   }
@@ -49,6 +59,7 @@ object InterleavingSuite {
   /** Lincheck makes the classes of operations itself: they find here what they stand on. */
   private var head: SegmentHead = _
   private var fields: Seq[(String, Array[Byte])] = _
+  private var client: PartitionClient = _
 
   /** A snapshot with a row in its only bucket, and one in an ordered family. */
   final class LastFields {
@@ -100,6 +111,55 @@ object InterleavingSuite {
       forget()
       assert(base.memoryBytes == Base.remote(2, source).memoryBytes)
     }
+  }
+
+  /** A store whose two buckets do not fit into its memory together. Nothing of it reaches the server. */
+  final class Accounts {
+    private val source: BucketSource = (from, until) => Array.fill(until - from)(block)
+    private val budget = new MemoryBudget(block.memoryBytes + 64)
+    private val store = new PartitionStore(
+      client,
+      "run",
+      () => throw new IllegalStateException,
+      TestPartition.Default,
+      RowValidator.None,
+      budget)
+    private val room = new StoreRoom(budget, store)
+    private val base = Base.remote(2, source, room = room)
+    private val first = version(1, new Content(base, Nil))
+    install(2)
+
+    private def version(number: Long, content: Content): LocalVersion =
+      new LocalVersion(
+        Pin(number, s"uid$number"),
+        LiveRows.None,
+        FamilyTable.Empty,
+        content,
+        History.Empty,
+        _ => content)
+
+    private def install(number: Long): Unit = {
+      val entry = Entry(s"d:$number", 0, 0, 0, 0, 0, 0, complete = false, header = false)
+      store.install(first, Pin(number, s"uid$number"), entry, FamilyTable.Empty, Nil)
+    }
+
+    @Operation
+    def read(): Int = base.bucket(0).count
+
+    @Operation
+    def readOther(): Int = base.bucket(1).count
+
+    @Operation
+    def commit(): Unit = install(3)
+
+    @Operation
+    def makeRoom(): Unit = budget.check()
+
+    @Operation
+    def close(): Unit = store.close()
+
+    @Validate
+    def countsRight(): Unit = assert(budget.usedBytes == store.localBytes)
   }
 
   /** Ends of a write set, which come from its task and from who gives it up. */
