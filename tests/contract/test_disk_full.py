@@ -76,6 +76,13 @@ def refuses(server: RedisServer) -> bool:
         return str(direct.info("persistence")["aof_last_write_status"]) == "err"
 
 
+def has_written(server: RedisServer) -> bool:
+    """Whether its file has all so far: what a slow disk holds up would fail the next command."""
+    with server.client() as direct:
+        found = direct.info("persistence")
+        return not int(found["aof_buffer_length"]) and not int(found["aof_pending_bio_fsync"])
+
+
 @pytest.mark.parametrize("room", [0, 60], ids=["nothing", "half a command"])
 def test_an_append_only_file_without_room(
     start_redis: Start,
@@ -88,6 +95,7 @@ def test_an_append_only_file_without_room(
     commit(writer, 0)
     store = writer.get_store(1)
     store.put_many(rows_of(2))
+    wait_until(lambda: has_written(server), "the file to have the first commit")
     server.fill_disk(room=room)
     # The server notices by a write, which it has in its memory and answers all the same.
     assert store.commit() == 2
