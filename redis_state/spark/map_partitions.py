@@ -117,7 +117,7 @@ def map_partitions_with_state_store(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = _spread(df, keys, sorting, batch.partitions)
+    spread = _placed(_spread(df, keys, sorting, batch.partitions), batch)
     mapped = cast("StatefulDataFrame", spread.mapInArrow(run, schema))
     mapped.verify_committed = lambda: _verify(config, batch)  # type: ignore[method-assign]  # see it
     return mapped
@@ -189,6 +189,24 @@ def _spread(
     if sorting:
         spread = spread.sortWithinPartitions(*(f.col(_ROW).getField(name) for name in sorting))
     return spread
+
+
+def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
+    """The same rows, each partition where it was in the store's last batch.
+
+    That takes a class of our jar, and a driver in this process: Spark Connect has neither.
+    """
+    jvm = getattr(spread.sparkSession, "_jvm", None)
+    if jvm is None:
+        return spread
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # it ships no types
+    from pyspark.sql import DataFrame
+
+    places = jvm.org.apache.spark.sql.redisstate.BatchPlaces
+    if not isinstance(places, JavaClass):  # a name that is no class is taken for a package
+        return spread
+    placed = places.placed(spread._jdf, f"{batch.gen}:{batch.partitions}")
+    return DataFrame(placed, spread.sparkSession)
 
 
 def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:
