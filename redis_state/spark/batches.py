@@ -57,8 +57,11 @@ class Batch:
 
     def ids(self) -> list[PartitionId]:
         """The partitions."""
-        of = StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant)
-        return [PartitionId(of, number) for number in range(self.partitions)]
+        return [self.partition(number) for number in range(self.partitions)]
+
+    def partition(self, number: int) -> PartitionId:
+        """One of them."""
+        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
 
     def store_id(self, partition: int) -> StateStoreId:
         """The store that a task opens."""

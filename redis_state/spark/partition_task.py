@@ -7,8 +7,6 @@ row of each partition has no struct: it is there so that a partition without row
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -22,33 +20,16 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat
+from redis_state.spark.worker import WORKER, Place
 from redis_state.store import Row, StateStore, StateStoreMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
 
 _MAINTAINED_EVERY = 8
-_CLIENTS_MAX = 4
-_WARM_BYTES_AUTO = 256 << 20
 
 log = logging.getLogger(__name__)
 _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
-_clients: dict[Config, Client] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Warm:
-    """A provider that stays after its task, and about what its versions take."""
-
-    provider: StateStoreProvider
-    size: int
-
-
-_Place = tuple[Config, str, int]
-_warm: dict[_Place, _Warm] = {}
-if sys.platform != "win32":
-    # A function that forks: what its worker has read is the worker's.
-    os.register_at_fork(after_in_child=_warm.clear)
 
 
 class BatchStore:
@@ -136,7 +117,7 @@ class PartitionTask:
         if number is None:
             return
         what = f"evaluating batch {self.batch.number} of store '{self.batch.name}'"
-        client = _client(self.config)
+        client = WORKER.client(self.config)
         try:
             late = superseded(client, self.batch, what)
             if late is not None:
@@ -145,7 +126,7 @@ class PartitionTask:
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
             self._maintain(provider, number)
-            self._keep(provider, number)
+            WORKER.keep(self._place(number), provider, self.batch.run.run_id)
         except ConflictError as error:
             raise superseded(client, self.batch, what) or error from error.__cause__
 
@@ -179,31 +160,17 @@ class PartitionTask:
 
     def _provider(self, client: Client, partition: int) -> StateStoreProvider:
         run = self.batch.run
-        # Taken out, to come back once this is done: whoever tries again after a failure reads anew.
-        warm = _warm.pop(self._place(partition), None)
         return StateStoreProvider(
             StateStoreProviderId(self.batch.store_id(partition), run.run_id),
             config=self.config,
             codec=_CODECS[self.codec] if isinstance(self.codec, str) else self.codec,
             run=run,
             client=client,
-            after=warm.provider if warm else None,
+            after=WORKER.take(self._place(partition)),
         )
 
-    def _place(self, partition: int) -> _Place:
-        return self.config, self.batch.gen, partition
-
-    def _keep(self, provider: StateStoreProvider, partition: int) -> None:
-        """The next batch of the partition may come to this process: it reads what is new then."""
-        _warm[self._place(partition)] = _Warm(provider, provider.cached_bytes())
-        allowed = _warm_bytes_max(self.config)
-        # The version below the newest is only for batches that are run again.
-        for place, one in list(_warm.items()):
-            if _warm_bytes() > allowed:
-                one.provider.forget_older()
-                _warm[place] = _Warm(one.provider, one.provider.cached_bytes())
-        while _warm_bytes() > allowed:
-            _warm.pop(next(iter(_warm))).provider.close()
+    def _place(self, partition: int) -> Place:
+        return self.config, self.batch.partition(partition)
 
     def _maintain(self, provider: StateStoreProvider, partition: int) -> None:
         if (self.batch.number + partition) % _MAINTAINED_EVERY:
@@ -244,26 +211,3 @@ class _Partition:
 
 def _names(kind: pa.StructType) -> list[str]:
     return [kind.field(number).name for number in range(kind.num_fields)]
-
-
-def _warm_bytes() -> int:
-    return sum(one.size for one in _warm.values())
-
-
-def _warm_bytes_max(config: Config) -> int:
-    """What this worker may keep: an executor has about as many of them as it has processors."""
-    limit = config.local_memory
-    return limit // (os.cpu_count() or 1) if isinstance(limit, int) else _WARM_BYTES_AUTO
-
-
-def _client(config: Config) -> Client:
-    """A worker process serves many tasks, one after the other: it keeps its connections."""
-    found = _clients.get(config)
-    if found is None:
-        while len(_clients) >= _CLIENTS_MAX:
-            oldest = next(iter(_clients))
-            for place in [one for one in _warm if one[0] == oldest]:
-                del _warm[place]  # its versions read on through this client
-            _clients.pop(oldest).close()
-        found = _clients[config] = Client(config)
-    return found

@@ -13,11 +13,11 @@ from redis_state import config
 from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, UsageError
 from redis_state.format import ordered
-from redis_state.ids import EMPTY, StateStoreId, StateStoreProviderId
+from redis_state.ids import EMPTY, PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.partition_state import family_of
 from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
-from redis_state.spark import partition_task
+from redis_state.spark.worker import WORKER, Warm
 from redis_state.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child
@@ -128,13 +128,16 @@ def test_no_socket_is_shared(shared_redis_server: RedisServer) -> None:
 def test_a_function_of_spark_that_forks_leaves_what_its_worker_has_read(
     new_provider: NewProvider,
 ) -> None:
-    place = config.parse({"url": "redis://localhost:6379/0"}), "gen", 0
-    partition_task._warm[place] = partition_task._Warm(new_provider(), 1)
+    place = (
+        config.parse({"url": "redis://localhost:6379/0"}),
+        PartitionId(StoreId("0" * 16, 0, "default"), 0),
+    )
+    WORKER.warm[place] = Warm(new_provider(), 1)
     try:
-        assert in_child(lambda: len(partition_task._warm)) == 0
-        assert len(partition_task._warm) == 1
+        assert in_child(lambda: len(WORKER.warm)) == 0
+        assert len(WORKER.warm) == 1
     finally:
-        partition_task._warm.clear()
+        WORKER.warm.clear()
 
 
 def test_no_lock_of_the_parent_is_waited_for(shared_redis_server: RedisServer) -> None:

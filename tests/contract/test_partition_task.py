@@ -14,12 +14,15 @@ from redis_state import config as options
 from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK
 from redis_state.config import Config
+from redis_state.coordinator import StateStoreCoordinator
 from redis_state.local_state import ROW_BYTES
 from redis_state.spark import partition_task
 from redis_state.spark.batches import begin_batch
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
+from redis_state.spark.worker import CLIENTS_MAX, Worker
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 KEYS = 10_000
 FORMAT = RowFormat("dicts", pa.schema([("k", pa.int64())]), "UTC")
@@ -32,14 +35,14 @@ class Batches:
 
     def __init__(self, client: Client, config: Config) -> None:
         self._client = client
-        self._config = config
-        self._name = uuid.uuid4().hex
+        self.config = config
+        self.name = uuid.uuid4().hex
 
     def run(self, number: int, func: Callable[[BatchStore, Dicts], Dicts]) -> None:
         batch = begin_batch(
             self._client,
-            self._config,
-            name=self._name,
+            self.config,
+            name=self.name,
             number=number,
             first=0,
             partitions=1,
@@ -49,7 +52,7 @@ class Batches:
         )
         rows = pa.array([None, {"k": 1}], pa.struct([("k", pa.int64())]))
         one = pa.RecordBatch.from_arrays([pa.array([0, 0], pa.int32()), rows], names=["p", "row"])
-        task = PartitionTask(batch, self._config, MSGPACK.name, func, FORMAT)
+        task = PartitionTask(batch, self.config, MSGPACK.name, func, FORMAT)
         list(task.run(iter([one])))
 
 
@@ -58,17 +61,15 @@ def new(
     shared_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Batches]]:
     """The process begins with nothing, and its connections are closed at the end."""
-    clients: dict[Config, Client] = {}
-    monkeypatch.setattr(partition_task, "_clients", clients)
-    monkeypatch.setattr(partition_task, "_warm", {})
+    worker = Worker()
+    monkeypatch.setattr(partition_task, "WORKER", worker)
 
     def made(**given: str) -> Batches:
         config = options.parse({"url": shared_redis_server.url} | given)
-        return Batches(partition_task._client(config), config)
+        return Batches(worker.client(config), config)
 
     yield made
-    for client in clients.values():
-        client.close()
+    worker.close()
 
 
 def fill(store: BatchStore, rows: Dicts) -> Dicts:
@@ -88,7 +89,7 @@ def broken(store: BatchStore, rows: Dicts) -> Dicts:
 
 
 def kept() -> int:
-    return len(partition_task._warm)
+    return len(partition_task.WORKER.warm)
 
 
 def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., Batches]) -> None:
@@ -123,10 +124,10 @@ def test_the_version_for_another_run_goes_before_the_newest(new: Callable[..., B
         localMemory=str(2 * 2 * KEYS * (ROW_BYTES + 10) * (os.cpu_count() or 1) // 3) + "b"
     )
     batches.run(0, fill)
-    (alone,) = partition_task._warm.values()
+    (alone,) = partition_task.WORKER.warm.values()
     batches.run(1, fill)
     assert kept() == 1
-    (both,) = partition_task._warm.values()
+    (both,) = partition_task.WORKER.warm.values()
     assert alone.size * 0.9 < both.size < alone.size * 1.1
     batches.run(1, check)
     batches.run(2, check)
@@ -137,6 +138,20 @@ def test_connections_that_are_let_go_take_along_what_reads_through_them(
 ) -> None:
     batches = new()
     batches.run(0, fill)
-    for number in range(partition_task._CLIENTS_MAX):
+    for number in range(CLIENTS_MAX):
         new(deadline=f"{number + 1}s")
     assert kept() == 0
+
+
+def test_what_is_kept_stands_in_the_coordinators_table(new: Callable[..., Batches]) -> None:
+    batches = new()
+    table = StateStoreCoordinator(batches.config)
+    try:
+        batches.run(0, fill)
+        wait_until(lambda: table.instances(batches.name), "the worker to report")
+        (instance,) = table.instances(batches.name).values()
+        assert instance.executor_id == f"python-{os.getpid()}"
+        partition_task.WORKER.close()
+        assert not table.instances(batches.name)
+    finally:
+        table.stop()

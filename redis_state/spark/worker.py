@@ -1,0 +1,126 @@
+"""What a Python worker keeps from one task of a batch to the next; no pyspark.
+
+Its connections, and the providers of partitions whose state it has read. Each of these partitions
+stands in the coordinator's table as served by this worker, until another worker serves it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from redis_state.backend.client import Client
+from redis_state.config import Config
+from redis_state.coordinator_heartbeat import Heartbeat
+from redis_state.coordinator_instances import Instance
+from redis_state.ids import PartitionId
+from redis_state.partition_state import EPHEMERAL_KEEP_MS
+from redis_state.process import tell_after_fork
+from redis_state.provider import StateStoreProvider
+
+CLIENTS_MAX = 4
+_WARM_BYTES_AUTO = 256 << 20
+
+Place = tuple[Config, PartitionId]
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """A provider that stays after its task, and about what its versions take."""
+
+    provider: StateStoreProvider
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    client: Client
+    heartbeat: Heartbeat
+
+
+class Worker:
+    """Of this process, which does one task after the other.
+
+    Attributes:
+        warm: The providers that stay, the one that was used last at the end.
+    """
+
+    def __init__(self) -> None:
+        self.warm: dict[Place, Warm] = {}
+        self._servers: dict[Config, _Server] = {}
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A function that forks: what its worker has read is the worker's."""
+        self.warm.clear()
+
+    def client(self, config: Config) -> Client:
+        """Connections to a server, which stay for the next task."""
+        return self._server(config).client
+
+    def take(self, place: Place) -> StateStoreProvider | None:
+        """The provider that the last task of a partition left here.
+
+        It comes back by `keep` once the task is done: whoever tries again after a failure reads
+        anew.
+        """
+        found = self.warm.pop(place, None)
+        return found.provider if found else None
+
+    def keep(self, place: Place, provider: StateStoreProvider, run_id: str) -> None:
+        """Keep what a task has read; what was used least lately goes where memory is short."""
+        config, partition = place
+        self._server(config).heartbeat.report(
+            place,
+            lambda: partition,
+            Instance(socket.gethostname(), f"python-{os.getpid()}", run_id),
+            keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+        )
+        self.warm[place] = Warm(provider, provider.cached_bytes())
+        allowed = _bytes_max(config)
+        # The version below the newest is only for batches that are run again.
+        for other, one in list(self.warm.items()):
+            if self._bytes() > allowed:
+                one.provider.forget_older()
+                self.warm[other] = Warm(one.provider, one.provider.cached_bytes())
+        while self._bytes() > allowed:
+            self._forget(next(iter(self.warm)))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for config in list(self._servers):
+            self._close(config)
+
+    def _server(self, config: Config) -> _Server:
+        found = self._servers.get(config)
+        if found is None:
+            while len(self._servers) >= CLIENTS_MAX:
+                self._close(next(iter(self._servers)))
+            client = Client(config)
+            found = self._servers[config] = _Server(client, Heartbeat(client))
+        return found
+
+    def _close(self, config: Config) -> None:
+        server = self._servers.pop(config)
+        server.heartbeat.stop()
+        for place in [one for one in self.warm if one[0] == config]:
+            del self.warm[place]  # its versions read on through this client
+        server.client.close()
+
+    def _forget(self, place: Place) -> None:
+        self.warm.pop(place).provider.close()
+        self._servers[place[0]].heartbeat.withdraw(place)
+
+    def _bytes(self) -> int:
+        return sum(one.size for one in self.warm.values())
+
+
+def _bytes_max(config: Config) -> int:
+    """What this worker may keep: an executor has about as many of them as it has processors."""
+    limit = config.local_memory
+    return limit // (os.cpu_count() or 1) if isinstance(limit, int) else _WARM_BYTES_AUTO
+
+
+WORKER = Worker()
+"""That of this process."""
