@@ -21,6 +21,7 @@ JVM_MAIN := $(JVM_POMS) LICENSE NOTICE redis_state/options.json \
 	$(shell find jvm-adapter/*/src/main jvm-adapter/*/scala-shims -type f 2>/dev/null)
 JVM_TEST := $(shell find jvm-adapter/*/src/test* -type f 2>/dev/null)
 JARS_STAMP := jvm-adapter/target/jars.stamp
+JAR_STAMP := jvm-adapter/target/jar.stamp
 TESTS_STAMP := jvm-adapter/target/test-classes.stamp
 SCALAFMT := jvm-adapter/target/scalafmt-classpath.txt
 
@@ -63,6 +64,14 @@ $(JARS_STAMP): $(JVM_MAIN) $(VENV)/installed
 	$(MVN_RUN) -f jvm-adapter/pom.xml -Drevision=$(VERSION) package -Dmaven.test.skip=true
 	ls $(JARS) >/dev/null
 	find redis_state/jars -name '*.jar' $(foreach jar,$(JARS),! -path $(jar)) -delete
+	touch $@ $(JAR_STAMP)
+
+# The jar of the Spark that is installed, alone.
+$(JAR_STAMP): $(JVM_MAIN) $(VENV)/installed
+	mkdir -p redis_state/jars $(@D)
+	minor=$$($(PY) -c 'import pyspark; print(".".join(pyspark.__version__.split(".")[:2]))'); \
+	$(MVN_RUN) -f jvm-adapter/pom.xml -Drevision=$(VERSION) -pl core,spark-$$minor package \
+		-Dmaven.test.skip=true
 	touch $@
 
 $(TESTS_STAMP): $(JARS_STAMP) $(JVM_TEST)
@@ -159,7 +168,7 @@ system: build jvm-test-build redis ## Schedules over whole processes, and their 
 # ---- demo and benchmark -----------------------------------------------------------------------
 
 .PHONY: demo
-demo: build redis ## A streaming job that is killed half way and still ends right (3 minutes)
+demo: $(JAR_STAMP) redis ## A streaming job that is killed half way and still ends right (3 minutes)
 	@$(PY) -m demo
 
 .PHONY: bench
