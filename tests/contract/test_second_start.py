@@ -197,3 +197,21 @@ def test_contenders_are_few(new_provider: NewProvider, client: Client) -> None:
     fields = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
     assert len(fields[b"k"].split()) == 4
     assert sum(field.startswith(b"d:1:") for field in fields) == 5
+
+
+def test_an_attempt_that_a_contender_replaced_after_it_was_read_is_not_lost(
+    new_provider: NewProvider, client: Client, log: Log
+) -> None:
+    """Seed 2637 of the oracle: the run that reads it is one that executors registered."""
+    first = registered(client, new_provider, "first")
+    attempts = [first.get_store(0) for _ in range(2)]
+    attempts[0].put("n", 0)
+    second = registered(client, new_provider, "second").get_store(0)
+    second.put("n", 70)  # takes the partition
+    attempts[0].commit()
+    log.newest = 1
+    third = new_provider(name=NAME, run="third").get_store(1)
+    attempts[1].put("n", 1)
+    attempts[1].commit()  # takes the place of the other one
+    with pytest.raises(ConflictError, match="replaced"):
+        third.put("n", 3)

@@ -76,7 +76,7 @@ if version > 0 and not begins then
   local found = there and uid
   -- Also in the first batch after a switch to format 2, which had no uid to ask for.
   if ARGV[8] == '1' or not there and meta('c') ~= '2' then
-    found = ARGV[3] == '1' and found_by_version(version) or walk(number('l'), meta('lu'), version)
+    found = (ARGV[3] == '1' or not there) and found_by_version(version) or walk(number('l'), meta('lu'), version)
   end
   -- Another attempt of the version may have taken the place of the one that was read: then nothing is lost.
   if found ~= uid and (there or found and is_there(version, found)) then

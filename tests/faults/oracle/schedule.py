@@ -67,6 +67,7 @@ class Schedule:
         self.network = Network(self._dice, server, counters, self._watch)
         self._plain = self.client()
         self._runs = 0
+        self._started: list[Run] = []
         self._tasks: dict[Actor, Task] = {}
         self._forked: list[tuple[Task, Callable[[], None]]] = []
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
@@ -140,6 +141,7 @@ class Schedule:
         self._kill_attempts(lambda run: not run.by_driver)
         self._runs += 1
         run = Run(self._runs, f"run-{self._runs}", by_driver, self._format)
+        self._started.append(run)
         if by_driver:
             self._registered[run.run_id] = register_run(
                 self._plain, self._gen, run.run_id, by_driver=True
@@ -160,6 +162,9 @@ class Schedule:
         if self._dice.one_in(3):
             # A zombie from its first step on.
             self.start_attempt()
+            if back > 0:
+                # It may be a task of that batch, too.
+                self._end_the_unopened_batch()
         if self._format != self._formats[-1] and self._dice.one_in(3):
             self.counters["switches"] += 1
             self._format = self._formats[-1]
@@ -244,7 +249,11 @@ class Schedule:
         if task.run is not None:
             opened, holder = self.keyspace.opened(self.partition)
             goes_back = not task.run.by_driver and opened > task.version
-            task.overtaken = goes_back or holder in self._watch.unregistered
+            task.overtaken = (
+                goes_back
+                or holder in self._watch.unregistered
+                or self._came_too_late(task.run, holder)
+            )
         was_current = self.timeline.current(task)
         if task.run is not None and not was_current and len(self.timeline.drivers.alive) > 1:
             # Its driver was told that the other one has gone on.
@@ -262,11 +271,16 @@ class Schedule:
             self._restart(back=self._dice.choice([1, 2, self.timeline.logged]))
         elif kind == "FENCED" and (self.timeline.destroyed or not run.by_driver):
             self.restart_by_driver()
-        elif (
-            kind == "FENCED" and self.keyspace.opened(self.partition)[1] in self._watch.unregistered
-        ):
-            # A zombie that no driver registered took the partition at the opened version.
-            self.restart_by_driver()
+        elif kind == "FENCED":
+            _, holder = self.keyspace.opened(self.partition)
+            # Or a zombie that no driver registered took the partition at the opened version.
+            if holder in self._watch.unregistered or self._came_too_late(run, holder):
+                self.restart_by_driver()
+
+    def _came_too_late(self, run: Run, holder: str) -> bool:
+        """Whether a later start took the partition before this run did, which it then never can."""
+        later = [one for one in self._started if one.run_id == holder and one.number > run.number]
+        return bool(later) and run.run_id not in self.timeline.acquired
 
     # ---- who acts --------------------------------------------------------------------------
 
