@@ -47,16 +47,25 @@ private[redisstate] object OnRedis {
   val Ours: String = classOf[RedisStateStoreProvider].getName
 }
 
-/** RocksDB's change log is an option of RocksDB: the tests run once, not with and without it. */
+/** RocksDB's change log is an option of RocksDB: what Spark tests with and without it runs once. */
 private[redisstate] trait OnRedisOnce extends OnRedis with AlsoTestWithRocksDBFeatures {
+  private var isForBoth = false
+
   override protected def test(testName: String, testTags: Tag*)(testBody: => Any)(implicit
-      pos: Position): Unit =
-    testWithChangelogCheckpointingEnabled(testName, testTags: _*)(testBody)
+      pos: Position): Unit = {
+    isForBoth = true
+    try super.test(testName, testTags: _*)(testBody)
+    finally isForBoth = false
+  }
 
   override def testWithChangelogCheckpointingEnabled(testName: String, testTags: Tag*)(
       testBody: => Any): Unit =
     if (NotRun.reason(getClass, testName).isEmpty)
       super.testWithChangelogCheckpointingEnabled(testName, testTags: _*)(testBody)
+
+  override def testWithChangelogCheckpointingDisabled(testName: String, testTags: Tag*)(
+      testBody: => Any): Unit =
+    if (!isForBoth) super.testWithChangelogCheckpointingDisabled(testName, testTags: _*)(testBody)
 }
 
 /** For suites that make RocksDB's provider by themselves: has its type, and answers as ours. */
