@@ -97,6 +97,9 @@ private[redisstate] object OptionTable {
   /** Versions of Spark that this release has a jar for. */
   def sparkMinors: Seq[String] = table.sparkMinors
 
+  /** The greatest value of an option that has one. */
+  def max(name: String): Option[Long] = table.rows.find(_.name == name).flatMap(_.max)
+
   /**
    * @param texts texts under the names of the table
    * @return what was given and what has a default

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate
 
 import org.redisstate.core.backend.{ConnectionSettings, Durability, RedisUrl, Secret, TlsSettings}
+import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.BlockSigner
 
 /** The options under `spark.sql.streaming.stateStore.redis.`, typed. */
@@ -66,6 +67,12 @@ object RedisStateConf {
     val texts = confs.collect {
       case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value
     }
-    new RedisStateConf(OptionTable.parse(texts), minVersionsToRetain)
+    val conf = new RedisStateConf(OptionTable.parse(texts), minVersionsToRetain)
+    OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
+      throw new ConfigException(
+        s"spark.sql.streaming.minBatchesToRetain is ${conf.versionsToRetain}, and redis-state keeps at most $max versions. " +
+          s"Set it lower, or set ${Prefix}versionsToRetain.")
+    }
+    conf
   }
 }

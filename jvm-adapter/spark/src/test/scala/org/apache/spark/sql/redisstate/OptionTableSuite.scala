@@ -69,4 +69,18 @@ class OptionTableSuite extends AnyFunSuite {
     assert(!conf.connection.toString.contains("geheim"))
     assert(conf.connection.currentPassword().contains("geheim"))
   }
+
+  test("more batches to retain than versions can be kept are refused with what to do") {
+    def kept(batches: Int, more: (String, String)*): Int = {
+      val confs = (("url" -> url) +: more).map { case (name, value) =>
+        RedisStateConf.Prefix + name -> value
+      }
+      RedisStateConf(confs.toMap, batches).versionsToRetain
+    }
+    assert(kept(10000) == 10000)
+    assert(kept(1000000, "versionsToRetain" -> "50") == 50)
+    val error = intercept[ConfigException](kept(10001))
+    assert(error.getMessage.contains("minBatchesToRetain is 10001"))
+    assert(error.getMessage.contains("versionsToRetain"))
+  }
 }
