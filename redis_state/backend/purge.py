@@ -89,7 +89,7 @@ def purge(
     return found
 
 
-def check_gen(gen: str) -> None:
+def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
     """Refuse what is no checkpoint id.
 
     Raises:
@@ -97,7 +97,7 @@ def check_gen(gen: str) -> None:
     """
     if not is_gen(gen):
         raise ConfigError(
-            _WHAT,
+            attempted,
             found="the id is not 32 lower-case hexadecimal digits",
             advice="Give the id that `redis-state queries` prints as 'gen'.",
         )

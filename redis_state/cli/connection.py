@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 
 from redis_state import config
@@ -34,6 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help=f"how long to keep trying a server that gives no answer (default: {_DEADLINE})",
     )
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    """How the same server is reached by another command, for advice that can be pasted."""
+    names = ("url", "username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
+    given = {name: getattr(arguments, name) for name in (*names, "tls_key_file")}
+    words = [
+        word
+        for name, value in given.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return shlex.join(words)
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, object]:

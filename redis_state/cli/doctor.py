@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.backend.purge import check_gen
+from redis_state.cli.connection import ProgressLine, add_arguments, command_of, config_of
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.cli.marker import gen_of, local_path
 from redis_state.copies import newest_fitting
-from redis_state.doctor import Diagnosis, PartitionHealth, diagnose
+from redis_state.doctor import Diagnosis, PartitionHealth, diagnose, older_of_folder
+from redis_state.errors import ConfigError
+from redis_state.reader.registry import QueryInfo
 from redis_state.rewind import newest_commit
 
 if TYPE_CHECKING:
@@ -31,41 +38,86 @@ def add_to(subparsers: Subparsers) -> None:
         epilog=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something is "
         "to be done first.",
     )
+    parser.add_argument("--checkpoint", metavar="PATH", help="in the local file system")
     parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH", help="in the local file system"
+        "--gen",
+        help="the checkpoint's id, if its folder has no marker file, or is elsewhere; without "
+        "--checkpoint nothing is said of Spark's logs",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is looked at, and how other commands find it.
+
+    Attributes:
+        folder: ``None`` if only the id is known.
+        which: The arguments that name the checkpoint.
+        server: The arguments that name the server.
+    """
+
+    gen: str
+    folder: Path | None
+    which: str
+    server: str
+
+    def command(self, name: str, *more: str) -> str:
+        """A command that can be pasted."""
+        return " ".join(["redis-state", name, self.which, *more, self.server])
+
+
+def place_of(arguments: argparse.Namespace) -> Place:
+    """Which checkpoint is meant.
+
+    Raises:
+        ConfigError: None is named, or the folder is not there.
+        StateError: The folder has no marker file, or was moved or copied.
+    """
+    checkpoint, gen = arguments.checkpoint, arguments.gen
+    if checkpoint is None and gen is None:
+        raise ConfigError(
+            "looking at a checkpoint",
+            found="none is named",
+            advice="Give its folder with --checkpoint, or its id with --gen; `redis-state queries` "
+            "lists the ids.",
+        )
+    words = [] if checkpoint is None else ["--checkpoint", checkpoint]
+    words += [] if gen is None else ["--gen", gen]
+    gen = gen_of(checkpoint) if gen is None else gen
+    check_gen(gen, attempted="looking at a checkpoint")
+    folder = None if checkpoint is None else local_path(checkpoint)
+    return Place(gen, folder, shlex.join(words), command_of(arguments))
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found."""
     config = config_of(arguments)
-    gen = gen_of(arguments.checkpoint)
-    committed = newest_commit(local_path(arguments.checkpoint))
-    line = ProgressLine()
+    place = place_of(arguments)
+    committed = None if place.folder is None else newest_commit(place.folder)
+    tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         try:
-            found = diagnose(client, gen, tenant=keys.tenant_of(config.key_prefix), progress=line)
+            found = diagnose(client, place.gen, tenant=tenant, progress=line)
+            older = older_of_folder(client, place.gen, tenant=tenant)
         finally:
             line.end()
     for text in report(found):
         print(text)
-    steps, status = advice(found, committed, arguments.checkpoint)
+    steps, status = advice(found, committed, place)
     print(steps)
-    if status and not found.purged and found.newest_batch(at_most=committed) is None:
-        copy = newest_fitting(local_path(arguments.checkpoint))
-        if copy is not None:
-            print(_way_back(copy.batch, arguments.checkpoint))
+    for info in older:
+        print(_told_older(info, place))
     return status
 
 
-def _way_back(batch: int, checkpoint: str) -> str:
+def _told_older(info: QueryInfo, place: Place) -> str:
+    seen = datetime.fromtimestamp(info.seen_ms / 1000, timezone.utc)
     return (
-        f"The checkpoint has a copy of the state behind batch {batch}:\n"
-        "  1. stop the query;\n"
-        f"  2. redis-state restore --checkpoint {checkpoint} --url … --yes\n"
-        "  3. start the query: it runs the later batches again, and the sink gets them twice."
+        f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
+        f"{seen:%Y-%m-%d %H:%M} UTC: the folder was deleted and made anew. If nobody needs it:\n"
+        f"  redis-state purge --gen {info.gen} {place.server}"
     )
 
 
@@ -99,32 +151,56 @@ def _ranges(versions: frozenset[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in found) or "none"
 
 
-def advice(found: Diagnosis, committed: int | None, checkpoint: str) -> tuple[str, int]:
+def advice(found: Diagnosis, committed: int | None, place: Place) -> tuple[str, int]:
     """What to do, and the exit status."""
-    if not found.partitions:
-        return "Redis has no stateful operator of this checkpoint.", PROBLEMS_STATUS
     if found.purged:
         return (
-            "It was purged within the last day. Call it back by `redis-state purge --recall "
-            f"--checkpoint {checkpoint} --url …`.",
+            "It was purged within the last day. Call it back:\n"
+            f"  {place.command('purge', '--recall')}",
             PROBLEMS_STATUS,
         )
-    if committed is None:
-        return "Spark has committed no batch: the query begins at batch 0.", 0
     newest = found.newest_batch(at_most=committed)
+    if place.folder is None and newest is not None:
+        text = f"Batch {newest} is the newest that all partitions serve."
+        return f"{text} Give --checkpoint to compare it with Spark's commit log.", 0
+    if committed is None and place.folder is not None:
+        return "Spark has committed no batch: the query begins at batch 0.", 0
+    if newest is None:
+        return _without_a_batch(found, committed, place), PROBLEMS_STATUS
     if newest == committed:
         return f"Batch {committed} is the newest of the commit log, and all partitions serve it.", 0
-    if newest is None:
-        return (
-            "No batch is served by all partitions. Restore the Redis that held them, or start "
-            "with a new checkpoint.",
-            PROBLEMS_STATUS,
-        )
     return (
         f"The commit log ends with batch {committed}; batch {newest} is the newest that all "
         "partitions serve. Restore the Redis that held the others, or go back:\n"
         "  1. stop the query;\n"
-        f"  2. redis-state rewind --checkpoint {checkpoint} --to-batch {newest} --url … --yes\n"
+        f"  2. {place.command('rewind', f'--to-batch {newest}', '--yes')}\n"
         "  3. start the query: it runs the later batches again, and the sink gets them twice.",
         PROBLEMS_STATUS,
     )
+
+
+def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> str:
+    """The ways on, the best one first."""
+    text = "No batch is served by all partitions."
+    if not found.partitions:
+        text = f"Redis has nothing of this checkpoint ({place.gen})."
+    if committed is not None:
+        text += f" The commit log ends with batch {committed}, so the state was there."
+    copy = None if place.folder is None else newest_fitting(place.folder)
+    ways = [
+        "Is it the right server, database and key prefix? What this one holds:\n"
+        f"       redis-state queries {place.server}",
+        "If Redis has a backup of its own (an RDB or AOF file), restart Redis from it.",
+    ]
+    if copy is not None:
+        ways.append(
+            f"The checkpoint has a copy of the state behind batch {copy.batch}. Stop the query, "
+            f"then\n       {place.command('restore', '--yes')}\n"
+            "     and start it: it runs the later batches again, and the sink gets them twice."
+        )
+    ways.append(
+        "Else the state is gone: start the query with a new checkpoint. It begins with empty "
+        "state; do not delete this folder before you know from where its source is read again."
+    )
+    head = "Stop the query, and take the first of these that fits:"
+    return "\n".join([text, head, *(f"  {at}. {way}" for at, way in enumerate(ways, 1))])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
 from redis_state.ids import is_gen
+from redis_state.rewind import LOGS
 
 NAME = "_redis_state"
 _STATE = "state"
@@ -28,9 +29,11 @@ def local_path(checkpoint: str) -> Path:
             return Path(checkpoint.removeprefix(scheme))
     if "://" in checkpoint:
         raise ConfigError(
-            "reading the marker file",
-            found="the checkpoint is in no local file system",
-            advice=f"Read its file {_STATE}/{NAME} there, and give the 'gen' in it with --gen.",
+            f"reading the checkpoint {checkpoint}",
+            found="it is in no local file system",
+            advice=f"Read its file {_STATE}/{NAME} there, and give the 'gen' in it with --gen. "
+            "Where the logs are needed too, copy the folders offsets and commits to a local folder "
+            "and give that one with --checkpoint.",
         )
     return Path(checkpoint)
 
@@ -41,17 +44,12 @@ def gen_of(checkpoint: str) -> str:
     Raises:
         StateError: There is no marker file, or it is a copy of another checkpoint's.
         FormatError: The file is damaged.
-        ConfigError: The checkpoint is in no local file system.
+        ConfigError: There is no such folder, or it is in no local file system.
     """
     state = local_path(checkpoint).absolute() / _STATE
     found = _read(state / NAME)
     if found is None:
-        raise StateError(
-            f"reading the marker file {state / NAME}",
-            kind=Kind.MARKER_MISSING,
-            found="it is not there",
-            advice="Check the path, or give the checkpoint's id with --gen.",
-        )
+        raise _without_marker(state)
     gen, path_hash = found
     for number in count(1):
         adopted = _read(state / f"{NAME}.{number}")
@@ -67,10 +65,39 @@ def gen_of(checkpoint: str) -> str:
         raise StateError(
             f"reading the marker file {state / NAME}",
             kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
-            found="the checkpoint was made under another path, so its keys may be another's",
-            advice=f"If they are to be removed all the same, give --gen {gen}.",
+            found="the checkpoint was made under another path: it was moved, or it is a copy and "
+            "the state is another query's",
+            advice="If it was moved, start its query once with onPathChange=adopt. If you know "
+            f"that the state is meant, give --gen {gen}.",
         )
     return gen
+
+
+def _without_marker(state: Path) -> ConfigError | StateError:
+    folder = state.parent
+    if not folder.is_dir():
+        return ConfigError(
+            f"reading the checkpoint {folder}",
+            found="there is no such folder on this machine",
+            advice="Give the folder that the query has as checkpointLocation. If it was deleted, "
+            "`redis-state queries` lists what is left in Redis, and --gen names it.",
+        )
+    if not any((folder / log).is_dir() for log in LOGS):
+        found = "the folder is there, but Spark has written no query into it"
+        advice = (
+            "Give the folder that the query has as checkpointLocation: it holds offsets and "
+            "commits."
+        )
+    else:
+        found = f"the file {_STATE}/{NAME} is missing, which says where its state is in Redis"
+        advice = (
+            "Either the query keeps its state elsewhere, or it has written none yet, or the file "
+            "was deleted: then restore the folder as a whole, or give the checkpoint's id with "
+            "--gen; `redis-state queries` lists the ids."
+        )
+    return StateError(
+        f"reading the checkpoint {folder}", kind=Kind.MARKER_MISSING, found=found, advice=advice
+    )
 
 
 def _read(path: Path) -> tuple[str, str] | None:

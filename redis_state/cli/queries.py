@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, options_of
 from redis_state.reader import QueryInfo, connect
+from redis_state.reader.registry import newest_of_folder
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
@@ -21,7 +23,9 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "queries",
         help="list the queries that keep state in a server",
-        description="Print one JSON object a line for each checkpoint, the newest last.",
+        description="Print one JSON object a line for each checkpoint, the newest last. "
+        "'replaced_by' stands at one whose folder was deleted and made anew: `redis-state purge "
+        "--gen` removes its state.",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -30,10 +34,13 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the queries."""
     with connect(arguments.url, **options_of(arguments)) as reader:
-        for info in sorted(reader.queries(), key=lambda one: one.created_ms):
-            print(json.dumps(_shown(info), ensure_ascii=False))
+        queries = sorted(reader.queries(), key=lambda one: one.created_ms)
+        for info in queries:
+            print(json.dumps(_shown(info, queries), ensure_ascii=False))
     return 0
 
 
-def _shown(info: QueryInfo) -> dict[str, Any]:
-    return {one.name: getattr(info, one.name) for one in fields(info) if one.name in _SHOWN}
+def _shown(info: QueryInfo, queries: Sequence[QueryInfo]) -> dict[str, Any]:
+    shown = {one.name: getattr(info, one.name) for one in fields(info) if one.name in _SHOWN}
+    newest = newest_of_folder(queries, info)
+    return shown if newest is info else {**shown, "replaced_by": newest.gen}

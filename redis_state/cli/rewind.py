@@ -34,6 +34,11 @@ def add_to(subparsers: Subparsers) -> None:
         "--checkpoint", required=True, metavar="PATH", help="in the local file system"
     )
     parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id as its marker file has it, if the folder is a local copy of one "
+        "in another file system; move the entries that are named there, too",
+    )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
     add_arguments(parser)
@@ -43,7 +48,8 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, check that Redis can serve it, and move."""
     config = config_of(arguments)
-    gen, path = gen_of(arguments.checkpoint), local_path(arguments.checkpoint)
+    path = local_path(arguments.checkpoint)
+    gen = arguments.gen or gen_of(arguments.checkpoint)
     plan = plan_rewind(path, arguments.to_batch)
     tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {arguments.to_batch}"
     with closing(Client(config)) as client:
@@ -58,9 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
             what,
             kind=Kind.STATE_LOST,
             found="not all partitions have the state behind it",
-            advice="No batch can be served: start with a new checkpoint."
+            advice="No batch can be served; nothing was moved. `redis-state doctor` says how to "
+            "go on."
             if newest is None
-            else f"The newest that all of them serve is batch {newest}.",
+            else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
+            f"--to-batch {newest}.",
             where=str(path),
         )
     for name in plan.files:

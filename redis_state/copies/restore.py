@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,15 +62,32 @@ class Restore:
 
     def _register(self, client: Client) -> None:
         """So that readers and maintenance find it before the query runs; it renews all of that."""
-        query = keys.query(self.copy.gen, tenant=self.tenant)
-        known = {"f": "1", **self.copy.query}
-        client.call(
-            "describing the query",
+        what, copy = "describing the query", self.copy
+        query = keys.query(copy.gen, tenant=self.tenant)
+        known = {"f": "1", **copy.query}
+        time, *_ = client.call(
+            what,
             [
+                ("TIME",),
                 *(("HSETNX", query, name, value.encode()) for name, value in known.items()),
                 ("PERSIST", query),
             ],
         )
+        seen_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+        listed = {copy.gen: json.dumps(_listing(copy, seen_ms))}
+        counts = Counter((part.operator, part.store) for part in copy.parts)
+        for (operator, store), count in counts.items():
+            listed[f"{copy.gen}:{operator}:{store}"] = str(count)
+        checkpoints = keys.checkpoints(tenant=self.tenant)
+        client.call(what, [("HSETNX", checkpoints, *pair) for pair in listed.items()])
+
+
+def _listing(copy: Copy, seen_ms: int) -> dict[str, str | int]:
+    """The entry in the list of checkpoints."""
+    created = copy.query.get("created", "")
+    texts = {name: copy.query.get(name, "") for name in ("path", "id", "name")}
+    created_ms = int(created) if created.isdecimal() else copy.created_ms
+    return {**texts, "created": created_ms, "seen": seen_ms}
 
 
 def newest_fitting(checkpoint: Path) -> Copy | None:

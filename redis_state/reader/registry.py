@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,10 @@ class QueryInfo:
         gen: Id of the checkpoint, which all its keys carry.
         id: Spark's id of the query.
         name: Empty if the query has none.
-        created_ms: When the query was listed first; milliseconds since 1970.
-        seen_ms: When it was listed last.
+        created_ms: When the checkpoint was first used; milliseconds since 1970.
+        seen_ms: When its newest run began to write.
         partitions: Number of partitions by operator and store, as far as the list says.
+        path: Hash of the checkpoint's path, or of the name of a Python store.
     """
 
     gen: str
@@ -35,6 +36,7 @@ class QueryInfo:
     created_ms: int
     seen_ms: int
     partitions: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,19 @@ def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
             _whole(entry, "created"),
             _whole(entry, "seen"),
             partitions.get(gen, {}),
+            _string(entry, "path"),
         )
         for gen, entry in sorted(listed.items())
     ]
+
+
+def newest_of_folder(queries: Sequence[QueryInfo], info: QueryInfo) -> QueryInfo:
+    """The checkpoint that was used last of those which one folder had.
+
+    A folder that is deleted and made anew has a new checkpoint; the state of the one before stays.
+    """
+    same = [one for one in queries if info.path and one.path == info.path]
+    return max(same, key=lambda one: (one.seen_ms, one.created_ms), default=info)
 
 
 def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], OperatorInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import redis
 from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
-from tests.contract.planting import Planted, plant_checkpoint, uid
+from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
 
 UA = {"carrier": "UA"}
@@ -123,7 +124,13 @@ def test_nothing_left(
     assert "No batch is served by all partitions" in told
     planted.client.flushdb()
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
-    assert "Redis has no stateful operator of this checkpoint" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith(f"Redis has nothing of this checkpoint ({GEN}).")
+    assert "The commit log ends with batch 4, so the state was there." in told
+    assert "1. Is it the right server, database and key prefix? What this one holds:\n" in told
+    assert f"redis-state queries --url {redis_server.url}\n" in told
+    assert "2. If Redis has a backup of its own" in told
+    assert "3. Else the state is gone: start the query with a new checkpoint." in told
 
 
 def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(
@@ -138,3 +145,66 @@ def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(
     assert "partition 0: its manifest is damaged" in capsys.readouterr().out
     assert run("doctor", redis_server, tmp_path) == 1
     assert "MARKER_MISSING" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["rewind", "--to-batch", "2"], ["restore"]])
+def test_a_missing_folder_is_told_from_one_without_a_marker(
+    redis_server: RedisServer,
+    checkpoint: Path,
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, *more = command
+    assert run(name, redis_server, checkpoint.parent / "none", *more) == 1
+    told = capsys.readouterr().err
+    assert "[REDIS_CONFIG]" in told
+    assert "there is no such folder on this machine" in told
+    assert run(name, redis_server, checkpoint.parent, *more) == 1
+    assert "Spark has written no query into it" in capsys.readouterr().err
+    (checkpoint / "state" / "_redis_state").unlink()
+    assert run(name, redis_server, checkpoint, *more) == 1
+    told = capsys.readouterr().err
+    assert "[REDIS_MARKER_MISSING]" in told
+    assert "state/_redis_state is missing" in told
+    assert "--gen" in told
+
+
+@pytest.mark.usefixtures("planted")
+def test_the_option_that_is_advised_is_there(
+    redis_server: RedisServer, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoint / "state" / "_redis_state").unlink()
+    assert run("doctor", redis_server, checkpoint, "--gen", GEN) == 0
+    assert run("rewind", redis_server, checkpoint, "--gen", GEN, "--to-batch", "2", "--yes") == 0
+    assert "10 files were moved" in capsys.readouterr().out
+    assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
+    assert "Batch 4 is the newest that all partitions serve." in capsys.readouterr().out
+    assert main(["doctor", "--url", redis_server.url, "--gen", "no id"]) == 1
+    assert "32 lower-case hexadecimal digits" in capsys.readouterr().err
+    assert main(["doctor", "--url", redis_server.url]) == 1
+    assert "Give its folder with --checkpoint, or its id with --gen" in capsys.readouterr().err
+
+
+def test_an_older_checkpoint_of_the_same_folder_is_named(
+    redis_server: RedisServer,
+    checkpoint: Path,
+    planted: Planted,
+    raw: redis.Redis,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    older, other = "1" * 32, "2" * 32
+    entry = {"path": "00", "id": "x", "name": "flights", "created": 1, "seen": 1}
+    raw.hset(keys.checkpoints(), older, json.dumps(entry))
+    raw.hset(keys.checkpoints(), other, json.dumps({**entry, "path": "11"}))
+    assert run("doctor", redis_server, checkpoint) == 0
+    told = capsys.readouterr().out
+    assert f"Redis also holds an older checkpoint of this folder, {older}" in told
+    assert f"redis-state purge --gen {older} --url {redis_server.url}" in told
+    assert other not in told
+    assert main(["queries", "--url", redis_server.url]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["gen"]: line.get("replaced_by") for line in lines} == {
+        planted.gen: None,
+        older: planted.gen,
+        other: None,
+    }

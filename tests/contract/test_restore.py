@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redis_state import keys
+from redis_state import connect, keys
 from redis_state.acl import Role, rules
 from redis_state.cli.connection import PASSWORD_VARIABLE
 from redis_state.cli.main import main
@@ -108,6 +108,12 @@ def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
     assert "batch 3 is the newest now" in case.told()
     assert dump(raw) == wanted
     assert raw.hget(keys.query(GEN), "op:0:default") == described
+    with connect(case.server.url) as reader:
+        query = reader.query("flights")
+        assert query.operator(0).get(UA) == {"count": 4, "total": 0.5}, "before the query starts"
+        assert query.info.partitions == {(0, "default"): planted.partitions}
+        assert query.info.created_ms == 1_700_000_000_000, "of the copy, if it says no more"
+        assert query.info.seen_ms > query.info.created_ms
     for key in raw.keys("*"):
         assert raw.ttl(key) == -1
     meta = raw.hgetall(keys.meta(planted.id(0)))

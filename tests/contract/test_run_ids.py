@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from redis_state import config, keys
+from redis_state.backend.client import Client
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.errors import ConflictError
 from redis_state.ids import StateStoreId, StateStoreProviderId, is_uid
-from redis_state.protocol import is_run, own_run
+from redis_state.protocol import is_run, own_run, register_run
 from redis_state.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child
@@ -92,3 +94,14 @@ def test_an_instance_is_found_by_the_id_that_its_run_was_given(
     assert not loaded.is_loaded(id_)
     elsewhere.stop()
     loaded.stop()
+
+
+def test_a_query_keeps_the_time_of_its_first_run(shared_redis_server: RedisServer) -> None:
+    client = Client(config.parse({"url": shared_redis_server.url}))
+    gen = uuid.uuid4().hex
+    for run, created, name in (("run-1", "1000", "then"), ("run-2", "2000", "now")):
+        fields = {"created": created, "name": name}
+        register_run(client, gen, run, by_driver=True, fields=fields)
+    (found,) = client.call("looking", [("HMGET", keys.query(gen), "created", "name")])
+    client.close()
+    assert found == [b"1000", b"now"]

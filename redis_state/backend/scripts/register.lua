@@ -1,7 +1,7 @@
 -- Register a run of a query and give it its epoch.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 run id  2 'd' if the driver asks, 'x' if an executor does  3 epoch to exceed, or 0
---       4 ttl in ms of a query that no partition was acquired for yet  5… pairs (field, value) to set
+--       4 ttl in ms of a query that no partition was acquired for yet  5… pairs (field, value) to set; `created` stays as it was
 -- Reply OK epoch d|x · FENCED newest-epoch (the run is not the newest and its epoch does not exceed ARGV[3])
 -- Keeps: epochs of different runs differ and rise with the order of registration; a run keeps its epoch
 --        unless a partition was found above it after a fail-over.
@@ -29,7 +29,7 @@ local function register()
   local text = string.format('%d', epoch)
   redis.call('HSET', query, run, text .. ' ' .. source)
   if epoch > newest then redis.call('HSET', query, 'epoch', text) end
-  for i = 5, #ARGV, 2 do redis.call('HSET', query, ARGV[i], ARGV[i + 1]) end
+  for i = 5, #ARGV, 2 do redis.call(ARGV[i] == 'created' and 'HSETNX' or 'HSET', query, ARGV[i], ARGV[i + 1]) end
   return {'OK', text, source}
 end
 

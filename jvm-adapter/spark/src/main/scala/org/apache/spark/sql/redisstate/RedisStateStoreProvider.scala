@@ -306,8 +306,9 @@ class RedisStateStoreProvider
     registry.noteMarker()
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val now = registry.nowMs
+      val created = registry.field("created").flatMap(_.toLongOption).getOrElse(now)
       val listing = ("path" -> pathHash) ~ ("id" -> origin.queryId) ~
-        ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> now) ~ ("seen" -> now)
+        ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> created) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)), instance.keepMs)
       registry.putOperator(
         id.operatorId,
