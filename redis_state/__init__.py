@@ -1,5 +1,6 @@
 """State of PySpark streaming queries, kept in Redis."""
 
+from redis_state import stores
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -37,4 +38,5 @@ __all__ = [
     "foreach_batch_with_state_store",
     "map_partitions_with_state_store",
     "state_objects",
+    "stores",
 ]

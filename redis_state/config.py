@@ -254,6 +254,15 @@ def to_text(option: Option, value: object) -> str:
     raise _bad(option, f"it is a Python {type(value).__name__}", f"Give {expected}.")
 
 
+def duration_ms(option: Option, value: object) -> int:
+    """A duration that is given beside the options, by the rules of one.
+
+    Raises:
+        ConfigError: It is none, or out of the range of `option`.
+    """
+    return _parse_duration(option, to_text(option, value))
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Checked options, one field for each row of the table; sizes in bytes, durations in ms.
@@ -357,6 +366,42 @@ def parse(values: Mapping[str, object]) -> Config:
     typed = _checked(values)[1]
     fields: dict[str, Any] = {options()[name].python_name: value for name, value in typed.items()}
     return Config(**fields)
+
+
+def resolve(
+    given: Config | str | Mapping[str, object] | None,
+    url: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Config:
+    """Checked options, from whatever form they were given in.
+
+    Args:
+        given: Checked options, a URL, or options by any of their names, the URL among them.
+        url: The server, instead of `given`.
+        options: More of them, by any of their names.
+
+    Raises:
+        ConfigError: As `parse`; or there is no server, or it is said twice.
+    """
+    more = {name: value for name, value in (options or {}).items() if value is not None}
+    if isinstance(given, Config):
+        if url is not None or more:
+            raise ConfigError(
+                "reading the options",
+                found=f"'{'url' if url is not None else next(iter(more))}' is given beside options "
+                "that were checked before",
+                advice="Give either config=, or url= and options by their names.",
+            )
+        return given
+    named = {"url": given} if isinstance(given, str) else dict(given or {})
+    if url is not None and named.get("url", url) != url:
+        raise ConfigError(
+            "reading the options",
+            found="config= and url= name two servers",
+            advice="Give one of them.",
+        )
+    place = {} if url is None else {"url": url}
+    return parse({**named, **place, **more})
 
 
 def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Value]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from redis_state import config, keys
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
-from redis_state.config import Config
+from redis_state.config import Config, resolve
 from redis_state.coordinator_heartbeat import STOP_S, Heartbeat, OnLost
 from redis_state.coordinator_instances import (
     TTL_MS,
@@ -25,6 +26,11 @@ from redis_state.coordinator_instances import (
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
 from redis_state.protocol import checkpoint_gen, is_run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
 __all__ = ["Instance", "StateStoreCoordinator", "StateStoreCoordinatorRef"]
 
@@ -39,10 +45,11 @@ class StateStoreCoordinator:
     """Who serves which partition, for all checkpoints of one Redis; safe to share between threads.
 
     Args:
-        server: A URL, checked options, or a client that the caller closes.
+        server: A URL, options by their names, checked options, or a client that the caller closes.
         tenant: As in `StoreId`, for a client; otherwise the options say it.
         ttl_ms: An instance that stops reporting is gone after this time.
         threaded: ``False`` if the caller itself calls `heartbeat.tick`.
+        **options: Options of docs/configuration.md beside a URL, in snake case.
 
     Attributes:
         heartbeat: Keeps the instances of this process alive.
@@ -50,22 +57,26 @@ class StateStoreCoordinator:
 
     def __init__(
         self,
-        server: Client | Config | str,
+        server: Client | Config | str | Mapping[str, object],
         *,
         tenant: str = "",
         ttl_ms: int = TTL_MS,
         clock: Clock = SYSTEM,
         threaded: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        checked = config.parse({"url": server}) if isinstance(server, str) else server
         self._owned: Client | None = None
-        if isinstance(checked, Config):
+        if isinstance(server, Client):
+            self._client, self._tenant = server, tenant
+        else:
+            checked = resolve(server, None, options)
             self._client = self._owned = Client(checked, clock=clock)
             self._tenant = keys.tenant_of(checked.key_prefix)
-        else:
-            self._client, self._tenant = checked, tenant
         self._ttl_ms = ttl_ms
         self.heartbeat = Heartbeat(self._client, ttl_ms=ttl_ms, clock=clock, threaded=threaded)
+
+    def __repr__(self) -> str:
+        return f"StateStoreCoordinator(url={self._client.url!r})"
 
     def reference(self, checkpoint: str) -> StateStoreCoordinatorRef:
         """What driver, executors and stores of one checkpoint talk to; asks nothing of Redis.
@@ -135,6 +146,9 @@ class StateStoreCoordinatorRef:
     def __init__(self, coordinator: StateStoreCoordinator, checkpoint: str) -> None:
         self._coordinator = coordinator
         self.checkpoint = checkpoint
+
+    def __repr__(self) -> str:
+        return f"StateStoreCoordinatorRef(checkpoint={self.checkpoint!r})"
 
     def report_active_instance(
         self,

@@ -11,15 +11,29 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from redis_state.clock import SYSTEM, Clock
+from redis_state.config import duration_ms, option_named
 from redis_state.process import tell_after_fork
 
 INTERVAL_S = 60.0
 JITTER = 0.2
 STOP_S = 5.0
 _LOG = logging.getLogger("redis_state.maintenance")
+
+
+def interval_s(interval: str | float | timedelta) -> float:
+    """Seconds between two passes, as a caller may give them.
+
+    Raises:
+        ConfigError: It is no duration from 1 s to 1 d.
+    """
+    option = replace(option_named("deadline"), name="interval")
+    option = replace(option, minimum=1000, maximum=86_400_000)
+    return duration_ms(option, interval) / 1000
 
 
 class Maintained(Protocol):
@@ -97,6 +111,15 @@ class MaintenanceWorker:
                 daemon=True,
             )
             self._thread.start()
+
+    def set_interval(self, interval_s: float) -> None:
+        """From now on leave so much time between two passes."""
+        self._interval_s = interval_s
+        self._due_s = self._next_due_s()
+        if self.is_running and not self._stopping.is_set():
+            # A thread that waits for the older interval is replaced by one that waits for this.
+            self.stop(0)
+            self.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End the thread after the provider it is at; waits no longer than `timeout_s`."""

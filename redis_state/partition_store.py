@@ -75,6 +75,9 @@ class PartitionReadStore(ReadStateStore):
         """Which partition this is."""
         return self._partition.id.store_id
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id}, version={self._version})"
+
     @property
     def version(self) -> int:
         """The version that was opened."""
@@ -150,6 +153,9 @@ class PartitionStore(PartitionReadStore, StateStore):
         if self._state not in (State.COMMITTED, State.ABORTED):
             self._state = State.LEFT
         self._forget_changes()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, state={self._state.value!r})"
 
     def get(self, key: Any) -> Any:
         """As `ReadStateStore.get`."""

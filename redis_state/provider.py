@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from redis_state import config as options
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.codec import MSGPACK, Codec
-from redis_state.config import Config
+from redis_state.config import Config, resolve
 from redis_state.errors import UsageError
 from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.partition_state import Events, PartitionState, family_of
@@ -15,6 +17,11 @@ from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store import ListStateStore, ReadStateStore, StateStore
 from redis_state.store_metrics import CUSTOM_METRICS, CustomMetric
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
 VERSIONS_CACHED_MAX = 2
 _PARTITION_MAX = (1 << 31) - 1
@@ -27,7 +34,8 @@ class StateStoreProvider:
     store's first change or commit.
 
     Args:
-        config: Checked options, or a URL if the others are to have their defaults.
+        config: Checked options, a URL, or options by their names; or leave it out and give `url`.
+        url: The server, as docs/topologies.md says.
         codec: How keys and values are written; a partition keeps the one it was begun with.
         lists: Values are lists, and stores have `append`; a partition keeps that, too.
         expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
@@ -39,6 +47,7 @@ class StateStoreProvider:
         events: Told when the checkpoint is known, and when another run or attempt went on.
         after: A provider of the same partition, codec and `client` for an earlier run, whose cached
             versions this one goes on with.
+        **options: Options of docs/configuration.md beside the URL, in snake case.
 
     Raises:
         ConfigError: An option is wrong.
@@ -51,7 +60,8 @@ class StateStoreProvider:
         self,
         provider_id: StateStoreProviderId,
         *,
-        config: Config | str,
+        config: Config | str | Mapping[str, object] | None = None,
+        url: str | None = None,
         codec: Codec = MSGPACK,
         lists: bool = False,
         expect_existing: bool = False,
@@ -61,9 +71,10 @@ class StateStoreProvider:
         client: Client | None = None,
         events: Events | None = None,
         after: StateStoreProvider | None = None,
+        **options: Unpack[Options],
     ) -> None:
         _check(provider_id, run)
-        checked = options.parse({"url": config}) if isinstance(config, str) else config
+        checked = resolve(config, url, options)
         self._client = client or Client(checked, clock=clock)
         self._owns_client = client is None
         self._codec = codec
@@ -81,6 +92,9 @@ class StateStoreProvider:
         )
         if after is not None:
             self._partition.take_over(after._partition)
+
+    def __repr__(self) -> str:
+        return f"StateStoreProvider({self.id.store_id}, run={self.id.run_id!r})"
 
     @property
     def id(self) -> StateStoreProviderId:

@@ -14,21 +14,27 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from redis_state import config as options
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.codec import MSGPACK, Codec
-from redis_state.config import Config
+from redis_state.config import Config, resolve
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
-from redis_state.maintenance import MaintenanceWorker
+from redis_state.maintenance import MaintenanceWorker, interval_s
 from redis_state.partition_state import EPHEMERAL_KEEP_MS, Events
 from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun, own_run
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ReadStateStore, StateStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
 LOADED_MAX = 1024
 """Providers that stay loaded; of more, the one that was used least recently is unloaded."""
@@ -94,13 +100,16 @@ class LoadedStores:
         provider_id: StateStoreProviderId,
         version: int,
         *,
-        config: Config | str,
+        config: Config | str | Mapping[str, object] | None = None,
+        url: str | None = None,
         codec: Codec = MSGPACK,
         expect_existing: bool = False,
         run: RegisteredRun | None = None,
+        **options: Unpack[Options],
     ) -> StateStore:
         """A version to write on top of; arguments and errors as `StateStoreProvider` has them."""
-        provider = self._provider(provider_id, config, codec, expect_existing, run)
+        checked = resolve(config, url, options)
+        provider = self._provider(provider_id, checked, codec, expect_existing, run)
         return provider.get_store(version, codec=codec)
 
     def get_read_only(
@@ -108,18 +117,38 @@ class LoadedStores:
         provider_id: StateStoreProviderId,
         version: int,
         *,
-        config: Config | str,
+        config: Config | str | Mapping[str, object] | None = None,
+        url: str | None = None,
         codec: Codec = MSGPACK,
         expect_existing: bool = False,
+        **options: Unpack[Options],
     ) -> ReadStateStore:
         """A version to read; arguments and errors as `StateStoreProvider` has them."""
-        provider = self._provider(provider_id, config, codec, expect_existing, None)
+        checked = resolve(config, url, options)
+        provider = self._provider(provider_id, checked, codec, expect_existing, None)
         return provider.get_read_store(version, codec=codec)
 
     def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
         """Whether a provider of this id is kept in this process."""
         with self._lock:
             return provider_id in self._loaded
+
+    def loaded(self) -> list[StateStoreProviderId]:
+        """What is kept in this process, the one that was used last at the end."""
+        with self._lock:
+            return list(self._loaded)
+
+    def maintain_every(self, interval: str | float | timedelta) -> None:
+        """Set how often what is loaded is maintained; 60 s unless set.
+
+        Args:
+            interval: A text such as ``"30s"``, seconds, or a `timedelta`; 1 s to 1 d. Each interval
+                is up to a fifth longer or shorter.
+
+        Raises:
+            ConfigError: It is none of that.
+        """
+        self.maintenance.set_interval(interval_s(interval))
 
     def unload(self, provider_id: StateStoreProviderId) -> None:
         """Let a provider go; stores that it opened go on until they are done."""
@@ -146,20 +175,28 @@ class LoadedStores:
             server.coordinator.stop()
             server.client.close()
 
-    def coordinator(self, config: Config | str) -> StateStoreCoordinator:
-        """The one that the stores of a server report to."""
+    def coordinator(
+        self,
+        config: Config | str | Mapping[str, object] | None = None,
+        *,
+        url: str | None = None,
+        **options: Unpack[Options],
+    ) -> StateStoreCoordinator:
+        """The one that the stores of a server report to; it is given as for `get`."""
         with self._lock:
-            return self._server(_checked(config)).coordinator
+            return self._server(resolve(config, url, options)).coordinator
+
+    def __repr__(self) -> str:
+        return f"LoadedStores({len(self.loaded())} loaded)"
 
     def _provider(
         self,
         id_: StateStoreProviderId,
-        config: Config | str,
+        checked: Config,
         codec: Codec,
         expect_existing: bool,
         run: RegisteredRun | None,
     ) -> StateStoreProvider:
-        checked = _checked(config)
         with self._lock:
             known = self._loaded.get(id_)
             if known is not None and _fits(known, checked, codec, run):
@@ -230,10 +267,6 @@ class LoadedStores:
             self.unload(id_)
 
 
-def _checked(config: Config | str) -> Config:
-    return options.parse({"url": config}) if isinstance(config, str) else config
-
-
 def _fits(known: _Loaded, config: Config, codec: Codec, run: RegisteredRun | None) -> bool:
     return (
         known.config == config and known.codec == codec.name and (run is None or run == known.run)
@@ -245,6 +278,8 @@ _process = LoadedStores()
 get = _process.get
 get_read_only = _process.get_read_only
 is_loaded = _process.is_loaded
+loaded = _process.loaded
+maintain_every = _process.maintain_every
 unload = _process.unload
 stop = _process.stop
 coordinator = _process.coordinator

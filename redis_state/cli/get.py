@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from redis_state.cli.connection import add_arguments, options_of
+from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.values import key_of, plain_key, to_json
 from redis_state.ids import DEFAULT_STORE
-from redis_state.reader import connect
+from redis_state.reader import Reader
 from redis_state.reader.codec import codec_of
 from redis_state.reader.operator_state import DEFAULT_FAMILY
 from redis_state.reader.python_codec import codec_name_of
@@ -58,7 +58,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the value."""
-    with connect(arguments.url, **options_of(arguments)) as reader:
+    with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         state = query.operator(arguments.operator, arguments.store, family=arguments.family)
         at: dict[str, Any] = {"version": arguments.version, "uids": arguments.uid}

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from redis_state.cli.connection import add_arguments, options_of
-from redis_state.reader import QueryInfo, connect
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.reader import QueryInfo, Reader
 from redis_state.reader.registry import newest_of_folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the queries."""
-    with connect(arguments.url, **options_of(arguments)) as reader:
+    with Reader(config_of(arguments)) as reader:
         queries = sorted(reader.queries(), key=lambda one: one.created_ms)
         for info in queries:
             print(json.dumps(_shown(info, queries), ensure_ascii=False))

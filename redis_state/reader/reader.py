@@ -15,7 +15,9 @@ from redis_state.reader.query import Query
 from redis_state.reader.registry import QueryInfo, parse_listing
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
 
 class Reader:
@@ -76,7 +78,7 @@ class Reader:
         self.close()
 
 
-def connect(url: str, **options: object) -> Reader:
+def connect(url: str, **options: Unpack[Options]) -> Reader:
     """Prepare to read state; the first call connects.
 
     Args:

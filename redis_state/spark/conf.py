@@ -7,12 +7,17 @@ import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis_state import config
 from redis_state.errors import ConfigError
 from redis_state.spark.jars import jar_path, minor_of, running_pyspark_version
 from redis_state.url import SocketEndpoint, parse_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
 PROVIDER_CLASS = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
 LISTENER_CLASS = "org.apache.spark.sql.redisstate.RedisStateQueryListener"
@@ -29,7 +34,7 @@ _FORMAT_1_ONLY = ("4.0",)
 Target = TypeVar("Target")
 
 
-def configure(target: Target, *, url: str, **options: object) -> Target:
+def configure(target: Target, *, url: str, **options: Unpack[Options]) -> Target:
     """Make a job keep the state of its streaming queries in Redis.
 
     For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and

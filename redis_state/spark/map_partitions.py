@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from redis_state import config as options_table
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
 
     class StatefulDataFrame(DataFrame):
         """The DataFrame that `map_partitions_with_state_store` returns."""
@@ -52,7 +55,7 @@ def map_partitions_with_state_store(
     first_batch_id: int = 0,
     codec: Codec = MSGPACK,
     url: str | None = None,
-    **options: object,
+    **options: Unpack[Options],
 ) -> StatefulDataFrame:
     """Run a function once for each partition of a batch, beside the state of that partition.
 
@@ -136,7 +139,7 @@ def foreach_batch_with_state_store(
     first_batch_id: int = 0,
     codec: Codec = MSGPACK,
     url: str | None = None,
-    **options: object,
+    **options: Unpack[Options],
 ) -> Callable[[DataFrame, int], None]:
     """A function for `DataStreamWriter.foreachBatch`: map each batch, write it, verify it.
 
@@ -227,7 +230,7 @@ def _verify(config: Config, batch: Batch) -> None:
         client.close()
 
 
-def _config(spark: SparkSession, url: str | None, options: dict[str, object]) -> Config:
+def _config(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
     prefix = options_table.conf_prefix()
     values: dict[str, object] = {}
     for name in options_table.options():

@@ -59,6 +59,9 @@ class BatchStore:
         self.get_many, self.put_many = store.get_many, store.put_many
         self.remove_many = store.remove_many
 
+    def __repr__(self) -> str:
+        return f"BatchStore({self.id}, version={self.version})"
+
     @property
     def id(self) -> StateStoreId:
         """Which partition this is."""

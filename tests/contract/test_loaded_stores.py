@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from redis_state import keys
+from redis_state import config, keys
 from redis_state.codec import RAW
-from redis_state.errors import ConflictError, UsageError
+from redis_state.errors import ConfigError, ConflictError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import is_run
+from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.support.redis_server import RedisServer
 
@@ -161,3 +166,83 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_maintained(
     assert stores.maintenance.run_pass() == 1
     assert not stores.is_loaded(broken)
     assert stores.get(sound, 6, config=url).metrics.custom["snapshot_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        lambda url: {"config": url},
+        lambda url: {"config": {"url": url, "deadline": 10}},
+        lambda url: {"config": {"url": url}, "deadline": 10},
+        lambda url: {"url": url, "deadline": 10},
+        lambda url: {"config": config.parse({"url": url, "deadline": "10s"})},
+    ],
+)
+def test_a_server_is_given_in_any_of_these_forms(
+    stores: LoadedStores, shared_redis_server: RedisServer, server: Callable[[str], dict[str, Any]]
+) -> None:
+    given, id_ = server(shared_redis_server.url), _id()
+    store = stores.get(id_, 0, **given)
+    store.put("a", 1)
+    assert store.commit() == 1
+    assert stores.get_read_only(id_, 1, **given).get("a") == 1
+    assert stores.coordinator(**given).reference("x").instances() == {}
+    with contextlib.closing(StateStoreProvider(_id(), **given)) as provider:
+        assert provider.get_read_store(0).get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "option 'url'; it is missing"),
+        ({"config": {"urll": "x"}}, "Did you mean 'url'?"),
+        ({"url": "redis://a", "config": {"url": "redis://b"}}, "name two servers"),
+        ({"url": "redis://a", "dedline": 3}, "Did you mean 'deadline'?"),
+        (
+            {"config": config.parse({"url": "redis://a"}), "deadline": 3},
+            "'deadline' is given beside",
+        ),
+    ],
+)
+def test_a_server_that_is_given_wrongly(
+    stores: LoadedStores, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        stores.get(_id(), 0, **given)
+    assert said in str(caught.value)
+
+
+def test_what_is_loaded_is_listed_and_shown(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    name = uuid.uuid4().hex
+    first, second = _id(name=name), _id(name=name, partition=1)
+    url = shared_redis_server.url
+    store = stores.get(first, 0, url=url)
+    stores.get(second, 0, url=url)
+    assert stores.loaded() == [first, second]
+    assert repr(stores) == "LoadedStores(2 loaded)"
+    store.put("secret", "value")
+    of = f"checkpoint {name!r} operator 0 partition 0 store 'default'"
+    assert repr(store) == f"PartitionStore({of}, version=0, state='updating')"
+    store.commit()
+    read = stores.get_read_only(first, 1, url=url)
+    assert repr(read) == f"PartitionReadStore({of}, version=1)"
+    assert repr(stores.coordinator(url)) == f"StateStoreCoordinator(url={url!r})"
+    stores.stop()
+    assert stores.loaded() == []
+
+
+def test_the_interval_of_maintenance(shared_redis_server: RedisServer) -> None:
+    stores = LoadedStores()
+    done = threading.Event()
+    stores.get(_id(), 0, url=shared_redis_server.url)
+    stores.maintenance.run_pass = done.set  # type: ignore[method-assign, assignment]  # notes it
+    try:
+        stores.maintain_every(timedelta(seconds=1))
+        assert done.wait(10), "the thread that waited for a minute waits no longer"
+        for wrong in ("5", 0.1, "2d", True):
+            with pytest.raises(ConfigError, match="option 'interval'"):
+                stores.maintain_every(wrong)
+    finally:
+        stores.stop()

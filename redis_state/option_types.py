@@ -1,0 +1,38 @@
+"""The options as keyword arguments, for editors and type checkers.
+
+`tests/unit/test_option_types.py` holds the names and types against `options.json`. At run time
+every spelling of an option is taken, and a wrong one is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, TypedDict
+
+
+class Options(TypedDict, total=False):
+    """Options of docs/configuration.md but the URL; ``None`` means that one is not given.
+
+    A duration is a text such as ``"60s"``, seconds, or a `timedelta`; a size a text such as
+    ``"2g"``.
+    """
+
+    username: str | None
+    password: str | None
+    password_file: str | Path | None
+    tls_ca_file: str | Path | None
+    tls_cert_file: str | Path | None
+    tls_key_file: str | Path | None
+    tls_verify_hostname: bool | None
+    key_prefix: str | None
+    versions_to_retain: int | None
+    ephemeral: bool | None
+    durability: str | None
+    signing_key_file: str | Path | None
+    local_memory: str | None
+    deadline: str | float | timedelta | None
+    on_path_change: Literal["fail", "adopt"] | None
+    copy_every_batches: int | None
+    socket_timeout: str | float | timedelta | None
+    connections_max: int | None
