@@ -93,6 +93,7 @@ class StateStoreCoordinator:
             NotFoundError: Redis knows no such checkpoint.
             FormatError: The registry is damaged.
         """
+        self.heartbeat.settle()
         gen = self._gen_of(checkpoint)
         if gen is None:
             raise NotFoundError(
@@ -117,6 +118,7 @@ class StateStoreCoordinator:
 
     def look_up(self, provider_id: StateStoreProviderId) -> Instance | None:
         """Who serves a partition for the run of the id."""
+        self.heartbeat.settle()
         id_ = self.partition_of(provider_id)
         if id_ is None:
             return None
@@ -125,6 +127,7 @@ class StateStoreCoordinator:
 
     def deactivate(self, checkpoint: str, run_id: str) -> int:
         """Take all instances of a run away; their owners learn it with their next heartbeat."""
+        self.heartbeat.settle()
         gen = self._gen_of(checkpoint)
         if gen is None:
             return 0
@@ -132,8 +135,10 @@ class StateStoreCoordinator:
         of_run = {
             id_: instance for id_, instance in found.items() if is_run(instance.run_id, run_id)
         }
+        taken = leave(self._client, of_run, told_ms=self._ttl_ms)
+        # Afterwards, or this process's own would be gone before they are counted.
         self.heartbeat.forget_run(run_id)
-        return leave(self._client, of_run, told_ms=self._ttl_ms)
+        return taken
 
     def _gen_of(self, checkpoint: str) -> str | None:
         found = checkpoint_gen(self._client, checkpoint, tenant=self._tenant)

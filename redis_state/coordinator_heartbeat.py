@@ -24,6 +24,7 @@ from redis_state.coordinator_instances import (
     decode_instance,
     heartbeat_commands,
     leave,
+    place_commands,
     report_command,
 )
 from redis_state.errors import FormatError, RedisStateError
@@ -33,6 +34,7 @@ from redis_state.protocol import is_run
 
 QUEUE_MAX = 4096
 STOP_S = 5.0
+SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
 
 OnLost = Callable[[Instance | None], None]
@@ -71,11 +73,16 @@ class _Forget:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Settle:
+    done: threading.Event
+
+
 class _Stop:
     """Ends the thread."""
 
 
-_Order = _Report | _Withdraw | _Forget | _Stop
+_Order = _Report | _Withdraw | _Forget | _Settle | _Stop
 
 
 class Heartbeat:
@@ -114,6 +121,8 @@ class Heartbeat:
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
         self._held: dict[PartitionId, _Held] = {}
         self._owned: dict[Hashable, PartitionId] = {}
+        # Of checkpoints that nobody has made yet.
+        self._early: dict[Hashable, _Report] = {}
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -136,7 +145,7 @@ class Heartbeat:
 
         Args:
             owner: By what `withdraw` finds it again.
-            partition: Asked on the heartbeat's thread; ``None`` drops the report.
+            partition: Asked on the heartbeat's thread; while it is ``None``, each beat asks again.
             on_lost: Called once when a newer instance has the partition, or the run has to leave.
             keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
         """
@@ -149,6 +158,15 @@ class Heartbeat:
     def forget_run(self, run_id: str) -> None:
         """Stop renewing the instances of a run, which were taken away; returns at once."""
         self._order(_Forget(run_id))
+
+    def settle(self, timeout_s: float = SETTLE_S) -> None:
+        """Wait until what was reported or withdrawn before has been sent, or was lost."""
+        thread = self._thread
+        if thread is None or not thread.is_alive() or thread is threading.current_thread():
+            return
+        order = _Settle(threading.Event())
+        if self._put(order):
+            order.done.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Take all instances away and end the thread; waits no longer than `timeout_s`."""
@@ -174,6 +192,8 @@ class Heartbeat:
     def beat(self) -> None:
         """Renew all instances now, in one round trip."""
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
+        for early in list(self._early.values()):
+            self._enter(early)
         new = {id_: held for id_, held in self._held.items() if not held.reported}
         known = {id_: held.instance for id_, held in self._held.items() if held.reported}
         commands = heartbeat_commands(known, ttl_ms=self._ttl_ms)
@@ -183,6 +203,7 @@ class Heartbeat:
         reports = [
             report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in new.items()
         ]
+        reports += place_commands(self._held)
         try:
             replies = self._client.call("renewing instances", [*commands, *reports, *renewals])
         except RedisStateError as error:
@@ -202,6 +223,14 @@ class Heartbeat:
         return script("renew").many(calls)
 
     def _carry_out(self, orders: list[_Order]) -> None:
+        try:
+            self._carry_out_all(orders)
+        finally:
+            for order in orders:
+                if isinstance(order, _Settle):
+                    order.done.set()
+
+    def _carry_out_all(self, orders: list[_Order]) -> None:
         for order in orders:
             if isinstance(order, _Report):
                 self._enter(order)
@@ -215,6 +244,7 @@ class Heartbeat:
         commands = [
             report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in fresh.items()
         ]
+        commands += place_commands(fresh)
         try:
             self._client.call("reporting instances", commands)
         except RedisStateError as error:
@@ -231,8 +261,11 @@ class Heartbeat:
             _LOG.warning("%s is not reported: %s", order.owner, error)
             return
         if id_ is None:
-            _LOG.warning("%s is not reported: Redis knows no such checkpoint", order.owner)
+            if order.owner not in self._early and len(self._early) < self._queue_max:
+                _LOG.info("%s is reported once its checkpoint is there", order.owner)
+                self._early[order.owner] = order
             return
+        self._early.pop(order.owner, None)
         older = self._held.get(id_)
         now = self._clock.monotonic_s()
         self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, now)
@@ -242,6 +275,8 @@ class Heartbeat:
         self._owned[order.owner] = id_
 
     def _leave(self, owners: list[Hashable]) -> None:
+        for owner in owners:
+            self._early.pop(owner, None)
         ids = [self._owned.pop(owner) for owner in owners if owner in self._owned]
         gone = {
             id_: held.instance for id_ in ids if (held := self._held.pop(id_, None)) is not None
@@ -256,6 +291,11 @@ class Heartbeat:
         _LOG.debug("withdrew %d instances", len(gone))
 
     def _forget(self, run_id: str) -> None:
+        self._early = {
+            owner: one
+            for owner, one in self._early.items()
+            if not is_run(one.instance.run_id, run_id)
+        }
         of_run = {
             id_: one for id_, one in self._held.items() if is_run(one.instance.run_id, run_id)
         }
@@ -328,7 +368,8 @@ class Heartbeat:
             left_s = self._due_s - self._clock.monotonic_s()
             orders: list[_Order] = []
             with suppress(queue.Empty):
-                orders.append(self._orders.get(timeout=max(0.0, left_s) if self._held else None))
+                idle = not self._held and not self._early
+                orders.append(self._orders.get(timeout=None if idle else max(0.0, left_s)))
             if not self._stopped:
                 self._carry_out(orders)
                 self.tick()

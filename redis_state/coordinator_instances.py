@@ -7,19 +7,22 @@ lists the other's. An empty string tells its owner to leave: the run was deactiv
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.ids import PartitionId, StoreId
+from redis_state.ids import PartitionId, StoreId, text_number
 from redis_state.reader.registry import QueryInfo, parse_listing
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
 KEYS_AT_ONCE = 1024
+PLACES_TTL_MS = 24 * 3600 * 1000
+"""For so long the names of reported partitions stay after the last heartbeat of any of them."""
+
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
 
@@ -72,6 +75,20 @@ def report_command(id_: PartitionId, instance: Instance, *, ttl_ms: int) -> Comm
     return ("SET", keys.instance(id_), instance.encode(), "PX", str(ttl_ms))
 
 
+def place_commands(ids: Iterable[PartitionId], *, ttl_ms: int = PLACES_TTL_MS) -> list[Command]:
+    """Notes which partitions were reported, also those that no store has ever opened."""
+    places: dict[str, list[str]] = {}
+    for id_ in ids:
+        of = id_.store
+        fields = places.setdefault(keys.places(of.gen, tenant=of.tenant), [])
+        fields += [f"{of.operator}:{id_.partition}:{of.store}", "1"]
+    return [
+        command
+        for key, fields in places.items()
+        for command in (("HSET", key, *fields), ("PEXPIRE", key, str(ttl_ms)))
+    ]
+
+
 def heartbeat_commands(held: Mapping[PartitionId, Instance], *, ttl_ms: int) -> list[Command]:
     """Renews instances without taking a place from a newer one."""
     calls = [
@@ -117,14 +134,34 @@ def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instan
 
 
 def partitions_of(client: Client, gen: str, *, tenant: str) -> list[PartitionId]:
-    """The partitions of a checkpoint, by the list of checkpoints.
+    """The partitions of a checkpoint, by the list of checkpoints and by what was reported.
 
     Raises:
-        FormatError: The list is damaged.
+        FormatError: The list, or what was reported, is damaged.
     """
-    (raw,) = client.call(_WHAT, [("HGETALL", keys.checkpoints(tenant=tenant))])
+    raw, reported = client.call(
+        _WHAT,
+        [
+            ("HGETALL", keys.checkpoints(tenant=tenant)),
+            ("HGETALL", keys.places(gen, tenant=tenant)),
+        ],
+    )
     own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
-    return [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant)]
+    listed = [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant)]
+    known = set(listed)
+    more = (_place(gen, name, tenant) for name in reported)
+    return listed + sorted(set(more) - known, key=str)
+
+
+def _place(gen: str, name: bytes, tenant: str) -> PartitionId:
+    try:
+        operator, partition, store = name.decode().split(":", 2)
+    except ValueError as error:
+        raise _bad("a place is malformed") from error
+    numbers = text_number(operator), text_number(partition)
+    if numbers[0] is None or numbers[1] is None or not store:
+        raise _bad("a place is malformed")
+    return PartitionId(StoreId(gen, numbers[0], store, tenant), numbers[1])
 
 
 def listed_partitions(info: QueryInfo, tenant: str) -> list[PartitionId]:

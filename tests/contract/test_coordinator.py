@@ -311,6 +311,44 @@ def test_a_checkpoint_that_nobody_knows(start: Callable[[], Process]) -> None:
         process.coordinator.instances(NAME)
 
 
+def test_a_report_waits_for_its_checkpoint(start: Callable[[], Process], raw: redis.Redis) -> None:
+    one, two = start(), start()
+    one.ref.report_active_instance(provider(), "h", "1")
+    one.ref.report_active_instance(provider(1), "h", "1")
+    one.coordinator.heartbeat.tick()
+    one.ref.withdraw_instance(provider(1))
+    one.coordinator.heartbeat.tick()
+    assert raw.dbsize() == 0, "a report makes no checkpoint"
+    client = Client(config.parse({"url": one.client.url}))
+    checkpoint_gen(client, NAME, create=True)
+    client.close()
+    assert one.beat_after(THIRD_S) >= 1
+    assert two.ref.get_location(provider()) == Instance("h", "1", RUN)
+    assert two.ref.get_location(provider(1)) is None
+
+
+def test_a_partition_that_no_store_has_opened_is_listed_and_deactivated(
+    start: Callable[[], Process], raw: redis.Redis, gen: str
+) -> None:
+    one, two = start(), start()
+    store = StateStoreId(NAME, 2, 70, "other: store")
+    far = StateStoreProviderId(store, RUN)
+    one.ref.report_active_instance(far, "h", "1")
+    one.coordinator.heartbeat.tick()
+    assert two.ref.get_location(far) == Instance("h", "1", RUN)
+    assert two.ref.instances() == {store.partition(gen): Instance("h", "1", RUN)}
+    raw.delete(keys.places(gen))
+    one.beat_after(THIRD_S)
+    assert list(two.ref.instances()) == [store.partition(gen)], "each heartbeat renews it"
+    assert raw.pttl(keys.places(gen)) > 60_000
+    assert keys.owned_by(keys.places(gen), gen=gen), "a purge finds it"
+    assert two.ref.deactivate_instances(RUN) == 1
+    assert two.ref.instances() == {}
+    raw.hset(keys.places(gen), "no place", "1")
+    with pytest.raises(FormatError, match="a place is malformed"):
+        two.ref.instances()
+
+
 def test_damaged_entries_are_named(
     start: Callable[[], Process], raw: redis.Redis, gen: str
 ) -> None:

@@ -100,7 +100,7 @@ def test_nobody_is_served_what_expires(
     capsys.readouterr()
     assert main(["doctor", *place]) == PROBLEMS_STATUS
     said = capsys.readouterr().out
-    assert "redis-state purge --recall --checkpoint" in said
+    assert f"redis-state purge --checkpoint {checkpoint} --recall --url" in said
     assert "copy of the state" not in said
     for command in (["rewind", "--to-batch", "1"], ["restore", "--to-batch", "1"]):
         assert main([*command, *place, "--yes"]) == 1
