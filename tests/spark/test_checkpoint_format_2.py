@@ -21,6 +21,7 @@ from tests.spark import test_transform_with_state as transform
 from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
 from tests.spark.test_checkpoints import NAME, Job, batch, counted, expected, failure
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -258,14 +259,20 @@ def test_attempts_stay_side_by_side_until_spark_has_chosen(
     logged = {batch_id: logged_ids(checkpoint, batch_id)["0"] for batch_id in range(5)}
     for id_ in ids:
         there = attempts(reader, id_)
-        # Nothing was opened above the last batch: all of its attempts may still be chosen.
-        assert len(there[5]) == 3
+        # The driver opens what was logged of the last batch; retention may have taken the others.
+        assert 1 <= len(there[5]) <= 3
         for batch_id, chosen in logged.items():
             assert chosen[id_.partition][0] in there[batch_id + 1]
     state = reader.query(query_id(checkpoint)).operator()
-    for attempt in zip(*(sorted(attempts(reader, id_)[5]) for id_ in ids), strict=True):
-        total = sum(value["count"] for _, value in state.items(version=5, uids=attempt))
-        assert total == 5 * 12
+    last = [ids[0] for ids in logged[4]]
+    assert sum(value["count"] for _, value in state.items(version=5, uids=last)) == 5 * 12
+
+    def opened() -> list[str]:
+        return [
+            one.pin.uid for one in reader.query(query_id(checkpoint)).open(0, "default", None)[1]
+        ]
+
+    wait_until(lambda: opened() == last, "the attempts that were logged")
 
 
 def test_the_reader_of_spark_and_ours_see_the_logged_version(
@@ -283,8 +290,8 @@ def test_the_reader_of_spark_and_ours_see_the_logged_version(
         ours = {key["k"]: value for key, value in state.items(version=batch_id + 1, uids=uids)}
         assert {row[0]: row[2] for row in rows} == {k: v["count"] for k, v in ours.items()}
         assert sum(row[2] for row in rows) == 12 * (batch_id + 1)
-    # Live, without ids: what the query confirmed when it opened it for its last batch.
-    assert sum(value["count"] for _, value in state.items()) == 12 * 3
+    # Live, without ids: what the driver confirmed of its last batch.
+    wait_until(lambda: sum(value["count"] for _, value in state.items()) == 12 * 4, "batch 3")
     job.feed(1)
     job.run()
     job.check()

@@ -135,6 +135,17 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
+  /** Checkpoints that are listed under the same folder, which was deleted and made anew since then. */
+  def othersOfFolder(pathHash: String): Seq[String] =
+    backend.call("list checkpoints", Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head match {
+      case all: Seq[_] => all.map(text).grouped(2).collect {
+          case Seq(other, entry)
+              if other != gen && !other.contains(':') && entry.contains(s"\"$pathHash\"") =>
+            other
+        }.toSeq.sorted
+      case _ => Nil
+    }
+
   /** A display field of the query. */
   def field(name: String): Option[String] = Option(get(name))
 

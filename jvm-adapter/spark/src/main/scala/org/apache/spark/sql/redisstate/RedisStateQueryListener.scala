@@ -33,6 +33,7 @@ import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
+  private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))
@@ -48,11 +49,15 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           e)
     }
 
-  override def onQueryProgress(event: QueryProgressEvent): Unit =
-    Option(copiers.get(event.progress.runId)).foreach(_.batchDone(event.progress.batchId))
+  override def onQueryProgress(event: QueryProgressEvent): Unit = {
+    val batch = event.progress.batchId
+    Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
+    Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
+  }
 
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {
     RunPulse.stop(event.runId)
+    Option(confirmations.remove(event.runId)).foreach(_.finish())
     Option(copiers.remove(event.runId)).foreach(_.finish())
   }
 
@@ -98,11 +103,20 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         val version = nextBatch(checkpoint, hadoopConf)
         val gen =
           identity.begin(event.runId.toString, version, stateful, conf.adoptMovedCheckpoint)
-        gen.foreach(registerRun(event, _, markerFile.pathHash, backend, conf))
+        gen.foreach { gen =>
+          registerRun(event, gen, markerFile.pathHash, backend, conf)
+          if (version == 0) tellOfOlder(gen, markerFile.pathHash, checkpoint, backend, conf)
+        }
         gen
       } finally ExecutorRegistry.release(conf.connection)
     found.foreach { gen =>
       RunPulse.start(event.runId, gen, conf, () => query.isActive)
+      if (stateful) {
+        val isBusy = () => query.status.isTriggerActive && query.status.isDataAvailable
+        confirmations.put(
+          event.runId,
+          new BatchConfirmation(event.runId, gen, checkpoint, hadoopConf, conf, isBusy))
+      }
       copy(event, gen, sqlConf, checkpoint, hadoopConf, conf)
     }
   }
@@ -122,6 +136,19 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       .register(event.runId.toString, byDriver = true, above = 0, fields)
     logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
   }
+
+  /** The folder was deleted and made anew: nobody else would tell that the state of before still takes room. */
+  private def tellOfOlder(
+      gen: String,
+      pathHash: String,
+      checkpoint: Path,
+      backend: RedisBackend,
+      conf: RedisStateConf): Unit =
+    new RunRegistry(backend, conf.keyPrefix, gen).othersOfFolder(pathHash).foreach { older =>
+      logWarning(
+        s"Redis still holds the state of an older checkpoint of the folder $checkpoint, which was deleted and made anew. " +
+          s"If nobody needs it, free its memory: redis-state purge --gen $older")
+    }
 
   private def copy(
       event: QueryStartedEvent,

@@ -9,14 +9,12 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.{DefaultFormats, JValue}
-import org.json4s.jackson.JsonMethods
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.util.ShutdownHookManager
 
-import org.redisstate.core.copy.{CopiedStore, CopySource}
-import org.redisstate.core.errors.{FormatException, UnavailableException}
+import org.redisstate.core.copy.CopySource
+import org.redisstate.core.errors.UnavailableException
 
 /**
  * Copies the state of one run into its checkpoint every so many batches (option `copyEveryBatches`), on a thread of the driver. No
@@ -103,7 +101,7 @@ private[redisstate] final class StateCopier(
       try {
         val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer())
         val query = source.query()
-        val parts = source.parts(storesOf(query), runId.toString, version)
+        val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
         if (parts.nonEmpty) {
           copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
           logInfo(
@@ -114,21 +112,9 @@ private[redisstate] final class StateCopier(
     }
     copies.tidy()
   }
-
-  private def storesOf(query: Map[String, String]): Seq[CopiedStore] = {
-    implicit val formats: DefaultFormats.type = DefaultFormats
-    query.toSeq.sortBy(_._1).collect { case (StoreField(operator, name), described) =>
-      val partitions =
-        ((JsonMethods.parse(described): JValue) \ "partitions").extractOpt[Int].getOrElse(
-          throw new FormatException(
-            s"copy checkpoint $gen: the description of operator $operator cannot be read"))
-      CopiedStore(operator.toLong, name, partitions)
-    }
-  }
 }
 
 private[redisstate] object StateCopier {
-  private val StoreField = s"(?s)${CopySource.StorePrefix}([0-9]{1,18}):(.*)".r
   private val FinishMaxMs = 60000L
   private val BeforeSpark = ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY + 1
   private val RetryNs = 60L * 1000 * 1000 * 1000

@@ -1,0 +1,27 @@
+package org.apache.spark.sql.redisstate
+
+import org.json4s.{DefaultFormats, JValue}
+import org.json4s.jackson.JsonMethods
+
+import org.redisstate.core.copy.{CopiedStore, CopySource}
+import org.redisstate.core.errors.FormatException
+
+/** The stores of a query, as its registry describes them (docs/format.md, section 9). */
+private[redisstate] object RegisteredStores {
+  private val StoreField = s"(?s)${CopySource.StorePrefix}([0-9]{1,18}):(.*)".r
+
+  /**
+   * @param gen id of the checkpoint
+   * @param query fields of the registry
+   */
+  def of(gen: String, query: Map[String, String]): Seq[CopiedStore] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    query.toSeq.sortBy(_._1).collect { case (StoreField(operator, name), described) =>
+      val partitions =
+        ((JsonMethods.parse(described): JValue) \ "partitions").extractOpt[Int].getOrElse(
+          throw new FormatException(
+            s"read the registry of checkpoint $gen: the description of operator $operator cannot be read"))
+      CopiedStore(operator.toLong, name, partitions)
+    }
+  }
+}
