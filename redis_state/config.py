@@ -109,11 +109,13 @@ def option_named(name: str) -> Option:
         known = {spelling: o for o in table.values() for spelling in (o.python_name, o.name)}
         lower = {spelling.lower(): o for spelling, o in known.items()}
         near = difflib.get_close_matches(short.lower(), list(lower), n=1, cutoff=0.5)
-        hint = f"Did you mean '{lower[near[0]].name}'? " if near else ""
+        in_python = "_" in short
+        names = {o.name: o.python_name if in_python else o.name for o in table.values()}
+        hint = f"Did you mean '{names[lower[near[0]].name]}'? " if near else ""
         raise ConfigError(
             "reading the options",
             found=f"there is no option '{short}'",
-            advice=f"{hint}Options: {', '.join(table)}.",
+            advice=f"{hint}Options: {', '.join(names.values())}.",
         )
     return found
 
@@ -304,14 +306,14 @@ class Config:
             text = Path(self.password_file).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                "reading the password file",
-                found=type(error).__name__,
+                f"reading the password file {self.password_file}",
+                found=_why_unread(error),
                 advice="Give in 'passwordFile' a UTF-8 file that this user may read.",
             ) from error
         text = re.sub(r"\r?\n\Z", "", text)
         if not text:
             raise ConfigError(
-                "reading the password file",
+                f"reading the password file {self.password_file}",
                 found="it is empty",
                 advice="Write the password into the file, or leave the option out.",
             )
@@ -328,10 +330,20 @@ class Config:
         try:
             key = re.sub(rb"\r?\n\Z", b"", Path(self.signing_key_file).read_bytes())
         except OSError as error:
-            raise _no_key(type(error).__name__) from error
+            raise _no_key(f"{self.signing_key_file}: {_why_unread(error)}") from error
         if len(key) < KEY_BYTES_MIN:
-            raise _no_key(f"it has {len(key)} bytes")
+            raise _no_key(f"{self.signing_key_file}: it has {len(key)} bytes")
         return BlockSigner(key)
+
+
+def _why_unread(error: Exception) -> str:
+    known = {
+        FileNotFoundError: "there is no such file",
+        IsADirectoryError: "it is a folder",
+        PermissionError: "this user may not read it",
+        UnicodeDecodeError: "it is not UTF-8",
+    }
+    return known.get(type(error), type(error).__name__)
 
 
 def _no_key(found: str) -> ConfigError:

@@ -151,7 +151,10 @@ class FormatError(RedisStateError):
     """Bytes are damaged, foreign or of an unknown format; they were not read as absent."""
 
     kinds = (Kind.FORMAT,)
-    default_advice = "Restore the data from before the damage, or read it with its own version."
+    default_advice = (
+        "Nothing was changed. Restore the server's data from before the damage; if a newer release "
+        "wrote it, use that one."
+    )
 
 
 class LimitError(RedisStateError):

@@ -52,7 +52,11 @@ def _nothing() -> None:
 
 
 def _shown(family: Family) -> str:
-    return f"{family.key_schema[:200]}{' with lists' if family.multi_value else ''}"
+    try:
+        codec = json.loads(family.key_schema)["codec"]
+    except (ValueError, KeyError, TypeError):
+        codec = family.key_schema  # of a Spark query
+    return f"{str(codec)[:200]}{' with lists' if family.multi_value else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +352,7 @@ class PartitionState:
         if local.family is not None and local.family != self._family:
             raise UsageError(
                 f"opening version {version}",
-                found=f"its rows were written with another codec ({_shown(local.family)})",
+                found=f"its rows were written with another codec: {_shown(local.family)}",
                 advice="Open the store with the codec that wrote it, with lists if it has them.",
                 where=str(self.id.store_id),
                 version=version,

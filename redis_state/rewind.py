@@ -77,7 +77,7 @@ def plan_rewind(checkpoint: Path, to_batch: int) -> Rewind:
         known = f"{min(committed)} to {max(committed)}" if committed else "none"
         raise UsageError(
             f"rewinding to batch {to_batch}",
-            found=f"the commit log has not that batch (it has {known})",
+            found=f"the commit log does not have that batch (it has {known})",
             advice="Give one that `redis-state doctor` names.",
             where=str(checkpoint),
         )

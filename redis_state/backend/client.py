@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redis_state.backend.connection import final_error, hint, no_redis, refused
+from redis_state.backend.connection import final_error, hint, in_words, no_redis, refused
 from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command, Script
@@ -29,6 +29,7 @@ from redis_state.errors import (
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
+_MASTER = "It is a replica: give the address of its master."
 
 
 class Client:
@@ -238,13 +239,13 @@ class Client:
             if isinstance(error, redis.ResponseError):
                 raise _judged(attempted, message_of(error)) from error
             said = isinstance(error, (NoServerError, redis.exceptions.BusyLoadingError))
-            shown = message_of(error) if said else type(error).__name__
+            shown = message_of(error) if said else in_words(error, self._config)
             raise _TryAgainError(shown, hint(error, self._config)) from error
 
     def _checked(self, attempted: str, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, redis.AuthenticationError):
-                raise refused(attempted, str(reply))
+                raise refused(attempted, str(reply), self._config)
             if isinstance(reply, redis.RedisError):
                 raise _judged(attempted, message_of(reply)) from reply
         return replies
@@ -279,4 +280,7 @@ class _TryAgainError(Exception):
 
 
 def _judged(attempted: str, message: str) -> Exception:
-    return _TryAgainError(message) if is_transient(message) else failure(attempted, message)
+    if not is_transient(message):
+        return failure(attempted, message)
+    is_replica = message.startswith("READONLY")
+    return _TryAgainError(message.rstrip("."), _MASTER if is_replica else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
@@ -124,13 +125,16 @@ def _nameless() -> dict[str, Any]:
     return {"lib_name": None, "lib_version": None}
 
 
-def refused(attempted: str, message: str) -> RedisStateError:
+def refused(attempted: str, message: str, config: Config) -> RedisStateError:
     """The server does not let this user in."""
+    given = config.password is not None or config.password_file is not None
+    why = "user name or password is wrong" if given else "it wants a password, and none was given"
     return ConfigError(
         attempted,
-        found=f"the server does not let this user in ('{message[:200]}')",
+        found=f"{config.url.url} does not let this user in: {why} ('{message[:200].rstrip('.')}')",
         kind=Kind.PERMISSION,
-        advice="Give 'username' and 'password' or 'passwordFile' as the server wants them.",
+        advice="Give the right 'username', and 'password' or 'passwordFile'; on the command line "
+        "--username, and --password-file or the variable REDIS_STATE_PASSWORD.",
     )
 
 
@@ -146,19 +150,21 @@ def no_redis(attempted: str, config: Config) -> RedisStateError:
 def final_error(attempted: str, error: Exception, config: Config) -> RedisStateError | None:
     """The named error for a connection that no repetition can make; ``None`` if one may."""
     if isinstance(error, redis.AuthenticationError):
-        return refused(attempted, str(error))
+        return refused(attempted, str(error), config)
     if any(text in str(error) for text in _NO_DATABASE):
         return ConfigError(
             attempted,
-            found=f"the server has no database {config.url.database}",
+            found=f"{config.url.url}: the server has no database {config.url.database}",
             advice="Give a lower database number at the end of the URL, such as /0.",
         )
     if config.url.tls:
-        return next(filter(None, (_tls_error(attempted, one) for one in _causes(error))), None)
+        return next(
+            filter(None, (_tls_error(attempted, one, config) for one in _causes(error))), None
+        )
     return None
 
 
-def _tls_error(attempted: str, cause: BaseException) -> RedisStateError | None:
+def _tls_error(attempted: str, cause: BaseException, config: Config) -> RedisStateError | None:
     if isinstance(cause, FileNotFoundError):
         return ConfigError(
             attempted,
@@ -168,7 +174,7 @@ def _tls_error(attempted: str, cause: BaseException) -> RedisStateError | None:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigError(
             attempted,
-            found=f"the server's certificate is not accepted ({cause.verify_message})",
+            found=f"the certificate of {config.url.url} is not accepted ({cause.verify_message})",
             advice="Give the authority that signed it in 'tls.caFile', and a host name it has.",
         )
     if not isinstance(cause, ssl.SSLError) or isinstance(cause, _CUT_OFF):
@@ -176,7 +182,7 @@ def _tls_error(attempted: str, cause: BaseException) -> RedisStateError | None:
     if cause.reason in _NOT_TLS:
         return ConfigError(
             attempted,
-            found="the server does not speak TLS on this port",
+            found=f"{config.url.url} does not speak TLS on this port",
             advice="Use a redis:// URL, or the server's TLS port.",
         )
     return ConfigError(
@@ -193,6 +199,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             return
         yield at
         at = at.__cause__ or at.__context__
+
+
+def in_words(error: Exception, config: Config) -> str:
+    """Why a connection gave no answer, with the name by which it can be looked up."""
+    causes = list(_causes(error))
+    name = type(error).__name__
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        return "nothing listens on that port (connection refused)"
+    if any(isinstance(cause, socket.gaierror) for cause in causes):
+        return "the host name is not known"
+    if any(isinstance(cause, (TimeoutError, redis.TimeoutError)) for cause in causes):
+        return f"nothing came within {config.socket_timeout} ms ({name})"
+    if "closed by server" in str(error) or "reset by peer" in str(error).lower():
+        return f"the connection was closed from there ({name})"
+    return name
 
 
 def hint(error: Exception, config: Config) -> str:

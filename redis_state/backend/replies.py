@@ -57,6 +57,8 @@ _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is
 # The server became a replica between a commit and the wait behind it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
+# Behind a reply to a command inside a script: of no use to who reads it.
+_SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 # What Redis 6.2 puts before the reply to a command inside a script.
 _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
 
@@ -91,13 +93,16 @@ def is_transient(message: str) -> bool:
 
 def failure(attempted: str, message: str) -> RedisStateError:
     """The named error for an error reply that is final."""
-    found = f"the server answers '{message[:200]}'"
+    found = f"the server answers '{_SCRIPT.sub('', bare(message))[:200].rstrip('.')}'"
     match class_of(message):
         case ReplyClass.FULL:
             return FullError(attempted, found=found)
         case ReplyClass.PERMISSION:
             return ConfigError(
-                attempted, found=found, kind=Kind.PERMISSION, advice="Give the user that right."
+                attempted,
+                found=found,
+                kind=Kind.PERMISSION,
+                advice="Give the user that right; `redis-state acl` prints all that are needed.",
             )
     return InternalError(attempted, found=found)
 

@@ -22,7 +22,8 @@ _FENCED = {
     ),
     "epoch": (
         "another run holds the partition ({by}, epoch {found})",
-        "Stop this run, or register a new one. Nothing was changed.",
+        "The other one wrote last, and nothing of this commit was kept. If it is to go on, stop "
+        "this process; if not, stop that one, open the newest version and run the batch again.",
     ),
     "unregistered": (
         "no driver registered this run, and it does not go on from the opened version {found}",

@@ -1,0 +1,571 @@
+"""Users' mistakes with the Python API and the command line, each with the last thing that is read.
+
+A mistake is a function that makes it on a real server and returns the text; its first line of
+documentation is the title under which docs/errors.md shows that text. What differs from run to run
+(ports, folders, ids, times) is written as `Scene.plain` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis_state
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.cli.main import main
+from redis_state.errors import RedisStateError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from redis_state.spark.batches import begin_batch
+from redis_state.spark.conf import conf_settings
+from tests.contract.planting import GEN, Planted, plant_checkpoint
+from tests.support.forking import in_child
+from tests.support.redis_server import RedisServer, free_port
+
+URL = "redis://localhost:6379/0"
+UA = {"carrier": "UA"}
+NAME = "orders"
+QUICK: dict[str, Any] = {"deadline": "1s", "socket_timeout": "200ms"}
+_IDS = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+class Scene:
+    """A folder, and servers that are started where a mistake needs one."""
+
+    def __init__(self, folder: Path, start: Callable[..., RedisServer]) -> None:
+        self.folder = folder
+        self.start = start
+        self._known: dict[str, str] = {str(folder): "/data"}
+
+    def server(self, **options: Any) -> RedisServer:
+        server = self.start(**options)
+        self.call(f"{server.host}:{server.port}", "localhost:6379")
+        return server
+
+    def call(self, found: str, name: str) -> None:
+        """From now on write `name` where a text has `found`."""
+        self._known[found] = name
+
+    def planted(self, server: RedisServer) -> Path:
+        """A query `flights` with versions 1 to 3, of which batches 0 to 2 are logged."""
+        planted = Planted(server.client())
+        planted.register()
+        for version in (1, 2, 3):
+            planted.commit(version, [(UA, {"count": version, "total": 0.5})])
+        return plant_checkpoint(self.folder, batches=3)
+
+    def provider(self, server: RedisServer, **options: Any) -> StateStoreProvider:
+        """A store of Python in a process of its own."""
+        given = {"url": server.url, **QUICK, **options}
+        return StateStoreProvider(StateStoreProviderId(StateStoreId(NAME, 0, 3)), **given)
+
+    def store(self, server: RedisServer, versions: int = 1, **options: Any) -> StateStoreProvider:
+        """The same, with so many versions of one row."""
+        provider = self.provider(server, **options)
+        for version in range(versions):
+            store = provider.get_store(version)
+            store.put("o-1", "open")
+            store.commit()
+        return provider
+
+    def plain(self, text: str) -> str:
+        """As the page shows it."""
+        for found, name in self._known.items():
+            text = text.replace(found, name)
+        text = _IDS.sub("0123456789abcdef0123456789abcdef", text)
+        text = re.sub(r"in \d+ tries", "in 5 tries", text)
+        # Servers of several versions say some things in other words.
+        text = text.replace("self signed certificate", "self-signed certificate")
+        text = re.sub(
+            r"NOPERM .* to run the '(\w+)' command( or its subcommand)?",
+            r"NOPERM this user has no permissions to run the '\1' command",
+            text,
+        )
+        text = re.sub(r"\d+ seconds ago", "12 seconds ago", text)
+        text = re.sub(r"epoch \d{13}", "epoch 1763863200000", text)
+        return text.strip()
+
+
+def told(do: Callable[[], object]) -> str:
+    """The message of the error that this ends with."""
+    try:
+        do()
+    except RedisStateError as error:
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
+def command(*arguments: str) -> str:
+    """What a command writes to standard error, or to standard output if there is nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(list(arguments))
+    assert status != 0, "the command did not fail"
+    return err.getvalue() or out.getvalue()
+
+
+def read(url: str, **options: Any) -> str:
+    """What listing the queries ends with."""
+
+    def do() -> None:
+        with redis_state.connect(url, **{**QUICK, **options}) as reader:
+            reader.queries()
+
+    return told(do)
+
+
+# ---- reaching the server ------------------------------------------------------------------------
+
+
+def no_server(scene: Scene) -> str:
+    """Nobody listens there: the server is down, or the port is wrong"""
+    port = free_port()
+    scene.call(f"127.0.0.1:{port}", "localhost:6379")
+    return read(f"redis://127.0.0.1:{port}/0")
+
+
+def no_host(_scene: Scene) -> str:
+    """The host name is wrong"""
+    return read("redis://redis.invalid:6379/0")
+
+
+def no_password(scene: Scene) -> str:
+    """The password is missing"""
+    return read(scene.server(password="right-secret").url)
+
+
+def wrong_password(scene: Scene) -> str:
+    """The password is wrong"""
+    return read(scene.server(password="right-secret").url, password="wrong-secret")
+
+
+def password_in_url(_scene: Scene) -> str:
+    """The password is in the URL"""
+    return read("redis://:right-secret@localhost:6379/0")
+
+
+def no_password_file(scene: Scene) -> str:
+    """The password file is missing"""
+    return read(URL, password_file=scene.folder / "redis.password")
+
+
+def empty_password_file(scene: Scene) -> str:
+    """The password file is empty"""
+    file = scene.folder / "redis.password"
+    file.write_text("\n")
+    return read(URL, password_file=file)
+
+
+def no_database(scene: Scene) -> str:
+    """There is no such database"""
+    server = scene.server()
+    return read(server.url.removesuffix("/0") + "/17")
+
+
+def missing_right(scene: Scene) -> str:
+    """The user lacks a right"""
+    server = scene.server()
+    with server.client() as raw:
+        raw.execute_command("ACL", "SETUSER", "job", "on", ">secret", "~*", "+@all", "-hgetall")
+    return read(server.url, username="job", password="secret")
+
+
+def tls_to_a_plain_port(scene: Scene) -> str:
+    """rediss:// to a port without TLS"""
+    return read(scene.server().url.replace("redis://", "rediss://"))
+
+
+def plain_to_a_tls_port(scene: Scene) -> str:
+    """redis:// to a port with TLS"""
+    return read(scene.server(tls=True).url.replace("rediss://", "redis://"))
+
+
+def unknown_authority(scene: Scene) -> str:
+    """The certificate is signed by somebody unknown"""
+    return read(scene.server(tls=True).url)
+
+
+def evicting_server(scene: Scene) -> str:
+    """The server may evict state"""
+    server = scene.server(maxmemory="50mb", options={"maxmemory-policy": "allkeys-lru"})
+    return told(lambda: scene.store(server))
+
+
+def replica(scene: Scene) -> str:
+    """The server is a replica"""
+    master = scene.server()
+    follower = scene.start(options={"replicaof": f"{master.host} {master.port}"})
+    scene.call(f"{follower.host}:{follower.port}", "localhost:6379")
+    return told(lambda: begin(follower, number=0))
+
+
+def full_server(scene: Scene) -> str:
+    """The server is full"""
+    server = scene.server()
+    provider = scene.store(server)
+    with server.client() as raw:
+        raw.config_set("maxmemory", "1mb")
+        return told(lambda: provider.get_store(1).commit())
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def misspelt_option(_scene: Scene) -> str:
+    """An option is misspelt"""
+    return told(lambda: redis_state.connect(URL, pasword_file="/run/secrets/redis"))  # type: ignore[call-arg]  # that is it
+
+
+def value_without_unit(_scene: Scene) -> str:
+    """A duration has no unit"""
+    return told(lambda: redis_state.connect(URL, deadline="30"))
+
+
+def user_without_password(_scene: Scene) -> str:
+    """A user name without a password"""
+    return told(lambda: redis_state.connect(URL, username="job"))
+
+
+def old_spark(_scene: Scene) -> str:
+    """A Spark that is too old"""
+    return told(lambda: conf_settings({"url": URL}, spark_version="3.5.1", existing={}))
+
+
+def unknown_codec(scene: Scene) -> str:
+    """Another codec than the store was begun with"""
+    server = scene.server()
+    scene.store(server)
+    other = scene.provider(server, codec=redis_state.codec.RAW)
+    return told(lambda: other.get_store(1).get(b"o-1"))
+
+
+# ---- looking for something ----------------------------------------------------------------------
+
+
+def unknown_query(scene: Scene) -> str:
+    """There is no such query"""
+    server = scene.server()
+    scene.planted(server)
+    return command("get", "--url", server.url, "--query", "flihgts", "carrier=UA")
+
+
+def unknown_operator(scene: Scene) -> str:
+    """There is no such operator"""
+    server = scene.server()
+    scene.planted(server)
+    place = ("--url", server.url, "--query", "flights")
+    return command("get", *place, "--operator", "5", "carrier=UA")
+
+
+def unknown_column(scene: Scene) -> str:
+    """There is no such key column"""
+    server = scene.server()
+    scene.planted(server)
+    return command("get", "--url", server.url, "--query", "flights", "airline=UA")
+
+
+def version_to_come(scene: Scene) -> str:
+    """A version that was never there"""
+    server = scene.server()
+    scene.planted(server)
+    place = ("--url", server.url, "--query", "flights")
+    return command("get", *place, "--version", "99", "carrier=UA")
+
+
+def unknown_checkpoint(scene: Scene) -> str:
+    """purge of a checkpoint that Redis does not know"""
+    return command("purge", "--url", scene.server().url, "--gen", GEN, "--yes")
+
+
+def no_id(scene: Scene) -> str:
+    """purge of what is no id"""
+    return command("purge", "--url", scene.server().url, "--gen", "flights", "--yes")
+
+
+# ---- checkpoint folders -------------------------------------------------------------------------
+
+
+def deleted_folder(scene: Scene) -> str:
+    """The checkpoint folder was deleted"""
+    server = scene.server()
+    return command("doctor", "--url", server.url, "--checkpoint", f"{scene.folder}/checkpoint")
+
+
+def no_checkpoint(scene: Scene) -> str:
+    """The folder is no checkpoint"""
+    return command("doctor", "--url", scene.server().url, "--checkpoint", str(scene.folder))
+
+
+def no_marker(scene: Scene) -> str:
+    """The marker file was deleted, or the query keeps its state elsewhere"""
+    server = scene.server()
+    folder = scene.planted(server)
+    (folder / "state" / "_redis_state").unlink()
+    return command("doctor", "--url", server.url, "--checkpoint", str(folder))
+
+
+def moved_folder(scene: Scene) -> str:
+    """The folder was moved or copied"""
+    server = scene.server()
+    moved = scene.planted(server).rename(scene.folder / "copy")
+    return command("purge", "--url", server.url, "--checkpoint", str(moved), "--yes")
+
+
+def elsewhere(_scene: Scene) -> str:
+    """The folder is in another file system"""
+    return command("doctor", "--url", URL, "--checkpoint", "s3a://bucket/flights")
+
+
+def purge_while_running(scene: Scene) -> str:
+    """purge while the query runs"""
+    return _while_running(scene, "purge", "--yes")
+
+
+def rewind_while_running(scene: Scene) -> str:
+    """rewind while the query runs"""
+    return _while_running(scene, "rewind", "--to-batch", "1", "--yes")
+
+
+def _while_running(scene: Scene, name: str, *arguments: str) -> str:
+    server = scene.server()
+    folder = scene.planted(server)
+    with server.client() as raw:
+        seconds, micros = raw.time()
+        raw.hset(keys.query(GEN), "seen", str(seconds * 1000 + micros // 1000))
+    return command(name, "--url", server.url, "--checkpoint", str(folder), *arguments)
+
+
+def rewind_too_far(scene: Scene) -> str:
+    """rewind to a batch that is not there"""
+    server = scene.server()
+    folder = scene.planted(server)
+    place = ("--url", server.url, "--checkpoint", str(folder))
+    return command("rewind", *place, "--to-batch", "9")
+
+
+def restore_without_copies(scene: Scene) -> str:
+    """restore of a query that makes no copies"""
+    server = scene.server()
+    folder = scene.planted(server)
+    return command("restore", "--url", server.url, "--checkpoint", str(folder))
+
+
+# ---- state that is gone -------------------------------------------------------------------------
+
+
+def flushed_server(scene: Scene) -> str:
+    """The server was flushed: doctor"""
+    server = scene.server()
+    folder = scene.planted(server)
+    with server.client() as raw:
+        raw.flushall()
+    return command("doctor", "--url", server.url, "--checkpoint", str(folder))
+
+
+def flushed_store(scene: Scene) -> str:
+    """The server was flushed: a store of Python"""
+    server = scene.server()
+    scene.store(server)
+    with server.client() as raw:
+        raw.flushall()
+    return told(lambda: scene.provider(server).get_store(1))
+
+
+def older_data(scene: Scene) -> str:
+    """The server came back with older data"""
+    server = scene.server()
+    scene.store(server, versions=2)
+    return told(lambda: scene.provider(server).get_store(3))
+
+
+def lost_version(scene: Scene) -> str:
+    """A segment was evicted or deleted: doctor"""
+    server = scene.server()
+    folder = scene.planted(server)
+    planted = Planted(server.client())
+    with server.client() as raw:
+        (name,) = raw.keys(f"{keys.partition(planted.id(planted.partition(UA)))}:d:3:*")
+        raw.unlink(name)
+    return command("doctor", "--url", server.url, "--checkpoint", str(folder))
+
+
+def damaged_block(scene: Scene) -> str:
+    """Bytes were changed in Redis"""
+    server = scene.server()
+    scene.store(server)
+    with server.client() as raw:
+        (name,) = raw.keys("*}:d:1:*")
+        for field in raw.hkeys(name):
+            raw.hset(name, field, b"changed")
+    return told(lambda: scene.provider(server).get_store(1).get("o-1"))
+
+
+def purged_checkpoint(scene: Scene) -> str:
+    """The checkpoint was purged today"""
+    server = scene.server()
+    scene.store(server)
+    with server.client() as raw:
+        (gen,) = raw.hvals(keys.names())
+    arguments = ("purge", "--url", server.url, "--gen", gen.decode(), "--yes", "--force")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(list(arguments)) == 0
+    return told(lambda: scene.provider(server).get_store(1))
+
+
+# ---- stores of Python ---------------------------------------------------------------------------
+
+
+def two_writers(scene: Scene) -> str:
+    """Two processes write one partition"""
+    server = scene.server()
+    with contextlib.closing(scene.store(server)) as first:
+        mine = first.get_store(1)
+        mine.put("o-2", "open")
+
+        def other() -> int:
+            theirs = scene.provider(server).get_store(1)
+            theirs.put("o-3", "open")
+            return theirs.commit()
+
+        assert in_child(other) == 2
+        text = told(mine.commit)
+    return re.sub(r"\(epoch.*?\)", "(epoch 1763863200000)", text)
+
+
+def forked_process(scene: Scene) -> str:
+    """A store is used in a process that was forked off"""
+    server = scene.server()
+    with contextlib.closing(scene.store(server)) as provider:
+        store = provider.get_store(1)
+        return str(in_child(lambda: told(lambda: store.put("o-2", "open"))))
+
+
+def used_after_commit(scene: Scene) -> str:
+    """A store is used after its commit"""
+    server = scene.server()
+    store = scene.provider(server).get_store(0)
+    store.commit()
+    return told(lambda: store.put("o-2", "open"))
+
+
+def strange_key(scene: Scene) -> str:
+    """A key that has no encoding"""
+    store = scene.provider(scene.server()).get_store(0)
+    return told(lambda: store.put({1, 2}, "open"))
+
+
+def large_value(scene: Scene) -> str:
+    """A value that is too large"""
+    store = scene.provider(scene.server()).get_store(0)
+    return told(lambda: store.put("o-1", b"x" * ((64 << 20) + 1)))
+
+
+def begin(server: RedisServer, *, number: int, partitions: int = 4) -> None:
+    """What `map_partitions_with_state_store` does first."""
+    checked = config.parse({"url": server.url, **QUICK})
+    with contextlib.closing(Client(checked)) as client:
+        begin_batch(
+            client,
+            checked,
+            name="visits per user",
+            number=number,
+            first=0,
+            partitions=partitions,
+            partitions_default=4,
+            layout=json.dumps("key user string; codec msgpack"),
+            codec_name="msgpack",
+        )
+
+
+def other_partitions(scene: Scene) -> str:
+    """The number of partitions of a foreachBatch store was changed"""
+    server = scene.server()
+    begin(server, number=0)
+    return told(lambda: begin(server, number=0, partitions=8))
+
+
+def skipped_batch(scene: Scene) -> str:
+    """A batch was left out"""
+    server = scene.server()
+    begin(server, number=0)
+    return told(lambda: begin(server, number=2))
+
+
+MISTAKES: dict[str, list[Callable[[Scene], str]]] = {
+    "Reaching the server": [
+        no_server,
+        no_host,
+        no_password,
+        wrong_password,
+        password_in_url,
+        no_password_file,
+        empty_password_file,
+        no_database,
+        missing_right,
+        tls_to_a_plain_port,
+        plain_to_a_tls_port,
+        unknown_authority,
+        evicting_server,
+        replica,
+        full_server,
+    ],
+    "Options": [
+        misspelt_option,
+        value_without_unit,
+        user_without_password,
+        old_spark,
+        unknown_codec,
+    ],
+    "Looking for something": [
+        unknown_query,
+        unknown_operator,
+        unknown_column,
+        version_to_come,
+        unknown_checkpoint,
+        no_id,
+    ],
+    "Checkpoint folders": [
+        deleted_folder,
+        no_checkpoint,
+        no_marker,
+        moved_folder,
+        elsewhere,
+        purge_while_running,
+        rewind_while_running,
+        rewind_too_far,
+        restore_without_copies,
+    ],
+    "State that is gone": [
+        flushed_server,
+        flushed_store,
+        older_data,
+        lost_version,
+        damaged_block,
+        purged_checkpoint,
+    ],
+    "Stores of Python": [
+        two_writers,
+        forked_process,
+        used_after_commit,
+        strange_key,
+        large_value,
+        other_partitions,
+        skipped_batch,
+    ],
+}
+
+
+def title_of(mistake: Callable[[Scene], str]) -> str:
+    """Under which the page shows it."""
+    return str(mistake.__doc__).strip()
+
+
+def all_of_them() -> list[Callable[[Scene], str]]:
+    """In the order of the page."""
+    return [one for several in MISTAKES.values() for one in several]
