@@ -13,7 +13,7 @@ import redis
 from redis_state.backend.connection import final_error, hint, in_words, no_redis, refused
 from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import failure, is_transient
-from redis_state.backend.script import Command, Script
+from redis_state.backend.script import Command, Script, ScriptCall
 from redis_state.backend.transport import NoServerError, Transport, message_of
 from redis_state.backend.transports import transport_to
 from redis_state.clock import SYSTEM, Clock
@@ -98,13 +98,15 @@ class Client:
     def transaction(
         self,
         attempted: str,
-        commands: Sequence[Command],
+        commands: Sequence[Command | ScriptCall],
         *,
         counts: Callable[[list[Any]], bool] | None = None,
     ) -> list[Any]:
         """The replies of `MULTI` … `EXEC` in one write; none of them is an error.
 
-        A lost reply is resolved by sending the same again, so the commands are idempotent.
+        A lost reply is resolved by sending the same again, so the commands are idempotent. Scripts
+        go by their hash; if the server does not know one, the same is sent again with all texts:
+        the others may have been carried out, and are then found done.
 
         Args:
             counts: Whether these replies are of something that has to last as the option
@@ -117,9 +119,14 @@ class Client:
         """
         asks = counts is not None and self.durability.asked
 
+        by_hash = [one.by_hash if isinstance(one, ScriptCall) else one for one in commands]
+        by_text = [one.by_text if isinstance(one, ScriptCall) else one for one in commands]
+
         def once() -> list[Any]:
             waits = self._waiting.commands(self._wait_ms()) if asks else []
-            replies = self._exchange(attempted, [("MULTI",), *commands, ("EXEC",), *waits])
+            replies = self._exchange(attempted, [("MULTI",), *by_hash, ("EXEC",), *waits])
+            if _lacks_script(replies[: len(commands) + 2]):
+                replies = self._exchange(attempted, [("MULTI",), *by_text, ("EXEC",), *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
             # A command that could not be queued says why; EXEC then only says that it was so.
             self._checked(attempted, replies)
@@ -263,6 +270,11 @@ def words(attempted: str, reply: object) -> list[str]:
     except (AttributeError, UnicodeDecodeError):
         pass
     raise FormatError(attempted, found="the answer of its script is malformed")
+
+
+def _lacks_script(replies: Sequence[Any]) -> bool:
+    results = replies[-1] if isinstance(replies[-1], list) else []
+    return any(isinstance(one, redis.exceptions.NoScriptError) for one in (*replies, *results))
 
 
 def _same(transport: Transport, _config: Config) -> Transport:

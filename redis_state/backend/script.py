@@ -35,12 +35,35 @@ class Script:
         """Runs it on any server, which knows it from then on."""
         return ("EVAL", self.text, str(len(keys)), *keys, *args)
 
+    def call(self, keys: Sequence[str], *args: str | bytes) -> ScriptCall:
+        """Runs it in a transaction: by hash, and once more by text where the server asks for it."""
+        return ScriptCall(self, tuple(keys), args)
+
     def many(self, calls: Sequence[tuple[str, Sequence[str | bytes]]]) -> list[Command]:
         """Runs it once for each key of one pipeline: the first makes it known to the server."""
         return [
             (self.by_hash if index else self.by_text)([key], *args)
             for index, (key, args) in enumerate(calls)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """A script with its arguments, to be sent by hash or by text."""
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[str | bytes, ...]
+
+    @property
+    def by_hash(self) -> Command:
+        """Runs where the server knows the script."""
+        return self.script.by_hash(self.keys, *self.args)
+
+    @property
+    def by_text(self) -> Command:
+        """Runs on any server."""
+        return self.script.by_text(self.keys, *self.args)
 
 
 @cache

@@ -334,10 +334,10 @@ class PartitionClient:
         both = [self._meta, keys.segment(self.id, ident)]
         args = [run.run_id, str(run.epoch), str(parent.version), parent.uid, uid]
         args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), self._format]
-        commands = [script("publish").by_text(both, *args, self._keep_ms)]
+        commands = [script("publish").call(both, *args, self._keep_ms)]
         if last:
             staged = (ident, str(STAGED_TTL_MS), *self._flat(ident, last))
-            commands.insert(0, script("stage").by_text(both, *staged))
+            commands.insert(0, script("stage").call(both, *staged))
         replies = self._client.transaction(what, commands, counts=_is_published)
         if last:
             self._check_staged(what, words(what, replies[0]), version=parent.version)

@@ -70,19 +70,24 @@ final class RedisBackend(
   /**
    * `MULTI` … `EXEC` in one write; the replies of the commands in it.
    *
+   * @param byText the same with the texts of its scripts, which is sent if the server does not know the hash of one: the others may have
+   *   been carried out, and are then found done
    * @param counts whether these replies are of something that has to last as `durability` says; then the commands have written, also if
    *   they were sent before
    */
   def transaction(
       what: String,
       commands: Seq[Command],
-      counts: Option[Seq[AnyRef] => Boolean] = None): Seq[AnyRef] =
+      counts: Option[Seq[AnyRef] => Boolean] = None,
+      byText: => Seq[Command] = Nil): Seq[AnyRef] =
     retry(what, mayHaveApplied = true) {
       val waits =
         if (durability.asked && counts.nonEmpty) waiting.commands(math.min(waitMs, deadlineMs))
         else Nil
-      val (replies, waited) =
-        exchange((Multi +: commands :+ Exec) ++ waits).splitAt(commands.size + 2)
+      def send(all: Seq[Command]) = exchange((Multi +: all :+ Exec) ++ waits)
+        .splitAt(commands.size + 2)
+      val sent = send(commands)
+      val (replies, waited) = if (lacksScript(sent._1)) send(byText) else sent
       replies.init.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
       replies.last match {
         case ErrorReply(m) => reject(what, m)
@@ -95,6 +100,12 @@ final class RedisBackend(
           throw new InternalException(s"$what: EXEC answered something else than its results.")
       }
     }
+
+  private def lacksScript(replies: Seq[AnyRef]): Boolean = replies.exists {
+    case ErrorReply(m) => ReplyClass.of(m) == ReplyClass.NoScript
+    case results: Seq[_] => lacksScript(results.asInstanceOf[Seq[AnyRef]])
+    case _ => false
+  }
 
   private def checkWaits(what: String, sent: Seq[Command], waited: Seq[AnyRef]): Unit = {
     val missing = waiting.missing(what, sent, waited)

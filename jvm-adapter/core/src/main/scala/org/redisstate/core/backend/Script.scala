@@ -16,7 +16,7 @@ final class Script private (text: String) {
   def byHash(keys: Seq[String], args: Seq[Array[Byte]]): Command =
     command("EVALSHA", hash, keys, args)
 
-  /** For transactions: an unknown hash would fail inside `EXEC` while the rest is applied. */
+  /** Runs it on any server, which knows it from then on. */
   def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command =
     command("EVAL", textBytes, keys, args)
 

@@ -352,12 +352,18 @@ final class PartitionClient(
       settings.format.number.toString,
       settings.keepMs.toString
     )
-    val stages =
-      if (last.isEmpty) Nil else Seq(Script.Stage.byText(keys, stageArgs(ident, ident, last)))
-    val commands = stages :+ Script.Publish.byText(keys, args.map(bytes))
+    def commands(run: (Script, Seq[Array[Byte]]) => Command) = {
+      val stages = if (last.isEmpty) Nil else Seq(run(Script.Stage, stageArgs(ident, ident, last)))
+      stages :+ run(Script.Publish, args.map(bytes))
+    }
+    val byHash = commands((script, words) => script.byHash(keys, words))
     roundTrips.incrementAndGet()
-    bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
-    val replies = backend.transaction(what, commands, Some(isPublished))
+    bytesSent.addAndGet(byHash.iterator.map(_.bytes).sum)
+    val replies = backend.transaction(
+      what,
+      byHash,
+      Some(isPublished),
+      commands((script, words) => script.byText(keys, words)))
     replies.init.foreach { staged =>
       words(staged) match {
         case Seq("OK") | Seq("PUBLISHED") => ()
