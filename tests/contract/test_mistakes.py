@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.mistakes import MISTAKES, Scene, all_of_them, title_of
+from tests.contract.mistake_scene import Scene
+from tests.contract.mistakes import MISTAKES, all_of_them, title_of
 from tests.support.redis_server import RedisServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"

@@ -62,7 +62,7 @@ def only_snapshots(reader: Reader, server: RedisServer, ids: list[PartitionId]) 
     raw, added = server.client(), 0
     for id_ in ids:
         partition = PartitionClient(reader.client, id_, versions_to_retain=1)
-        opened = partition.open("", None)
+        opened = partition.open("", BATCHES_BEFORE)
         assert all(not segment.snapshot for segment in opened.segments)
         added += add_snapshot(partition, opened) is not None
         for segment in opened.segments:

@@ -17,7 +17,7 @@ from tests.faults.oracle.mutants import MUTANTS
 from tests.faults.oracle.runner import Failure, Runner
 from tests.support.redis_server import RedisServer
 
-MUTANT_SEEDS = 400
+MUTANT_SEEDS = 800
 """A mutant has to be found by one of so many schedules."""
 
 _AT_ONCE = 25

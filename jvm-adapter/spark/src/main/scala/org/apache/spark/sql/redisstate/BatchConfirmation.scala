@@ -18,7 +18,12 @@ import org.apache.spark.util.ShutdownHookManager
 import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{PartitionId, Pin}
-import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, ProtocolSettings, RunRegistry}
+import org.redisstate.core.protocol.{
+  CheckpointFormat,
+  PartitionClient,
+  ProtocolSettings,
+  RunRegistry
+}
 
 /**
  * Shows the state behind the last batch to live readers, who read the version that was opened last. While batch follows batch, the tasks
