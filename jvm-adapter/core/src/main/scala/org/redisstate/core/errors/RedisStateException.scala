@@ -42,7 +42,11 @@ final class NotDurableException(detail: String, cause: Throwable = null)
 final class FormatException(detail: String, cause: Throwable = null)
     extends RedisStateException("FORMAT", false, detail, cause)
 
-final class StateLostException(detail: String, cause: Throwable = null)
+/** @param isPurged whether somebody purged the checkpoint, and can call it back */
+final class StateLostException(
+    detail: String,
+    cause: Throwable = null,
+    val isPurged: Boolean = false)
     extends RedisStateException("STATE_LOST", false, detail, cause)
 
 final class VersionExpiredException(detail: String, cause: Throwable = null)

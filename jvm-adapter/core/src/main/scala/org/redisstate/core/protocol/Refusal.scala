@@ -19,10 +19,9 @@ private[protocol] object Refusal {
             "Spark runs the task again; nothing was changed.")
       case Seq("STATE_LOST", latest, _*) =>
         new StateLostException(
-          s"$what: Spark asks for version $version, Redis holds up to $latest. Likely: " +
-            "fail-over to a lagging replica, restart from an older AOF or RDB, eviction, or another server or " +
-            s"database than before. Ways on: restore that Redis; rewind the checkpoint to batch $latest; " +
-            "start a new checkpoint.")
+          s"$what: Spark asks for ${behind(version)}, and Redis has ${held(latest)}. Likely: another server or " +
+            "database than before, a flush, a fail-over to a replica that lagged, a restart from an older AOF or RDB, " +
+            "or eviction. Nothing was changed.")
       case Seq("VERSION_EXPIRED", floor, _*) =>
         new VersionExpiredException(
           s"$what: version $version is below the floor $floor that retention keeps. " +
@@ -31,7 +30,8 @@ private[protocol] object Refusal {
         val gen = found.stripPrefix(Purged)
         new StateLostException(
           s"$what: the checkpoint was purged and expires within a day of that. Call it back by " +
-            s"`redis-state purge --gen $gen --recall`; or start a new checkpoint.")
+            s"`redis-state purge --gen $gen --recall`; or start a new checkpoint.",
+          isPurged = true)
       case Seq("FORMAT", found) =>
         new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
           "Use the release that wrote it.")
@@ -50,6 +50,16 @@ private[protocol] object Refusal {
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
+
+  /** Batch n loads version n and makes version n + 1. */
+  private def behind(version: Long): String =
+    if (version > 0) s"version $version, the state behind batch ${version - 1}"
+    else "version 0, the empty state"
+
+  private def held(latest: String): String = latest.toLongOption match {
+    case Some(version) if version > 0 => s"nothing newer than ${behind(version)}"
+    case _ => "nothing of this partition"
+  }
 
   /** Spark's log has the batch that this run was about to write: another run was faster. */
   def secondStart(what: String, by: String, batch: Long): RedisStateException =

@@ -3,6 +3,7 @@ package org.apache.spark.sql.redisstate
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 
+import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}
 
@@ -29,7 +30,8 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
     val codec = ready("get", key, colFamilyName)
     val length = codec.encodeKey(key)
-    if (lookup(codec.key, length, slice)) codec.decodeOwnValue(slice) else null
+    try if (lookup(codec.key, length, slice)) codec.decodeOwnValue(slice) else null
+    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
   }
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
@@ -41,7 +43,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = {
     val codec = ready("keyExists", key, colFamilyName)
     val length = codec.encodeKey(key)
-    contains(codec.key, length)
+    asked(contains(codec.key, length))
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
@@ -49,25 +51,25 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
     needLists(codec, "valuesIterator")
     val length = codec.encodeKey(key)
     val list = new Slice
-    if (lookup(codec.key, length, list)) codec.decodeList(list) else Iterator.empty
+    asked(if (lookup(codec.key, length, list)) codec.decodeList(list) else Iterator.empty)
   }
 
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("iterator", colFamilyName)
-    new StateStoreIterator(new Pairs(codec, scan(codec)))
+    new StateStoreIterator(asked(new Pairs(id, codec, scan(codec))))
   }
 
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("iteratorWithMultiValues", colFamilyName)
     needLists(codec, "iteratorWithMultiValues")
-    new StateStoreIterator(new ElementPairs(codec, scan(codec)))
+    new StateStoreIterator(asked(new ElementPairs(id, codec, scan(codec))))
   }
 
   override def prefixScan(
       prefixKey: UnsafeRow,
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("prefixScan", colFamilyName)
-    new StateStoreIterator(new Pairs(codec, prefixRows(codec, prefixKey)))
+    new StateStoreIterator(asked(new Pairs(id, codec, prefixRows(codec, prefixKey))))
   }
 
   override def prefixScanWithMultiValues(
@@ -75,7 +77,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("prefixScanWithMultiValues", colFamilyName)
     needLists(codec, "prefixScanWithMultiValues")
-    new StateStoreIterator(new ElementPairs(codec, prefixRows(codec, prefixKey)))
+    new StateStoreIterator(asked(new ElementPairs(id, codec, prefixRows(codec, prefixKey))))
   }
 
   override def rangeScan(
@@ -83,7 +85,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       endKey: Option[UnsafeRow],
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("rangeScan", colFamilyName)
-    new StateStoreIterator(new Pairs(codec, rangeRows(codec, startKey, endKey)))
+    new StateStoreIterator(asked(new Pairs(id, codec, rangeRows(codec, startKey, endKey))))
   }
 
   override def rangeScanWithMultiValues(
@@ -92,10 +94,15 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("rangeScanWithMultiValues", colFamilyName)
     needLists(codec, "rangeScanWithMultiValues")
-    new StateStoreIterator(new ElementPairs(codec, rangeRows(codec, startKey, endKey)))
+    new StateStoreIterator(asked(new ElementPairs(id, codec, rangeRows(codec, startKey, endKey))))
   }
 
   override def allColumnFamilyNames: Set[String] = codecs.names
+
+  /** What only Redis knows is asked for while the batch runs; the error that a user reads is ours to its end. */
+  protected def asked[A](work: => A): A =
+    try work
+    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
 
   protected def ready(operation: String, key: UnsafeRow, colFamilyName: String): RowCodec = {
     require(key != null, "Key cannot be null")
@@ -180,8 +187,13 @@ private[redisstate] object RedisReads {
         bound.length)
   }
 
+  private def next(id: StateStoreId, rows: RowIterator, key: Slice, value: Slice): Boolean =
+    try rows.next(key, value)
+    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
+
   /** A pair for each row. */
-  private final class Pairs(codec: RowCodec, rows: RowIterator) extends Iterator[UnsafeRowPair] {
+  private final class Pairs(id: StateStoreId, codec: RowCodec, rows: RowIterator)
+      extends Iterator[UnsafeRowPair] {
     private val pair = new UnsafeRowPair
     private val key, value = new Slice
     private var ready = false
@@ -189,7 +201,7 @@ private[redisstate] object RedisReads {
 
     override def hasNext: Boolean = {
       if (!ready && !ended) {
-        ready = rows.next(key, value)
+        ready = RedisReads.next(id, rows, key, value)
         ended = !ready
       }
       ready
@@ -203,14 +215,15 @@ private[redisstate] object RedisReads {
   }
 
   /** A pair for each element of each list. */
-  private final class ElementPairs(codec: RowCodec, rows: RowIterator)
+  private final class ElementPairs(id: StateStoreId, codec: RowCodec, rows: RowIterator)
       extends Iterator[UnsafeRowPair] {
     private val pair = new UnsafeRowPair
     private val key, value = new Slice
     private var elements: Iterator[UnsafeRow] = Iterator.empty
 
     override def hasNext: Boolean = {
-      while (!elements.hasNext && rows.next(key, value)) elements = codec.decodeList(value)
+      while (!elements.hasNext && RedisReads.next(id, rows, key, value))
+        elements = codec.decodeList(value)
       elements.hasNext
     }
 

@@ -41,6 +41,20 @@ final class RedisStateConf private (
 
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
+  /** What `redis-state` has to be given to find the same server and keys; a password never is. */
+  def forTools: Seq[(String, String)] = {
+    val names = Seq(
+      "key-prefix" -> "keyPrefix",
+      "username" -> "username",
+      "password-file" -> "passwordFile",
+      "tls-ca-file" -> "tls.caFile",
+      "tls-cert-file" -> "tls.certFile",
+      "tls-key-file" -> "tls.keyFile",
+      "signing-key-file" -> "signingKeyFile"
+    )
+    ("url" -> url.toString) +: names.flatMap { case (tool, name) => text(name).map(tool -> _) }
+  }
+
   private def url: RedisUrl = values.collectFirst { case (_, Url(url)) => url }.get
 
   private def text(name: String): Option[String] =

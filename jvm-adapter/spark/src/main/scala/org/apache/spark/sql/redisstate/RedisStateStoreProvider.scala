@@ -53,11 +53,14 @@ class RedisStateStoreProvider
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     id = stateStoreId
+    val conf =
+      try RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain)
+      catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     plan = Plan(
       storeConfs,
       new Configuration(hadoopConf),
       hadoopConf.get(StreamExecution.RUN_ID_KEY),
-      RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain),
+      conf,
       FamilyLayout(
         0,
         StateStore.DEFAULT_COL_FAMILY_NAME,
@@ -100,7 +103,7 @@ class RedisStateStoreProvider
         val opened = open(version, stateStoreCkptId)
         if (opened.pin != ours.opened.pin) {
           throw StoreErrors.cannotLoad(
-            id.toString,
+            id,
             new UnavailableException(
               s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
         }
@@ -204,7 +207,10 @@ class RedisStateStoreProvider
       how: PartitionStore => OpenVersion): OpenVersion = {
     if (version < 0) throw StoreErrors.negativeVersion(version)
     try how(connected(needed).store)
-    catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id.toString, e) }
+    catch {
+      case e: RedisStateException =>
+        throw StoreErrors.cannotLoad(id, e, WaysOn.after(e, id, plan.conf, plan.hadoopConf))
+    }
   }
 
   private def connected(version: Long): Link = usable.getOrElse(synchronized {

@@ -104,7 +104,7 @@ private[redisstate] class RedisStateStore(
     val codec = codecs.of("put", colFamilyName)
     val keyLength = codec.encodeKey(key)
     val valueLength = codec.encodeValue(value)
-    session.put(codec.key, keyLength, codec.value, valueLength)
+    asked(session.put(codec.key, keyLength, codec.value, valueLength))
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
@@ -112,7 +112,7 @@ private[redisstate] class RedisStateStore(
     require(key != null, "Key cannot be null")
     val codec = codecs.of("remove", colFamilyName)
     val length = codec.encodeKey(key)
-    session.remove(codec.key, length)
+    asked(session.remove(codec.key, length))
   }
 
   override def createColFamilyIfAbsent(
@@ -124,16 +124,17 @@ private[redisstate] class RedisStateStore(
       isInternal: Boolean): Unit = {
     checkUpdating()
     codecs.checkName("create_col_family", colFamilyName, isInternal)
-    codecs
-      .declare(
-        colFamilyName,
-        valueSchema,
-        keyStateEncoderSpec,
-        useMultipleValuesPerKey,
-        isInternal,
-        codecs.nextId(session.highestFamilyId),
-        scan)
-      .foreach(session.defineFamily)
+    asked(
+      codecs
+        .declare(
+          colFamilyName,
+          valueSchema,
+          keyStateEncoderSpec,
+          useMultipleValuesPerKey,
+          isInternal,
+          codecs.nextId(session.highestFamilyId),
+          scan)
+        .foreach(session.defineFamily))
   }
 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
@@ -151,7 +152,7 @@ private[redisstate] class RedisStateStore(
     val codec = listsToWrite("putList", key, values, colFamilyName)
     val keyLength = codec.encodeKey(key)
     val valueLength = codec.encodeList(values)
-    session.put(codec.key, keyLength, codec.value, valueLength)
+    asked(session.put(codec.key, keyLength, codec.value, valueLength))
   }
 
   override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
@@ -174,7 +175,7 @@ private[redisstate] class RedisStateStore(
         "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding")
     }
     val from = codec.encodeBound(beginKey)
-    session.deleteRange(codec.family.id, Some(from), Some(codec.encodeBound(endKey)))
+    asked(session.deleteRange(codec.family.id, Some(from), Some(codec.encodeBound(endKey))))
   }
 
   private def append(
@@ -185,7 +186,7 @@ private[redisstate] class RedisStateStore(
     val codec = listsToWrite(operation, key, values, colFamilyName)
     val keyLength = codec.encodeKey(key)
     val length = codec.encodeList(values)
-    session.append(codec.key, keyLength, codec.value, length)
+    asked(session.append(codec.key, keyLength, codec.value, length))
   }
 
   private def listsToWrite(
@@ -214,7 +215,7 @@ private[redisstate] class RedisStateStore(
       pin.version
     } catch {
       case e: StateStoreOperationOutOfOrder => throw e
-      case e: Throwable => throw StoreErrors.cannotCommit(toString, e)
+      case e: Throwable => throw StoreErrors.cannotCommit(id, e)
     }
 
   override def abort(): Unit =

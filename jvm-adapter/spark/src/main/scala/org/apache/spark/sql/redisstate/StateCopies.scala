@@ -48,6 +48,9 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   def has(version: Long, offsets: String): Boolean =
     complete(listed()).exists(one => one.version == version && one.offsets == offsets)
 
+  /** Whether a complete copy of whatever version is there. */
+  def hasAny: Boolean = complete(listed()).nonEmpty
+
   /** Makes a copy; what was written of one that fails is taken away. */
   def write(head: CopyHead, source: CopySource, parts: Seq[CopyPart]): Unit = {
     val attempt = UUID.randomUUID().toString.replace("-", "")

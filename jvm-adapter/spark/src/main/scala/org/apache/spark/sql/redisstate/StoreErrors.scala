@@ -2,27 +2,62 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.SparkException
 import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
-import org.redisstate.core.errors.{FormatException, RedisStateException}
+import org.redisstate.core.errors._
 
-/** Our errors under the conditions that Spark's callers look for; our kind and message stay in the text. */
+/**
+ * Our errors under the conditions that Spark's callers look for. The text is ours to its last word: that of Spark's condition for a
+ * version that is not there ends with the advice to clear the checkpoint, and who follows it throws the state away.
+ */
 private[redisstate] object StoreErrors {
 
-  def cannotLoad(store: String, e: RedisStateException): Throwable =
+  /** @param waysOn what to do, where that is known better than by what raised the error */
+  def cannotLoad(id: StateStoreId, e: RedisStateException, waysOn: String = ""): Throwable = {
+    val (condition, parameters) =
+      if (isAbsent(e)) ("CANNOT_READ_STREAMING_STATE_FILE", Map("fileToRead" -> shown(id)))
+      else ("UNCATEGORIZED", Map.empty[String, String])
     new SparkException(
-      errorClass = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE",
-      messageParameters =
-        Map("fileToRead" -> s"the state of $store (${e.getMessage}); the version does not exist"),
-      cause = e
-    )
+      sentence(s"The state of ${shown(id)} was not loaded.", e, waysOn),
+      e,
+      Some(s"CANNOT_LOAD_STATE_STORE.$condition"),
+      parameters)
+  }
 
-  def cannotCommit(store: String, e: Throwable): Throwable =
-    QueryExecutionErrors.failedToCommitStateFileError(
-      e match {
-        case ours: RedisStateException => s"$store (${ours.getMessage})"
-        case _ => store
-      },
-      e)
+  /** Of a store that was loaded: its rows come from Redis, and go there, while the batch runs. */
+  def cannotUse(id: StateStoreId, e: RedisStateException): Throwable =
+    new SparkException(
+      sentence(s"The state of ${shown(id)} could not be used.", e, ""),
+      e,
+      Some("CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"),
+      Map.empty[String, String])
+
+  def cannotCommit(id: StateStoreId, e: Throwable): Throwable = e match {
+    case ours: RedisStateException =>
+      new SparkException(
+        sentence(s"The state of ${shown(id)} was not committed.", ours, ""),
+        ours,
+        Some("CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"),
+        Map("providerClass" -> shown(id)))
+    case _ => QueryExecutionErrors.failedToCommitStateFileError(shown(id), e)
+  }
+
+  /** Whether Spark's callers may take it for a version whose files are not there. */
+  private def isAbsent(e: RedisStateException): Boolean = e match {
+    case _: StateLostException | _: VersionExpiredException | _: MarkerMissingException |
+        _: CheckpointMovedException =>
+      true
+    case _ => false
+  }
+
+  private def sentence(attempted: String, e: RedisStateException, waysOn: String): String =
+    Seq(attempted, e.getMessage, waysOn).filter(_.nonEmpty).mkString(" ")
+
+  private def shown(id: StateStoreId): String = {
+    val store =
+      if (id.storeName == StateStoreId.DEFAULT_STORE_NAME) "" else s", store ${id.storeName}"
+    s"operator ${id.operatorId}, partition ${id.partitionId}$store"
+  }
 
   /** A family whose rows would be read in a way in which they were not written. */
   def otherFamily(name: String, have: String, wanted: String): Throwable =

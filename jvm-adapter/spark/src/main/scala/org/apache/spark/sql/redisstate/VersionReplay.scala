@@ -49,7 +49,7 @@ private[redisstate] trait VersionReplay extends StateStoreProvider {
       val codec = codecs.of("getStateStoreChangeDataReader", family)
       try Some(codec -> opened.changes(codec.family.id))
       catch {
-        case e: RedisStateException => throw StoreErrors.cannotLoad(stateStoreId.toString, e)
+        case e: RedisStateException => throw StoreErrors.cannotLoad(stateStoreId, e)
       }
     }
   }

@@ -8,6 +8,7 @@ import org.apache.hadoop.conf.Configuration
 import org.scalactic.source.Position
 import org.scalatest.{BeforeAndAfter, BeforeAndAfterAll, Tag}
 
+import org.apache.spark.SparkException
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.execution.streaming.state.StateStoreTestsHelper._
@@ -114,7 +115,10 @@ class SparkStateStoreSuite
       try {
         fresh.getReadStore(version, None)
         true
-      } catch { case e: Exception if e.getMessage.contains("does not exist") => false }
+      } catch {
+        case e: SparkException if e.getCondition.endsWith("CANNOT_READ_STREAMING_STATE_FILE") =>
+          false
+      }
     }
 
   private def randomId(): StateStoreId =
