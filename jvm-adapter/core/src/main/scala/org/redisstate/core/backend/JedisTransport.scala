@@ -33,6 +33,9 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private val idle = new ConcurrentLinkedDeque[Link]
   @volatile private var closed = false
 
+  /** Until there was one answer of a Redis, another protocol means that the address is wrong. */
+  @volatile private var wasAnswered = false
+
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
     if (!permits.tryAcquire(settings.socketTimeoutMs.toLong, TimeUnit.MILLISECONDS)) {
       throw new TransportException(
@@ -59,14 +62,21 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private def exchangeOn(connection: Link, commands: Seq[Command]): Seq[AnyRef] =
     try {
       connection.send(commands)
-      connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).toVector
+      val replies =
+        connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).toVector
+      wasAnswered = true
+      replies
     } catch {
       case e @ (_: JedisException | _: TransportException) =>
         quietly(connection)
         // What ended this one has most likely ended those, and each would cost a try to find out.
         disconnectIdle()
+        if (isOtherProtocol(e)) throw noRedis(e)
+        val hint =
+          if (wasAnswered || settings.url.tls || !JedisTransport.isHungUp(e)) ""
+          else " (if the server speaks TLS only, use a rediss:// URL)"
         throw new TransportException(
-          s"the connection to $shown failed: ${e.getMessage}",
+          s"the connection to $shown failed: ${JedisTransport.reasonOf(e)}$hint",
           e)
       case e: Throwable =>
         // Replies may be on their way, which nobody else must take for theirs.
@@ -104,14 +114,15 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       case e: JedisDataException => throw refused(e)
       case e: JedisConnectionException if JedisTransport.isTls(e) =>
         throw new ConfigException(
-          s"the TLS handshake with $shown failed: ${rootOf(e).getMessage}. " +
+          s"the TLS handshake with $shown failed: ${JedisTransport.reasonOf(e)}. " +
             "Check that the port speaks TLS, and tls.caFile and the host name in the URL.",
           e
         )
+      case e: JedisException if isOtherProtocol(e) => throw noRedis(e)
       case e: JedisException =>
         val hint = if (settings.url.tls) " (does that port speak TLS? redis:// is without)" else ""
         throw new TransportException(
-          s"no connection to $shown: ${rootOf(e).getMessage}$hint",
+          s"no connection to $shown: ${JedisTransport.reasonOf(e)}$hint",
           e)
     }
   }
@@ -119,7 +130,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
   private def refused(e: JedisDataException): RuntimeException = {
     val message = Option(e.getMessage).getOrElse("")
-    if (ReplyClass.of(message) == ReplyClass.Transient) new TransportException(message, e)
+    if (ReplyClass.of(message) == ReplyClass.Transient) 
+      new TransportException(message, e, isAnswer = true)
     else if (message.contains("DB index")) {
       new ConfigException(
         s"$shown: the server has no database ${settings.url.database}. " +
@@ -127,16 +139,23 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         e)
     } else if (message.contains("unknown command") && message.contains("HELLO"))
       ServerChecks.tooOld(shown, "a version older than 6")
+    else if (message.startsWith("NOAUTH"))
+      ServerChecks.noPassword(shown)
     else {
       new PermissionException(
-        s"$shown: the server refuses the login: $message. " +
+        s"$shown: the server refuses the login: ${message.stripSuffix(".")}. " +
           "Check username and password (or passwordFile).",
         e)
     }
   }
 
-  private def rootOf(e: Throwable): Throwable =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).toSeq.last
+  private def isOtherProtocol(e: Throwable): Boolean =
+    !wasAnswered && Option(e.getMessage).exists(_.startsWith("Unknown reply"))
+
+  private def noRedis(e: Throwable) = new ConfigException(
+    s"what answers at $shown is no Redis: it does not speak Redis's protocol. " +
+      "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
+    e)
 }
 
 private object JedisTransport {
@@ -178,8 +197,29 @@ private object JedisTransport {
     case other => other.asInstanceOf[AnyRef]
   }
 
+  /** Jedis keeps what each address of a host answered beside the cause. */
+  private def chain(e: Throwable): Seq[Throwable] =
+    Iterator
+      .iterate(e)(one => Option(one.getCause).orElse(one.getSuppressed.lastOption).orNull)
+      .takeWhile(_ != null)
+      .take(20)
+      .toSeq
+
+  /** What is at the bottom of it, as a part of a sentence. */
+  def reasonOf(e: Throwable): String = {
+    val root = chain(e).last
+    Option(root.getMessage).getOrElse(root.getClass.getSimpleName).stripSuffix(".")
+  }
+
+  /** Whether the other side closed the connection instead of an answer. */
+  def isHungUp(e: Throwable): Boolean = chain(e).exists { one =>
+    Option(one.getMessage).exists(text =>
+      text.startsWith("Unexpected end of stream") || text.contains("reset") || text.contains(
+        "Broken pipe"))
+  }
+
   def isTls(e: Throwable): Boolean =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).exists {
+    chain(e).exists {
       case _: SSLException => true
       case _ => false
     }

@@ -194,6 +194,11 @@ final class RedisBackend(
     throw new InternalException(what)
   }
 
+  private def isAnswered(last: RuntimeException): Boolean = last match {
+    case failed: TransportException => failed.isAnswer
+    case _ => true
+  }
+
   private def late(
       what: String,
       tries: Int,
@@ -217,7 +222,9 @@ final class RedisBackend(
         new UnavailableException(
           s"$found Check that the server runs and is reachable from driver and " +
             "executors; the query can be started again without loss.",
-          e)
+          e,
+          isAnswered(e)
+        )
     }
   }
 }

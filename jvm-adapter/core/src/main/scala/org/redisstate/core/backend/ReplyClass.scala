@@ -76,7 +76,8 @@ object ReplyClass {
       new FullException(s"$what: the server answers '$message'. Nothing of this attempt stays. " +
         "Free memory or disk there (a lower versionsToRetain helps); the query can then go on.")
     case Permission =>
-      new PermissionException(s"$what: the server answers '$message'. Give the user that right.")
+      new PermissionException(s"$what: the server answers '$message'. Give the user that right; " +
+        "`redis-state acl` prints all that it needs.")
     case _ => new InternalException(s"$what: the server answers '$message'.")
   }
 }

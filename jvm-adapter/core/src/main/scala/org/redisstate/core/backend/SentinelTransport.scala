@@ -65,7 +65,8 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
       case Seq(role: Array[Byte], _*) if new String(role, UTF_8) == "master" => ()
       // A user without the right to ask may still be one that can read and write.
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Permission => ()
-      case ErrorReply(message) => throw new TransportException(message, null)
+      case ErrorReply(message) =>
+        throw new TransportException(message, null, isAnswer = true)
       case _ =>
         throw new TransportException(
           s"the server that the sentinels name for '$service' is not a master",

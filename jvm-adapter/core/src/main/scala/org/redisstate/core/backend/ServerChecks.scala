@@ -1,6 +1,7 @@
 package org.redisstate.core.backend
 
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.ConcurrentHashMap
 
 import org.slf4j.LoggerFactory
 
@@ -11,6 +12,8 @@ object ServerChecks {
   private val log = LoggerFactory.getLogger(getClass)
   private val Checking = "checking the server"
   private val VersionMin = (6, 2)
+  private val SaidMax = 256
+  private val said = ConcurrentHashMap.newKeySet[String]()
   private val Version = """(\d{1,6})\.(\d{1,6})""".r
 
   /**
@@ -23,17 +26,26 @@ object ServerChecks {
       exchange: Seq[Command] => Seq[AnyRef]): Unit =
     exchange(Seq(Command("INFO"))).head match {
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Transient =>
-        throw new TransportException(message, null)
+        throw new TransportException(message, null, isAnswer = true)
       case ErrorReply(message) if message.startsWith("NOAUTH") =>
-        throw new PermissionException(
-          s"$url wants a password and none is configured. Set passwordFile (or password).")
+        throw noPassword(url)
       case ErrorReply(message) =>
         log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
       case bytes: Array[Byte] =>
         val settings = () => exchange(Seq(Durability.FileSettings)).head
-        judge(url, new String(bytes, UTF_8), durability, settings).foreach(log.warn(_))
+        judge(url, new String(bytes, UTF_8), durability, settings).foreach(warn)
       case _ => ()
     }
+
+  /** A job has several connections to a server, and many queries; the log gets each sentence once. */
+  private def warn(sentence: String): Unit = {
+    if (said.size >= SaidMax) said.clear()
+    if (said.add(sentence)) log.warn(sentence)
+  }
+
+  def noPassword(url: String): PermissionException =
+    new PermissionException(
+      s"$url wants a password and none is configured. Set passwordFile (or password).")
 
   def tooOld(url: String, found: String): ConfigException =
     new ConfigException(

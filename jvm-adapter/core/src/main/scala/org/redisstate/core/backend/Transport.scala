@@ -15,8 +15,12 @@ object Command {
 /** An error reply of the server, as an element of what `exchange` returns or inside an array reply. */
 final case class ErrorReply(message: String)
 
-/** The connection failed before all replies were read: what was sent may or may not have been applied. */
-final class TransportException(message: String, cause: Throwable)
+/**
+ * The connection failed before all replies were read: what was sent may or may not have been applied.
+ *
+ * @param isAnswer whether a server of ours was reached, and said that it cannot serve now
+ */
+final class TransportException(message: String, cause: Throwable, val isAnswer: Boolean = false)
     extends RuntimeException(message, cause)
 
 /** Where a node listens; the host is without brackets. */

@@ -23,7 +23,11 @@ final class NotFoundException(detail: String, cause: Throwable = null)
 final class FencedException(detail: String, cause: Throwable = null)
     extends RedisStateException("FENCED", false, detail, cause)
 
-final class UnavailableException(detail: String, cause: Throwable = null)
+/** @param isAnswered whether the server was reached, and said that it cannot serve now */
+final class UnavailableException(
+    detail: String,
+    cause: Throwable = null,
+    val isAnswered: Boolean = false)
     extends RedisStateException("UNAVAILABLE", true, detail, cause)
 
 final class FullException(detail: String, cause: Throwable = null)

@@ -22,7 +22,7 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
 import org.redisstate.core.backend.RedisBackend
-import org.redisstate.core.errors.{CheckpointMovedException, MarkerMissingException}
+import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
 /**
@@ -35,13 +35,12 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
+  /** A query with state that cannot go well is ended here, before its first task. */
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))
     catch {
-      case e @ (_: CheckpointMovedException | _: MarkerMissingException) =>
-        logError(
-          s"The run ${event.runId} of query ${event.id} was not registered; its tasks that keep state will fail.",
-          e)
+      case e: RedisStateException =>
+        logWarning(s"Query ${event.id} was not registered: ${e.getMessage}")
       case NonFatal(e) =>
         logError(
           s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
@@ -81,7 +80,11 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
               s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
         case None =>
           val stateful = StatefulPlan.is(query.analyzedPlan)
-          register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
+          try register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
+          catch {
+            case e: RedisStateException if stateful && StartRefused.isPossible =>
+              StartRefused.refuse(e)
+          }
       }
     }
   }
@@ -95,6 +98,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       hadoopConf: Configuration,
       stateful: Boolean): Unit = {
     val conf = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
+    if (stateful) StartCheck.run(conf)
     val markerFile = new MarkerFile(new Path(checkpoint, "state").toString, hadoopConf)
     val backend = ExecutorRegistry.acquire(conf.connection)
     val found =

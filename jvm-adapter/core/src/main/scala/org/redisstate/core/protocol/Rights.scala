@@ -1,0 +1,51 @@
+package org.redisstate.core.protocol
+
+import java.util.UUID
+
+import org.redisstate.core.backend.{Command, RedisBackend}
+import org.redisstate.core.ids.{Keys, PartitionId}
+
+/** Whether a server serves a job, and its user may do all that a job does, asked before there is something to lose. */
+object Rights {
+
+  /**
+   * Leaves nothing behind: the commands of a transaction are judged before the first one is done, and the last one takes away what the
+   * others made.
+   *
+   * @throws org.redisstate.core.errors.RedisStateException what is wrong, and what to do
+   */
+  def check(backend: RedisBackend, prefix: String): Unit = {
+    backend.call("check the server", Seq(Command("TIME")))
+    val gen = UUID.randomUUID().toString.replace("-", "")
+    backend.transaction(
+      "check the rights of the user",
+      commands(
+        Keys.query(prefix, gen),
+        Keys.instance(PartitionId(prefix, gen, 0, 0, "default"))))
+    ()
+  }
+
+  /** Of a job, as `redis-state acl` lists them. */
+  private def commands(hash: String, text: String): Seq[Command] = Seq(
+    Command("HSET", hash, "a", "1"),
+    Command("PEXPIRE", hash, KeepMs),
+    Command("SET", text, "1", "PX", KeepMs),
+    Command("HSETNX", hash, "b", "1"),
+    Command("HGET", hash, "a"),
+    Command("HMGET", hash, "a"),
+    Command("HGETALL", hash),
+    Command("HEXISTS", hash, "a"),
+    Command("HLEN", hash),
+    Command("HRANDFIELD", hash, "1"),
+    Command("PTTL", hash),
+    Command("PERSIST", hash),
+    Command("GET", text),
+    Command("MGET", text),
+    Command("EXISTS", text),
+    Command("EVAL", "return 1", "1", hash),
+    Command("HDEL", hash, "a"),
+    Command("UNLINK", hash, text)
+  )
+
+  private val KeepMs = "60000"
+}
