@@ -242,7 +242,7 @@ def test_emptied_server_is_an_error_and_never_an_empty_start(
     job.feed(1)
     message = failure(job.run)
     assert "[REDIS_STATE_LOST]" in message
-    assert "Ways on" in message
+    assert f"redis-state doctor --checkpoint {job.streams.checkpoint(NAME)}" in message
 
 
 def test_server_restarted_with_its_file_goes_on(

@@ -19,12 +19,12 @@ private[protocol] object Refusal {
             "Spark runs the task again; nothing was changed.")
       case Seq("STATE_LOST", latest, _*) =>
         new StateLostException(
-          s"$what: Spark asks for ${behind(version)}, and Redis has ${held(latest)}. Likely: another server or " +
+          s"$what: ${behind(version)}, does not exist there: Redis has ${held(latest)}. Likely: another server or " +
             "database than before, a flush, a fail-over to a replica that lagged, a restart from an older AOF or RDB, " +
             "or eviction. Nothing was changed.")
       case Seq("VERSION_EXPIRED", floor, _*) =>
         new VersionExpiredException(
-          s"$what: version $version is below the floor $floor that retention keeps. " +
+          s"$what: version $version does not exist any more, because retention keeps no version below $floor. " +
             "Ask for a newer one, and set versionsToRetain higher for the next time.")
       case Seq("FORMAT", found) if found.startsWith(Purged) =>
         val gen = found.stripPrefix(Purged)

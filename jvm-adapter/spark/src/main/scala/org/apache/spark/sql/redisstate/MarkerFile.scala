@@ -93,14 +93,16 @@ private[redisstate] final class MarkerFile(
   }
 
   def missing(attempted: String): MarkerMissingException = new MarkerMissingException(
-    s"$attempted the state in $stateRoot: the marker file $Name " +
-      "is missing. Either the checkpoint was never kept in Redis (Spark pins the provider in its offset log; " +
-      "start a new checkpoint), or the file was deleted: restore it from a backup.")
+    s"$attempted the state in $stateRoot: the marker file $Name does not exist. " +
+      "Nothing was changed, and the state in Redis is untouched. If the file was deleted, or the folder was copied " +
+      "in part, bring the whole checkpoint folder back from a backup. If the checkpoint was made with another " +
+      "provider, Spark keeps to that: start the query with a new checkpointLocation.")
 
   private def moved: CheckpointMovedException = new CheckpointMovedException(
     s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
-      "moved or copied. If it was moved, set onPathChange=adopt once. A copy cannot run beside its original: " +
-      "start a new checkpoint for it.")
+      "moved or copied. Nothing was changed. If it was moved, and nothing uses the old path, start the query once " +
+      s"with the option ${RedisStateConf.Prefix}onPathChange=adopt. If it is a copy, start its query with a new " +
+      "checkpointLocation: two queries cannot share one state.")
 
   /** The marker and its adoptions, oldest first. */
   private def markers: Seq[Marker] = {
