@@ -130,7 +130,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
   private def refused(e: JedisDataException): RuntimeException = {
     val message = Option(e.getMessage).getOrElse("")
-    if (ReplyClass.of(message) == ReplyClass.Transient) 
+    if (ReplyClass.of(message) == ReplyClass.Transient)
       new TransportException(message, e, isAnswer = true)
     else if (message.contains("DB index")) {
       new ConfigException(
@@ -155,7 +155,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private def noRedis(e: Throwable) = new ConfigException(
     s"what answers at $shown is no Redis: it does not speak Redis's protocol. " +
       "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
-    e)
+    e
+  )
 }
 
 private object JedisTransport {

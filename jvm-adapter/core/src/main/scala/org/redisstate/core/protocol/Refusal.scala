@@ -31,7 +31,8 @@ private[protocol] object Refusal {
         new StateLostException(
           s"$what: the checkpoint was purged and expires within a day of that. Call it back by " +
             s"`redis-state purge --gen $gen --recall`; or start a new checkpoint.",
-          isPurged = true)
+          isPurged = true
+        )
       case Seq("FORMAT", found) =>
         new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
           "Use the release that wrote it.")

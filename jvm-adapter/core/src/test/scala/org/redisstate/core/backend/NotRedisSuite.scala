@@ -79,7 +79,8 @@ class NotRedisSuite extends AnyFunSuite {
     val port = RedisServerProcess.freePort()
     val e = failure(s"redis://127.0.0.1:$port/0")
     assert(e.isInstanceOf[UnavailableException], e)
-    assert(e.getMessage.contains(s"no connection to redis://127.0.0.1:$port/0: Connection refused."))
+    assert(
+      e.getMessage.contains(s"no connection to redis://127.0.0.1:$port/0: Connection refused."))
   }
 
   test("a reply that is garbled is asked for again, where a Redis has answered before") {
@@ -184,6 +185,7 @@ object NotRedisSuite {
       socket.getInputStream.read(new Array[Byte](1024))
       socket.getOutputStream.write("*2\r\n$1\r\n1\r\n$1\r\n2\r\n".getBytes(UTF_8))
     }
-    while (socket.getInputStream.read(new Array[Byte](1024)) >= 0) socket.getOutputStream.write(http)
+    while (socket.getInputStream.read(new Array[Byte](1024)) >= 0)
+      socket.getOutputStream.write(http)
   }
 }
