@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis_state import config
+from redis_state.backend.start import check_start
 from redis_state.errors import ConfigError
 from redis_state.spark.jars import jar_path, minor_of, running_pyspark_version
 from redis_state.url import SocketEndpoint, parse_url
@@ -34,7 +35,9 @@ _FORMAT_1_ONLY = ("4.0",)
 Target = TypeVar("Target")
 
 
-def configure(target: Target, *, url: str, **options: Unpack[Options]) -> Target:
+def configure(
+    target: Target, *, url: str, check: bool = False, **options: Unpack[Options]
+) -> Target:
     """Make a job keep the state of its streaming queries in Redis.
 
     For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and
@@ -43,6 +46,8 @@ def configure(target: Target, *, url: str, **options: Unpack[Options]) -> Target
     Args:
         target: A `SparkSession.Builder`, a `SparkConf` or a dict of Spark configuration.
         url: Server, as docs/topologies.md says, without user name and password.
+        check: Ask the server now, from this process, whether it serves a job: address, login,
+            version, settings and rights, within ten seconds. Each query asks when it starts, too.
         **options: Options of `docs/configuration.md` in snake case: ``password_file=…``,
             ``tls_ca_file=…``, ``versions_to_retain=20``.
 
@@ -52,7 +57,9 @@ def configure(target: Target, *, url: str, **options: Unpack[Options]) -> Target
 
     Raises:
         ConfigError: An option is wrong, pyspark's version is not supported, the jar is missing, or
-            the file of the password or of the signing key cannot be read.
+            the file of the password or of the signing key cannot be read. With `check` also a
+            server that is no good for state, and a user who lacks a right.
+        UnavailableError: With `check`: the server gave no answer.
     """
     conf = _adapter(target)
     redis_options = {**_redis_options(conf.items()), **_named({"url": url, **options})}
@@ -61,6 +68,8 @@ def configure(target: Target, *, url: str, **options: Unpack[Options]) -> Target
         checked = config.parse(redis_options)
         checked.read_password()
         checked.read_signer()
+    if check:
+        check_start(config.parse(redis_options))
     settings = conf_settings(
         redis_options,
         spark_version=running_pyspark_version(),
