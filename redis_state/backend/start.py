@@ -31,7 +31,7 @@ def check_start(conf: Config) -> None:
     client = Client(replace(conf, deadline=min(conf.deadline, LIMIT_MS)))
     try:
         check_server(client)
-        client.transaction("checking the rights of the user", _commands(conf.key_prefix))
+        client.transaction("checking the server", _commands(conf.key_prefix))
     finally:
         client.close()
 

@@ -72,11 +72,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         // What ended this one has most likely ended those, and each would cost a try to find out.
         disconnectIdle()
         if (isOtherProtocol(e)) throw noRedis(e)
-        val hint =
-          if (wasAnswered || settings.url.tls || !JedisTransport.isHungUp(e)) ""
-          else " (if the server speaks TLS only, use a rediss:// URL)"
         throw new TransportException(
-          s"the connection to $shown failed: ${JedisTransport.reasonOf(e)}$hint",
+          s"the connection to $shown failed: ${JedisTransport.reasonOf(e)}${hint(e)}",
           e)
       case e: Throwable =>
         // Replies may be on their way, which nobody else must take for theirs.
@@ -120,9 +117,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         )
       case e: JedisException if isOtherProtocol(e) => throw noRedis(e)
       case e: JedisException =>
-        val hint = if (settings.url.tls) " (does that port speak TLS? redis:// is without)" else ""
         throw new TransportException(
-          s"no connection to $shown: ${JedisTransport.reasonOf(e)}$hint",
+          s"no connection to $shown: ${JedisTransport.reasonOf(e)}${hint(e)}",
           e)
     }
   }
@@ -148,6 +144,13 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         e)
     }
   }
+
+  /** Until a Redis has answered, TLS at one end only looks like this. */
+  private def hint(e: Throwable): String =
+    if (settings.url.tls) " (does that port speak TLS? redis:// is without)"
+    else if (!wasAnswered && JedisTransport.isHungUp(e))
+      " (if the server speaks TLS only, use a rediss:// URL)"
+    else ""
 
   private def isOtherProtocol(e: Throwable): Boolean =
     !wasAnswered && Option(e.getMessage).exists(_.startsWith("Unknown reply"))

@@ -15,10 +15,10 @@ object Rights {
    * @throws org.redisstate.core.errors.RedisStateException what is wrong, and what to do
    */
   def check(backend: RedisBackend, prefix: String): Unit = {
-    backend.call("check the server", Seq(Command("TIME")))
+    backend.call(Checking, Seq(Command("TIME")))
     val gen = UUID.randomUUID().toString.replace("-", "")
     backend.transaction(
-      "check the rights of the user",
+      Checking,
       commands(
         Keys.query(prefix, gen),
         Keys.instance(PartitionId(prefix, gen, 0, 0, "default"))))
@@ -47,5 +47,6 @@ object Rights {
     Command("UNLINK", hash, text)
   )
 
+  private val Checking = "check the server"
   private val KeepMs = "60000"
 }

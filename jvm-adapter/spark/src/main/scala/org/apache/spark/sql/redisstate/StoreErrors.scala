@@ -1,10 +1,30 @@
 package org.apache.spark.sql.redisstate
 
+import java.io.{PrintStream, PrintWriter}
+
 import org.apache.spark.SparkException
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.errors._
+
+/** Says its sentence again below the causes of its stack trace: many a log, and Python's `foreachBatch`, end there. */
+private[redisstate] final class StateStoreFailure(
+    message: String,
+    cause: RedisStateException,
+    condition: String,
+    parameters: Map[String, String])
+    extends SparkException(message, cause, Some(condition), parameters) {
+  override def printStackTrace(out: PrintStream): Unit = {
+    super.printStackTrace(out)
+    out.println(message)
+  }
+
+  override def printStackTrace(out: PrintWriter): Unit = {
+    super.printStackTrace(out)
+    out.println(message)
+  }
+}
 
 /**
  * Our errors under the conditions that Spark's callers look for. The text is ours to its last word: that of Spark's condition for a
@@ -17,27 +37,27 @@ private[redisstate] object StoreErrors {
     val (condition, parameters) =
       if (isAbsent(e)) ("CANNOT_READ_STREAMING_STATE_FILE", Map("fileToRead" -> shown(id)))
       else ("UNCATEGORIZED", Map.empty[String, String])
-    new SparkException(
+    new StateStoreFailure(
       sentence(s"The state of ${shown(id)} was not loaded.", e, waysOn),
       e,
-      Some(s"CANNOT_LOAD_STATE_STORE.$condition"),
+      s"CANNOT_LOAD_STATE_STORE.$condition",
       parameters)
   }
 
   /** Of a store that was loaded: its rows come from Redis, and go there, while the batch runs. */
   def cannotUse(id: StateStoreId, e: RedisStateException): Throwable =
-    new SparkException(
+    new StateStoreFailure(
       sentence(s"The state of ${shown(id)} could not be used.", e, ""),
       e,
-      Some("CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"),
-      Map.empty[String, String])
+      "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+      Map.empty)
 
   def cannotCommit(id: StateStoreId, e: Throwable): Throwable = e match {
     case ours: RedisStateException =>
-      new SparkException(
+      new StateStoreFailure(
         sentence(s"The state of ${shown(id)} was not committed.", ours, ""),
         ours,
-        Some("CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"),
+        "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
         Map("providerClass" -> shown(id)))
     case _ => QueryExecutionErrors.failedToCommitStateFileError(shown(id), e)
   }

@@ -7,6 +7,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SparkException
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.util.Utils
 
 import org.redisstate.core.errors._
 
@@ -68,6 +69,18 @@ class StoreErrorsSuite extends AnyFunSuite {
         told.getMessage == s"The state of $shown was not committed. [REDIS_${ours.kind}] $advice")
       assert(condition(told) == "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")
       assert(told.getCause eq ours)
+    }
+  }
+
+  test("the stack trace of each ends with it, too") {
+    val down = new UnavailableException(advice, new RuntimeException("connection refused"))
+    Seq(
+      StoreErrors.cannotLoad(id, down),
+      StoreErrors.cannotUse(id, down),
+      StoreErrors.cannotCommit(id, down)).foreach { told =>
+      val lines = Utils.exceptionString(told).linesIterator.toSeq
+      assert(lines.exists(_.contains("connection refused")))
+      assert(lines.last == told.getMessage)
     }
   }
 
