@@ -264,7 +264,7 @@ def _(place: Place) -> str:
     place.conf({"copyEveryBatches": "2"})
     place.run(4)
     copies = place.checkpoint() / "state" / "_redis_state_copies"
-    wait_until(lambda: list(copies.glob("*/manifest")), "a copy")
+    wait_until(lambda: any(copies.glob("*/manifest")), "a copy")
     with server.client() as client:
         client.flushall()
     return place.said()
@@ -362,7 +362,7 @@ def test_another_number_of_partitions_changes_nothing(
         job.feed(1)
         job.run()
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+        spark.conf.set("spark.sql.shuffle.partitions", str(before))
     job.check()
     assert len(list((streams.checkpoint(NAME) / "state" / "0").glob("[0-9]*"))) == 2
 
