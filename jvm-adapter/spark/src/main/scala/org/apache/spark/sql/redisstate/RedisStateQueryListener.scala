@@ -98,7 +98,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       hadoopConf: Configuration,
       stateful: Boolean): Unit = {
     val conf = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
-    if (stateful) StartCheck.run(conf)
+    if (stateful && StartRefused.isPossible) StartCheck.run(conf)
     val markerFile = new MarkerFile(new Path(checkpoint, "state").toString, hadoopConf)
     val backend = ExecutorRegistry.acquire(conf.connection)
     val found =
