@@ -97,10 +97,8 @@ class Executors:
             self._do(task, task.changes.pop(0), lambda _task, _said: None)
             return
         task.phase = "commit"
-        if self._play.dice.one_in(200):
-            self._do(
-                task, ("fill", task.slot, task.name, 10), lambda task, _said: self._abort(task)
-            )
+        if self._play.dice.one_in(150):
+            self._fill_and_abort(task)
 
     def _commit(self, task: Task) -> None:
         if self._play.dice.one_in(25):
@@ -110,8 +108,9 @@ class Executors:
         self._do(task, ("commit", task.slot, task.name), self._committed)
 
     def _committed(self, task: Task, said: str) -> None:
-        version, uid = said.split()
+        version, uid, reloaded = said.split()
         self._play.lab.counters["commits"] += 1
+        self._play.lab.counters["rows read again for lack of memory"] += int(reloaded) > 0
         if int(version) != task.batch + 1:
             self._play.world.problem(f"{task.slot} committed {version} in batch {task.batch}")
         self.tasks.remove(task)
@@ -122,17 +121,50 @@ class Executors:
             task.job.done.setdefault(task.partition, uid)
         if self._play.unloads_on_commit:
             self._close(task.process, task.slot, thread=task.name)
+        self._play.lab.jvm.tell("end", task.process, task.name)
 
     def _abort(self, task: Task) -> None:
         """Spark ends a task, often by an interrupt."""
         interrupted = self._play.dice.one_in(2)
         self._play.lab.counters["aborts on an interrupted thread"] += interrupted
+        self.tasks.remove(task)
+        self._end(task, interrupted=interrupted)
+
+    def _end(self, task: Task, *, interrupted: bool = False) -> None:
+        """What Spark does with the store of a task that ends without a commit."""
+        words = ("abort", task.name, str(interrupted).lower())
         try:
-            self._play.lab.jvm.run(task.process, "abort", task.name, str(interrupted).lower())
+            if task.phase in ("put", "commit"):
+                self._play.lab.jvm.run(task.process, *words, thread=task.name)
         except SaidError as error:
             self._play.lab.counters["failed aborts"] += 1
             self._play.world.problem(f"abort of {task.slot}: {error}")
-        self.tasks.remove(task)
+        self._play.lab.jvm.tell("end", task.process, task.name)
+
+    def end_all(self) -> None:
+        """No attempt goes on, and no provider stays loaded."""
+        for task in self.tasks:
+            self._end(task)
+        self.tasks = []
+        for process, slot in self.providers:
+            self._play.lab.jvm.run(process, "close", slot)
+        self.providers, self.writing = {}, set()
+
+    def _fill_and_abort(self, task: Task) -> None:
+        """More than a write set keeps to itself: some of it is sent before the task is ended."""
+        before = self._staged()
+
+        def filled(task: Task, _said: str) -> None:
+            self._play.lab.counters["aborts of staged rows"] += len(self._staged()) > len(before)
+            self._abort(task)
+            if left := self._staged() - before:
+                self._play.lab.counters["staged keys left"] += 1
+                self._play.world.problem(f"an abort left {left}")
+
+        self._do(task, ("fill", task.slot, task.name), filled)
+
+    def _staged(self) -> set[bytes]:
+        return {name for name in self._play.lab.key_names() if b"}:d:" in name}
 
     def _do(self, task: Task, words: tuple[object, ...], done: Callable[[Task, str], None]) -> None:
         def told(said: str | None, error: SaidError | None) -> None:
@@ -148,11 +180,12 @@ class Executors:
         """Spark runs it again, some times."""
         if task in self.tasks:
             self.tasks.remove(task)
+            self._end(task)
         self._play.lab.counters[f"{what}: {error.kind}"] += 1
         job = task.job
         rivals = sum(t.slot == task.slot and t.batch == task.batch for t in self.tasks)
         fair = error.kind in _LOSES and (job.disputed or not task.is_wanted or rivals)
-        late = not task.is_wanted and error.kind not in ("FORMAT", "HANG")
+        late = not task.is_wanted and error.kind not in ("FORMAT", "HANG", "MEMORY")
         if not fair and not late:
             self._play.lab.counters["false errors"] += 1
             self._play.world.problem(f"{what} of {task.slot} in batch {task.batch}: {error}")

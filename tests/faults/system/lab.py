@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from redis_state.cli.main import main as redis_state_command
+from redis_state.cli.main import build_parser
+from redis_state.errors import RedisStateError
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.system.jvm import Jvm
 from tests.support.redis_server import RedisServer
@@ -33,6 +34,7 @@ class Lab:
         self._direct = DirectTransport(self._server.socket)
         self.jvm = Jvm(self.url, self._direct, mutant)
         self._idle: list[str] = []
+        self._parser = build_parser()
         # A folder in memory, where there is one: Spark's logs are written with care.
         fast = Path("/dev/shm")
         self._folder = Path(tempfile.mkdtemp(prefix="rs-", dir=fast if fast.is_dir() else None))
@@ -66,7 +68,13 @@ class Lab:
         """Exit status and output of `redis-state`."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            status = redis_state_command([*words, "--url", self.url])
+            # As its `main` does; to make the parser anew costs more than most commands.
+            arguments = self._parser.parse_args([*words, "--url", self.url])
+            try:
+                status = arguments.run(arguments)
+            except RedisStateError as error:
+                status = 1
+                print(error)
         self.jvm.story.append(f"redis-state {' '.join(words)} -> {status} {out.getvalue()}")
         return status, out.getvalue()
 

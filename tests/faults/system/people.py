@@ -1,4 +1,4 @@
-"""Those around a query: state readers, heartbeats, maintenance, administrators, time."""
+"""Those around a query: state readers in both languages, heartbeats, time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class People:
 
     def act(self, which: int) -> None:
         """One of those who look after a server."""
+        looking_after = self._play.administrators
         acts = (
-            *(self._maintain, self._vanished, self._purge, self._time, self._python_reader),
-            *(self._time, self._purge),
+            *(looking_after.maintain, looking_after.vanished, looking_after.refused),
+            *(self._time, self._python_reader, self._time, looking_after.refused),
         )
         acts[which % len(acts)]()
 
@@ -59,10 +60,16 @@ class People:
         process, partition = play.dice.choice(free), play.dice.below(PARTITIONS)
         self._count += 1
         slot = f"reader-{self._count}/{partition}"
-        version = max(1, newest - play.dice.below(2))
+        version = max(play.world.oldest, newest - play.dice.below(2))
         self._readers.append((process, slot))
         play.lab.counters["state readers"] += 1
         self._read(process, slot, version, partition)
+
+    def close_readers(self) -> None:
+        """All of them."""
+        for process, slot in self._readers:
+            self._play.lab.jvm.run(process, "close", slot, thread="reader")
+        self._readers = []
 
     def _read(self, process: str, slot: str, version: int, partition: int) -> None:
         play = self._play
@@ -83,13 +90,24 @@ class People:
             play.world.problem(f"a reader got {parsed(said)} as version {version}, not {wanted}")
 
     def _python_reader(self) -> None:
-        """From another process, without Spark: the newest version that the query has confirmed."""
-        play = self._play
-        if len(play.world.logged) > 0 and (gen := self.gen()):
-            with redis_state.connect(play.lab.url) as reader:
-                if gen in [info.gen for info in reader.queries()]:
-                    play.lab.counters["reads by Python"] += 1
-                    reader.query(gen)
+        """From another process, without Spark: a version, or the newest that was confirmed."""
+        play, newest, gen = self._play, len(self._play.world.logged), self.gen()
+        if not newest or gen is None:
+            return
+        version = None if play.dice.one_in(3) else newest - play.dice.below(2)
+        version = version and max(version, play.world.oldest)
+        uids = play.world.logged[version - 1] if version and play.format == 2 else None
+        with redis_state.connect(play.lab.url) as reader:
+            if gen not in [info.gen for info in reader.queries()]:
+                return
+            found = reader.query(gen).operator().items(version, uids=uids)
+            got = sorted((key["k"], value["v"]) for key, value in found)
+        play.lab.counters["reads by Python"] += 1
+        newer = range(newest + 1) if version is None else (version,)
+        known = [[play.world.rows(of, number) for of in newer] for number in range(PARTITIONS)]
+        if got not in [sorted([*a.items(), *b.items()]) for a in known[0] for b in known[1]]:
+            play.lab.counters["wrong"] += 1
+            play.world.problem(f"Python's reader got {got} as version {version}, not of {known}")
 
     # ---- time and signs of life -------------------------------------------------------------
 
@@ -125,19 +143,20 @@ class People:
         play = self._play
         if play.held:
             return
-        by_ms = play.dice.choice(_JUMPS_MS[: None if self._is_shown() else 2])
+        by_ms = play.dice.choice(_JUMPS_MS[: None if self.is_shown() else 2])
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
-        self._pass(by_ms)
+        self.let_pass(by_ms)
 
-    def _pass(self, by_ms: int) -> None:
+    def let_pass(self, by_ms: int) -> None:
         """Twice so long that who is dead is shown no more, and then all at once."""
+        self._play.python.idle_ms += by_ms + 2 * _BEAT_MS
         for _ in range(2):
             self._play.lab.jump(_BEAT_MS)
             self.beat()
         self._play.lab.jump(by_ms, without=b"}:i:")
 
-    def _is_shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether a living run serves a partition: without that it shows no sign of life.
 
         Before its first batch is done the registry may not know yet which partitions it has.
@@ -147,8 +166,6 @@ class People:
         alive = {f"{name}/{number}" for name in sure for number in range(PARTITIONS)}
         return any(slot in alive for _, slot in play.work.writing)
 
-    # ---- those who look after a server ------------------------------------------------------
-
     def gen(self) -> str | None:
         """The checkpoint's, if its marker is there."""
         marker = self._play.folder / "state" / "_redis_state"
@@ -157,48 +174,12 @@ class People:
         except (OSError, ValueError):
             return None
 
-    def _maintain(self) -> None:
-        play = self._play
-        status, said = play.lab.command("maintain", "--once", "--deep", "--orphans")
-        play.lab.counters["maintenance by Python"] += 1
-        if status:
-            play.lab.counters["problems of maintain"] += 1
-            play.world.problem(f"maintain: {said}")
-
-    def _vanished(self) -> None:
-        """Twice, with time between, as a service does. The query was in use all the time."""
-        play = self._play
-        if play.held or play.idle_for_long:
-            return
-        for _ in range(2):
-            status, said = play.lab.command(
-                "maintain", "--once", "--vanished-after", "30d", "--yes"
-            )
-            if status:
-                play.world.problem(f"maintain --vanished-after: {said}")
-            self._pass(_HOUR_MS)
-        play.lab.counters["searches for vanished checkpoints"] += 1
-
-    def _purge(self) -> None:
-        """Somebody takes the wrong checkpoint: it is in use."""
-        play = self._play
-        gen = self.gen()
-        if gen is None or not self._is_shown() or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
-            return
-        status, said = play.lab.command("purge", "--gen", gen, "--yes")
-        play.lab.counters["purges of a query in use"] += 1
-        if not status:
-            play.lab.counters["purged in use"] += 1
-            play.world.problem(f"a query in use was purged: {said}")
-
     # ---- the end ----------------------------------------------------------------------------
 
     def before_the_end(self) -> None:
         """The folder may be moved, now that nobody works in it."""
         play = self._play
-        for process, slot in self._readers:
-            play.lab.jvm.run(process, "close", slot, thread="reader")
-        self._readers = []
+        self.close_readers()
         if play.dice.one_in(4) and self.gen() and not play.work.tasks:
             for process, slot in list(play.work.providers):
                 play.lab.jvm.run(process, "close", slot)
@@ -215,36 +196,21 @@ class People:
         process = play.lab.take_process()
         play.processes.append(process)
         newest = len(play.world.logged)
-        older = max(1, newest - play.dice.between(1, 2))
+        older = max(play.world.oldest, newest - play.dice.between(1, 2))
         wanted = [(newest, number) for number in range(PARTITIONS)]
         for version, partition in [*wanted, (older, play.dice.below(PARTITIONS))]:
             self._count += 1
             slot = f"last-{self._count}/{partition}"
+            self._readers.append((process, slot))
             self._read(process, slot, version, partition)
-            play.lab.jvm.run(process, "close", slot)
+        self.close_readers()
         gen = self.gen()
         metas = [name for name in play.lab.key_names() if name.endswith(b":m")]
-        gens = {name.split(b":")[1].decode() for name in metas}
+        gens = {name.split(b":")[1].decode() for name in metas} - {play.python.gen()}
         if gens != {gen}:
             play.lab.counters["second identities"] += 1
             play.world.problem(f"the marker names {gen}, state is kept of {gens}")
         self.beat()
-        self._maintain()
-
-    def clear_away(self) -> None:
-        """The query is given up: no key of it stays."""
-        play = self._play
-        for process, slot in self._readers:
-            play.lab.jvm.run(process, "close", slot, thread="reader")
-        if (gen := self.gen()) is None:
-            return
-        status, said = play.lab.command("purge", "--gen", gen, "--yes")
-        if status:
-            status, said = play.lab.command("purge", "--gen", gen, "--yes", "--force")
-        if status:
-            play.world.problem(f"purge: {said}")
-        play.lab.jump(2 * _DAY_MS)
-        left = play.lab.key_names()
-        if left:
-            play.lab.counters["keys left"] += 1
-            play.world.problem(f"keys left: {left}")
+        self._python_reader()
+        play.administrators.maintain()
+        play.python.look()

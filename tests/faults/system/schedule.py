@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.faults.oracle.dice import Dice
+from tests.faults.system.administrators import Administrators
 from tests.faults.system.executors import Executors
 from tests.faults.system.jvm import SaidError
 from tests.faults.system.lab import Lab
 from tests.faults.system.people import People
+from tests.faults.system.python_stores import PythonStores
 from tests.faults.system.world import PARTITIONS, Job, World
+
+_PAD_BYTES = 200_000
+"""A value of so many bytes: what a partition has fits into a process's memory, that of two not."""
 
 _POINTS = ("rename:_redis_state", "open:_redis_state", "delete:_redis_state")
 
@@ -34,12 +39,17 @@ class Schedule:
         self.idle_for_long = False
         self.kills = int(self.dice.one_in(4))
         self.unloads_on_commit = self.dice.one_in(3)
+        self.has_python = self.dice.one_in(3)
+        self.copies = self.dice.one_in(3)
         self.jobs: list[Job] = []
         self.held: dict[tuple[str, str], Callable[[str | None, SaidError | None], None]] = {}
         self.executors = [lab.take_process() for _ in range(2)]
         self.processes = list(self.executors)
         self.work = Executors(self)
         self.people = People(self)
+        self.python = PythonStores(self)
+        self.administrators = Administrators(self)
+        lab.jvm.tell("pad", _PAD_BYTES if self.dice.one_in(12) else 0)
         lab.jvm.tell("files", self.dice.choice(("atomic", "local", "local", "objects")))
 
     @property
@@ -65,7 +75,7 @@ class Schedule:
         if self.held and dice.one_in(6):
             self.proceed(dice.choice(list(self.held)))
             return
-        roll = dice.below(40)
+        roll = dice.below(44)
         if roll < 24:
             self._work()
         elif roll == 24:
@@ -82,8 +92,16 @@ class Schedule:
             people.beat()
         elif roll == 32:
             self.work.unload()
-        else:
+        elif roll < 40:
             people.act(roll - 33)
+        elif roll == 40:
+            self.administrators.rewind() if dice.one_in(2) else self.administrators.restore()
+        elif not self.has_python:
+            self._work()
+        elif roll < 43:
+            self.python.act()
+        else:
+            self.administrators.purge_of_python() if dice.one_in(3) else self.python.act()
 
     def _work(self) -> None:
         """A driver or a task goes on."""
@@ -128,6 +146,7 @@ class Schedule:
 
     def _begin(self, job: Job) -> None:
         options = ["onPathChange=adopt"] if self.adopt else []
+        options += ["copyEveryBatches=1"] if self.copies else []
 
         def begun(said: str | None, error: SaidError | None) -> None:
             if error is not None or said is None:
@@ -194,6 +213,8 @@ class Schedule:
             self.world.problem(f"{job.name} logged batch {job.batch} on another timeline")
         self.world.logged.append(uids)
         self.lab.counters["batches"] += 1
+        if self.copies:
+            self.lab.jvm.run(job.process, "progress", job.name, job.batch)
         job.uids = uids
         job.batch += 1
         job.batches_done += 1
@@ -235,6 +256,17 @@ class Schedule:
     def _restart(self) -> None:
         if not any(job.alive for job in self.jobs) and len(self.jobs) < 5:
             self.start_job()
+
+    def stop_all(self) -> bool:
+        """Every run of the query is stopped, and every process of it; whether all went well."""
+        while self.held:
+            self.proceed(next(iter(self.held)))
+        for job in self.jobs:
+            if job.alive:
+                self.end_job(job, politely=job.phase != "start")
+        self.work.end_all()
+        self.people.close_readers()
+        return not self.world.problems
 
     def kill(self, process: str) -> None:
         """Nothing of it happens any more."""
@@ -310,12 +342,20 @@ class Schedule:
         if self.world.problems:
             for process in self.processes:
                 self.lab.jvm.kill_process(process)
+            self.python.close()
             return
-        for process, slot in list(self.work.providers):
-            self.lab.jvm.run(process, "close", slot)
-        self.people.clear_away()
+        self.work.end_all()
+        self.people.close_readers()
+        self.python.close()
+        self.administrators.purge_all()
         left = self.lab.jvm.connections()
+        if left["default"] > 1:
+            self.lab.counters["connections left"] += 1
+            self.world.problem(f"Python has {left['default']} connections left")
         for process in self.processes:
+            if self.lab.jvm.run(process, "memory") != "0":
+                self.lab.counters["memory left"] += 1
+                self.world.problem(f"{process} counts memory for what is closed")
             if left.get(process):
                 self.lab.counters["connections left"] += 1
                 self.world.problem(f"{process} has {left[process]} connections left")

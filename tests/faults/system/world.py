@@ -9,6 +9,8 @@ from tests.faults.oracle.dice import Dice
 
 PARTITIONS = 2
 KEYS = 3
+RETAINED = 4
+"""Versions that the query's stores retain."""
 
 Rows = dict[str, int]
 
@@ -100,6 +102,8 @@ class World:
         self.logged: list[list[str]] = []
         self.problems: list[str] = []
         self._dice = dice
+        self._restored = 0
+        self._newest_ever = 0
 
     def next_token(self) -> int:
         """Of a batch that is planned now: no two have the same."""
@@ -112,6 +116,22 @@ class World:
     def uid(self, version: int, partition: int) -> str:
         """Of the attempt that the commit log names."""
         return self.logged[version - 1][partition] if version else "-"
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that has to be there."""
+        self._newest_ever = max(self._newest_ever, len(self.logged))
+        return max(1, self._restored, self._newest_ever - RETAINED)
+
+    def go_back(self, batch: int) -> None:
+        """Spark's logs end with this batch now."""
+        self._newest_ever = max(self._newest_ever, len(self.logged))
+        del self.tokens[batch + 1 :], self.logged[batch + 1 :]
+
+    def restored(self, batch: int) -> None:
+        """And there is no other version than the one behind it."""
+        self.go_back(batch)
+        self._restored = self._newest_ever = batch + 1
 
     def problem(self, text: str) -> None:
         """A rule was broken."""

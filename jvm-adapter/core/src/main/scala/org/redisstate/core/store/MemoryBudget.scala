@@ -82,7 +82,7 @@ final class MemoryBudget(val bytesMax: Long) {
 
   /** Makes room if more is used than there may be; a little more than that, so as not to come again at once. */
   private[store] def check(): Unit =
-    if (usedBytes > limit) {
+    if (usedBytes > boundBytes) {
       making.lock()
       try {
         makeRoom(_.shrink(_, everything = false))
@@ -92,11 +92,11 @@ final class MemoryBudget(val bytesMax: Long) {
       } finally making.unlock()
     }
 
-  /** Write sets push others out, but leave them room to work in. */
-  private def limit: Long = math.max(bytesMax, pinned.get + bytesMax / LeftShare)
+  /** What may be used now: write sets push others out, but leave them room to work in. */
+  def boundBytes: Long = math.max(bytesMax, pinned.get + bytesMax / LeftShare)
 
   private def makeRoom(free: (PartitionStore, Long) => Long): Unit =
-    if (usedBytes > limit) {
+    if (usedBytes > boundBytes) {
       val all = stores.asScala.toIndexedSeq
       var visited = 0
       while (visited < all.length && excess > 0) {
@@ -106,7 +106,7 @@ final class MemoryBudget(val bytesMax: Long) {
       }
     }
 
-  private def excess: Long = usedBytes - limit + bytesMax / ClearedShare
+  private def excess: Long = usedBytes - boundBytes + bytesMax / ClearedShare
 
   private def notePeak(): Unit = {
     peak.accumulateAndGet(usedBytes, math.max(_, _))

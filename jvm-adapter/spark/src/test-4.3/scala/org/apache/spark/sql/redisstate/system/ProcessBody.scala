@@ -1,7 +1,6 @@
 package org.apache.spark.sql.redisstate.system
 
-import java.nio.charset.StandardCharsets.US_ASCII
-import java.util.{Properties, Random}
+import java.util.Properties
 import java.util.concurrent.ConcurrentHashMap
 import java.util.function.Function
 
@@ -11,13 +10,10 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{TaskContext, TaskContextImpl}
 import org.apache.spark.sql.SparkSession
-import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate._
-import org.apache.spark.sql.types._
-import org.apache.spark.unsafe.types.UTF8String
 
 import org.redisstate.core.errors.RedisStateException
 
@@ -34,6 +30,7 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
   private val stores = new ConcurrentHashMap[String, StateStore]
   private val driver = new ProcessDriver(spark, options)
   private val hadoopConf = new Configuration(spark.sparkContext.hadoopConfiguration)
+  private val runConfs = new ConcurrentHashMap[String, Configuration]
 
   override def apply(words: Array[String]): String =
     try s"ok ${run(words)}".trim
@@ -47,7 +44,7 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     "username" -> user,
     "password" -> "x",
     "deadline" -> "2s",
-    "localMemory" -> "8m").map { case (name, value) => RedisStateConf.Prefix + name -> value }
+    "localMemory" -> s"${MemoryBytes}b").map { case (name, value) => RedisStateConf.Prefix + name -> value }
 
   private def run(words: Array[String]): String = words match {
     case Array("init", slot, root, run, queryId, partition, format, rest @ _*) =>
@@ -56,34 +53,44 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     case Array("open", slot, task, version, uid) =>
       val store = inTask(slot)(providers.get(slot).getStore(version.toLong, named(uid)))
       stores.put(task, store)
-      rows(store)
+      Rows.told(store)
     case Array("put", slot, task, key, value) =>
-      inTask(slot)(stores.get(task).put(keyRow(key), valueRow(value.toInt)))
+      inTask(slot)(stores.get(task).put(Rows.key(key), Rows.value(value.toInt)))
       ""
-    case Array("fill", slot, task, count) =>
+    case Array("fill", slot, task) =>
       val store = stores.get(task)
-      inTask(slot)(large(count.toInt).foreach(key => store.put(keyRow(key), valueRow(0))))
+      inTask(slot)(Rows.large.foreach(key => store.put(key, Rows.value(0))))
       ""
     case Array("remove", slot, task, key) =>
-      inTask(slot)(stores.get(task).remove(keyRow(key)))
+      inTask(slot)(stores.get(task).remove(Rows.key(key)))
       ""
     case Array("commit", slot, task) =>
-      val store = stores.remove(task)
+      val store = stores.get(task)
       val version = inTask(slot)(store.commit())
-      s"$version ${store.getStateStoreCheckpointInfo().stateStoreCkptId.getOrElse("-")}"
+      stores.remove(task)
+      val reloaded = store.metrics.customMetrics.collectFirst {
+        case (metric, count) if metric.name.endsWith("BucketsReloaded") => count
+      }
+      val uid = store.getStateStoreCheckpointInfo().stateStoreCkptId.getOrElse("-")
+      s"$version $uid ${reloaded.getOrElse(0L)}"
     case Array("abort", task, interrupted) =>
       if (interrupted == "true") Thread.currentThread.interrupt()
       try stores.remove(task).abort()
       finally Thread.interrupted()
       ""
     case Array("read", slot, version, uid) =>
-      rows(providers.get(slot).getReadStore(version.toLong, named(uid)))
+      Rows.told(providers.get(slot).getReadStore(version.toLong, named(uid)))
     case Array("close", slot) =>
       providers.remove(slot).close()
       ""
     case Array("maintain", slot) =>
       providers.get(slot).doMaintenance()
       ""
+    case Array("memory") =>
+      val budget = ExecutorRegistry.memoryBudget(MemoryBytes)
+      val (used, bound) = (budget.usedBytes, budget.boundBytes)
+      if (used > bound) throw new IllegalStateException(s"$used bytes are kept, the bound is $bound")
+      used.toString
     case Array("beat") =>
       ExecutorRegistry.beat()
       ""
@@ -106,15 +113,21 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     (options ++ more.map(option)).foreach { case (name, value) => conf.setConfString(name, value) }
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format.toInt)
     conf.setConf(SQLConf.MIN_BATCHES_TO_RETAIN, RetainedBatches)
-    val runConf = new Configuration(hadoopConf)
-    runConf.set(StreamExecution.RUN_ID_KEY, run)
-    runConf.set(StreamExecution.QUERY_ID_KEY, queryId)
+    // As Spark broadcasts it: one for all tasks of a run.
+    val runConf = runConfs.computeIfAbsent(
+      run,
+      _ => {
+        val conf = new Configuration(hadoopConf)
+        conf.set(StreamExecution.RUN_ID_KEY, run)
+        conf.set(StreamExecution.QUERY_ID_KEY, queryId)
+        conf
+      })
     val made = new RedisStateStoreProvider
     made.init(
       StateStoreId(root, 0L, partition),
-      KeySchema,
-      ValueSchema,
-      NoPrefixKeyStateEncoderSpec(KeySchema),
+      Rows.KeySchema,
+      Rows.ValueSchema,
+      NoPrefixKeyStateEncoderSpec(Rows.KeySchema),
       false,
       new StateStoreConf(conf),
       runConf,
@@ -154,40 +167,14 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
 
 private[system] object ProcessBody {
   private val Partitions = 2
+  private val MemoryBytes = 1L << 20
   private val RetainedBatches = 4
-  private val KeySchema = StructType(Seq(StructField("k", StringType)))
-  private val ValueSchema = StructType(Seq(StructField("v", IntegerType)))
 
   /** From `name=value`. */
   def option(text: String): (String, String) =
     RedisStateConf.Prefix + text.takeWhile(_ != '=') -> text.dropWhile(_ != '=').drop(1)
 
-  private val toKey = UnsafeProjection.create(KeySchema)
-  private val toValue = UnsafeProjection.create(ValueSchema)
-
-  private def keyRow(key: String): UnsafeRow =
-    row(toKey, UTF8String.fromString(key))
-  private def valueRow(value: Int): UnsafeRow = row(toValue, value)
-  private def row(project: UnsafeProjection, value: Any): UnsafeRow = project.synchronized {
-    project(new GenericInternalRow(Array[Any](value))).copy()
-  }
-
-  /** Keys that compress badly, of half a MiB each. */
-  private def large(count: Int): Iterator[String] = {
-    val random = new Random(count)
-    Iterator.fill(count) {
-      val bytes = new Array[Byte](LargeChars)
-      random.nextBytes(bytes)
-      new String(bytes.map(b => (b & 0x7f).toByte), US_ASCII)
-    }
-  }
-
-  private val LargeChars = 1 << 19
-
   private def named(uid: String): Option[String] = Option.when(uid != "-")(uid)
-
-  private def rows(store: ReadStateStore): String = store.iterator().map(pair =>
-    s"${pair.key.getUTF8String(0)}=${pair.value.getInt(0)}").toSeq.sorted.mkString(",")
 
   /** What a user would look at: the kind that the messages and docs/errors.md speak of. */
   private def kindOf(e: Throwable): String = causes(e).collectFirst {

@@ -16,7 +16,7 @@ import org.apache.spark.sql.execution.streaming.runtime.{LongOffset, MicroBatchE
 import org.apache.spark.sql.execution.streaming.sources.MemorySink
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate._
-import org.apache.spark.sql.streaming.{OutputMode, StreamingQueryListener, Trigger}
+import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.types.StringType
 import org.apache.spark.util.SystemClock
 
@@ -71,6 +71,9 @@ private[system] final class ProcessDriver(spark: SparkSession, options: Map[Stri
       if (!query.commitLog.add(batch.toLong, metadata))
         throw new IllegalStateException("CONCURRENT_STREAM_LOG_UPDATE")
       ""
+    case Array("progress", name, batch) =>
+      jobs(name).listener.onQueryProgress(progress(jobs(name).query, batch.toLong))
+      ""
     case Array("stop", name) =>
       jobs.remove(name).foreach { job =>
         known(job) {
@@ -114,6 +117,24 @@ private[system] final class ProcessDriver(spark: SparkSession, options: Map[Stri
         sinking)
     new Job(new RedisStateQueryListener, session, query)
   }
+
+  /** As Spark tells it behind its commit log. */
+  private def progress(query: MicroBatchExecution, batch: Long) =
+    new StreamingQueryListener.QueryProgressEvent(
+      new StreamingQueryProgress(
+        query.id,
+        query.runId,
+        query.name,
+        "2026-01-01T00:00:00.000Z",
+        batch,
+        0L,
+        java.util.Collections.emptyMap(),
+        java.util.Collections.emptyMap(),
+        Array.empty,
+        Array.empty,
+        new SinkProgress("memory"),
+        java.util.Collections.emptyMap()
+      ))
 
   /** While Spark knows the query as one that is active. */
   private def known(job: Job)(work: => Unit): Unit = {

@@ -63,6 +63,9 @@ private final class SystemActor(url: String, mutants: String) {
     case Array("files", kind) =>
       CheckpointFiles.kind = kind
       "ok"
+    case Array("pad", bytes) =>
+      Rows.padBytes = bytes.toInt
+      "ok"
     case Array("run", name, thread, pauseAt, command @ _*) =>
       val process = processes(name)
       val said =
@@ -71,6 +74,9 @@ private final class SystemActor(url: String, mutants: String) {
     case Array("resume", name, thread) =>
       val process = processes(name)
       rested(process, process.worker(thread).proceed())
+    case Array("end", name, thread) =>
+      processes(name).workers.remove(thread).foreach(_.kill())
+      "ok"
     case Array("kill", name) =>
       processes.remove(name).foreach { process =>
         process.workers.values.foreach(_.kill())
@@ -84,8 +90,12 @@ private final class SystemActor(url: String, mutants: String) {
   /** What goes on in the background has ended, so that a seed does the same again. */
   private def rested(process: Played, said: String): String =
     if (process.workers.values.exists(_.isPaused)) said
-    else if (Pools.of(process.loader).forall(_.rests(RestMs))) said
-    else s"error HANG background work of ${process.user} does not end"
+    else if (!Pools.of(process.loader).forall(_.rests(RestMs)))
+      s"error HANG background work of ${process.user} does not end"
+    else {
+      val memory = process.body(Array("memory"))
+      if (memory.startsWith("error")) s"error MEMORY $memory, after: $said" else said
+    }
 
   private val RestMs = 30000L
 }

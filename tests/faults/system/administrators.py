@@ -1,0 +1,173 @@
+"""Those who look after a server: maintenance, purge, rewind and restore, at good times and bad."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from redis_state.copies.restore import newest_fitting
+from tests.faults.system.world import PARTITIONS
+
+if TYPE_CHECKING:
+    from tests.faults.system.schedule import Schedule
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_LATELY_MS = 240_000
+_BACK_MAX = 3
+
+
+class Administrators:
+    """Their commands, run as `redis-state` runs them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._play = schedule
+
+    def maintain(self) -> None:
+        """One pass, with all that it can look for."""
+        play = self._play
+        status, said = play.lab.command("maintain", "--once", "--deep", "--orphans")
+        play.lab.counters["maintenance by Python"] += 1
+        if status:
+            play.lab.counters["problems of maintain"] += 1
+            play.world.problem(f"maintain: {said}")
+
+    def vanished(self) -> None:
+        """Twice, with time between, as a service does. The query was in use all the time."""
+        play = self._play
+        if play.held or play.idle_for_long:
+            return
+        idle = play.python.exists and play.python.idle_ms > 30 * _DAY_MS
+        gen = play.python.gen() if idle else None
+        for _ in range(2):
+            status, said = play.lab.command(
+                "maintain", "--once", "--vanished-after", "30d", "--yes"
+            )
+            if status:
+                play.world.problem(f"maintain --vanished-after: {said}")
+            play.people.let_pass(_HOUR_MS)
+        play.lab.counters["searches for vanished checkpoints"] += 1
+        if gen is not None:
+            self._call_back(gen)
+        play.python.look()
+
+    def _call_back(self, gen: str) -> None:
+        """What nobody had used for so long is wanted after all."""
+        play = self._play
+        status, said = play.lab.command("purge", "--gen", gen, "--recall")
+        play.lab.counters["vanished checkpoints called back"] += 1
+        if status:
+            play.world.problem(f"purge --recall: {said}")
+
+    def refused(self) -> None:
+        """Somebody takes the wrong checkpoint: it is in use."""
+        play = self._play
+        gen = play.people.gen()
+        if gen is None or not play.people.is_shown():
+            return
+        if not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
+            return
+        place = ("--checkpoint", str(play.folder), "--yes")
+        commands: list[tuple[str, ...]] = [
+            ("purge", "--gen", gen, "--yes"),
+            ("purge", "--gen", gen, "--yes"),
+        ]
+        if play.world.logged:
+            last = len(play.world.logged) - 1
+            commands.append(("rewind", *place, "--to-batch", str(last)))
+        if newest_fitting(play.folder):
+            commands.append(("restore", *place))
+        words = play.dice.choice(commands)
+        status, said = play.lab.command(*words)
+        play.lab.counters[f"{words[0]} of a query in use"] += 1
+        if not status:
+            play.lab.counters["taken in use"] += 1
+            play.world.problem(f"{words[0]} of a query in use: {said}")
+
+    def purge_of_python(self) -> None:
+        """The same, of stores whose process says nothing beside its commits."""
+        play = self._play
+        play.python.write()
+        gen = play.python.gen()
+        assert gen is not None
+        status, said = play.lab.command("purge", "--gen", gen, "--yes")
+        play.lab.counters["purge of Python's in use"] += 1
+        if not status:
+            play.lab.counters["taken in use"] += 1
+            play.world.problem(f"stores of Python in use were purged: {said}")
+
+    # ---- a query that is stopped ------------------------------------------------------------
+
+    def rewind(self) -> None:
+        """The query is stopped, and goes back by some batches."""
+        play = self._play
+        last = len(play.world.logged) - 1
+        oldest = max(0, last - _BACK_MAX + 1, play.world.oldest - 1)
+        if last < oldest or not play.stop_all():
+            return
+        to_batch = play.dice.between(oldest, last)
+        words = ("rewind", "--checkpoint", str(play.folder), "--to-batch", str(to_batch), "--yes")
+        status, said = play.lab.command(*words, *self._forced())
+        play.lab.counters["rewinds"] += 1
+        if status:
+            play.lab.counters["false errors"] += 1
+            play.world.problem(f"rewind: {said}")
+        play.world.go_back(to_batch)
+
+    def restore(self) -> None:
+        """A server loses all of it, or a partition; a copy brings it back."""
+        play = self._play
+        if newest_fitting(play.folder) is None or not play.stop_all():
+            return
+        gen = play.people.gen()
+        copy = newest_fitting(play.folder)
+        if gen is None or copy is None:
+            return
+        if play.dice.one_in(2) and copy.version >= play.world.oldest:
+            self._lose(f"{{rs:{gen}:0:{play.dice.below(PARTITIONS)}:")
+            force = self._forced()
+        else:
+            play.lab.redis("FLUSHDB")
+            play.python.server_lost_all()
+            force = ()
+        words = ("restore", "--checkpoint", str(play.folder), "--yes", *force)
+        status, said = play.lab.command(*words)
+        play.lab.counters["restores"] += 1
+        told = re.search(r"batch (\d+) is the newest now", said)
+        if status or told is None or int(told[1]) != copy.batch:
+            play.lab.counters["false errors"] += 1
+            play.world.problem(f"restore of batch {copy.batch}: {said}")
+        play.world.restored(copy.batch)
+
+    def _lose(self, beginning: str) -> None:
+        lost = [name for name in self._play.lab.key_names() if name.startswith(beginning.encode())]
+        if lost:
+            self._play.lab.redis("UNLINK", *lost)
+
+    def _forced(self) -> tuple[str, ...]:
+        """Either wait for so long that nothing speaks of life, or know better."""
+        if self._play.dice.one_in(2):
+            return ("--force",)
+        self._play.people.let_pass(_LATELY_MS)
+        return ()
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def purge_all(self) -> None:
+        """The checkpoints are given up: no key of them stays."""
+        play = self._play
+        # A name of Python's stays known, unless its checkpoint goes at once.
+        for gen, more in ((play.people.gen(), ()), (play.python.gen(), ("--now",))):
+            if gen is None or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
+                continue
+            words = ("purge", "--gen", gen, "--yes", *more)
+            status, said = play.lab.command(*words)
+            if status:
+                status, said = play.lab.command(*words, "--force")
+            if status:
+                play.world.problem(f"purge: {said}")
+        play.lab.jump(2 * _DAY_MS)
+        left = play.lab.key_names()
+        if left:
+            play.lab.counters["keys left"] += 1
+            play.world.problem(f"keys left: {left}")
