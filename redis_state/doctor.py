@@ -131,9 +131,21 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
         problem = "it was purged, and expires within a day of that"
         return PartitionHealth(id_, loadable=frozenset(), problem=problem, purged=True)
     broken = _broken(client, id_, segments)
-    loadable = _loadable(segments, numbers[0], fields.get("lu", "-"), broken)
+    newest = _newest(fields, latest=numbers[0], opened=numbers[1])
+    loadable = _loadable(segments, *newest, broken)
     names = tuple(sorted(segment.ident for segment in broken))
     return PartitionHealth(id_, numbers[0], numbers[1], numbers[2], loadable, names)
+
+
+def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int, str]:
+    """The newest version that a run finds by its number, and its uid (docs/format.md, 3.2)."""
+    found = latest, fields.get("lu", "-")
+    if latest == opened:
+        # The run that holds the partition has nothing above: then a contender's attempt is meant.
+        for contender in fields.get("k", "").split():
+            _, _, uids = contender.partition(":")
+            found = (opened + 1, uids.split(",")[-1]) if uids else found
+    return found
 
 
 def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> set[Segment]:

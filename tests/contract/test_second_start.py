@@ -12,6 +12,7 @@ import pytest
 
 from redis_state import config, keys, partition_state
 from redis_state.backend.client import Client
+from redis_state.doctor import diagnose
 from redis_state.errors import ConflictError
 from redis_state.ids import StateStoreId
 from redis_state.protocol import checkpoint_gen, register_run
@@ -93,6 +94,26 @@ def test_a_start_that_comes_too_late_is_told_so(
         add(second, 3, 70)
     add(first, 4, 8)
     assert read(first, 5) == 8
+
+
+def test_what_a_contender_wrote_is_served_as_long_as_the_holder_wrote_nothing(
+    new_provider: NewProvider, client: Client, log: Log
+) -> None:
+    first = registered(client, new_provider, "first")
+    second = registered(client, new_provider, "second")
+    add(first, 0, 0)
+    one, other = first.get_store(1), second.get_store(1)
+    one.put("n", 1)
+    other.put("n", 1)
+    assert one.commit() == 2
+    other.abort()
+    gen = checkpoint_gen(client, NAME, create=False)
+    assert gen is not None
+    (found,) = diagnose(client, gen).partitions
+    assert found.loadable == {0, 1, 2}
+    third = registered(client, new_provider, "third")
+    add(third, 2, 2)
+    assert diagnose(client, gen).common == {0, 1, 2, 3}
 
 
 def test_a_look_at_the_log_counts_for_what_was_opened_before_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from redis_state.copies import Copy
 from redis_state.copies.restore import newest_fitting
 from tests.faults.system.world import PARTITIONS
 
@@ -75,7 +76,7 @@ class Administrators:
         if play.world.logged:
             last = len(play.world.logged) - 1
             commands.append(("rewind", *place, "--to-batch", str(last)))
-        if newest_fitting(play.folder):
+        if self._copy() is not None:
             commands.append(("restore", *place))
         words = play.dice.choice(commands)
         status, said = play.lab.command(*words)
@@ -117,10 +118,9 @@ class Administrators:
     def restore(self) -> None:
         """A server loses all of it, or a partition; a copy brings it back."""
         play = self._play
-        if newest_fitting(play.folder) is None or not play.stop_all():
+        if self._copy() is None or not play.stop_all():
             return
-        gen = play.people.gen()
-        copy = newest_fitting(play.folder)
+        gen, copy = play.people.gen(), self._copy()
         if gen is None or copy is None:
             return
         if play.dice.one_in(2) and copy.version >= play.world.oldest:
@@ -138,6 +138,9 @@ class Administrators:
             play.lab.counters["false errors"] += 1
             play.world.problem(f"restore of batch {copy.batch}: {said}")
         play.world.restored(copy.batch)
+
+    def _copy(self) -> Copy | None:
+        return newest_fitting(self._play.folder) if self._play.world.logged else None
 
     def _lose(self, beginning: str) -> None:
         lost = [name for name in self._play.lab.key_names() if name.startswith(beginning.encode())]
