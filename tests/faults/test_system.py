@@ -23,7 +23,6 @@ def played(seeds: range, *, jobs: int | None = None) -> Result:
     return result
 
 
-@pytest.mark.long
 def test_nothing_around_the_protocol_loses_state_or_fails_falsely() -> None:
     """Replay a seed by `make system SEED=…`."""
     result = played(range(1, SCHEDULES + 1), jobs=1)

@@ -103,10 +103,76 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
+_IDENTITY = f"{_SPARK}/CheckpointIdentity.scala"
 _REGISTRY = f"{_SPARK}/ExecutorRegistry.scala"
 _PROVIDER = f"{_SPARK}/RedisStateStoreProvider.scala"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "marker-not-compared",
+        "who writes has opened the gen that the marker has",
+        ((_IDENTITY, "if (marker.gen != gen) {", "if (false) {"),),
+    ),
+    Mutant(
+        "claim-for-everybody",
+        "of several that find no marker one decides on the gen",
+        (
+            (
+                f"{_CORE}/protocol/GenClaims.scala",
+                'backend.call("claim the gen of a checkpoint", commands).last match {',
+                "(gen.getBytes(UTF_8): Any) match {",
+            ),
+        ),
+    ),
+    Mutant(
+        "marker-written-over-itself",
+        "a marker that is there is never written again",
+        (
+            (
+                _IDENTITY,
+                "decide(mine).fold(marker => marker, make)",
+                "decide(mine).fold(marker => make(marker.gen), make)",
+            ),
+            (
+                f"{_SPARK}/OnceFile.scala",
+                "renamed = read().isEmpty && fs.rename(temporary, path)",
+                "org.apache.hadoop.fs.FileContext.getFileContext(path.toUri, hadoopConf).rename(\n"
+                "temporary, path, org.apache.hadoop.fs.Options.Rename.OVERWRITE)\n"
+                "renamed = true",
+            ),
+        ),
+    ),
+    Mutant(
+        "commits-of-a-living-run-dropped",
+        "a run drops what another one has committed only if Spark's log went back",
+        (
+            (
+                f"{_LUA}/acquire.lua",
+                "if unsure and ARGV[10] ~= text(opened) then return",
+                "if false then return",
+            ),
+        ),
+    ),
+    Mutant(
+        "store-of-a-forked-process",
+        "what was opened before a fork is refused in the child",
+        patches=(
+            ("redis_state.process.Home.check", _nothing),
+            ("redis_state.partition_store.PartitionReadStore.after_fork", _nothing),
+            ("redis_state.partition_store.PartitionStore.after_fork", _nothing),
+        ),
+    ),
+    Mutant(
+        "memory-without-a-bound",
+        "who brings rows into the local memory makes room for them",
+        (
+            (
+                f"{_CORE}/store/MemoryBudget.scala",
+                "if (usedBytes > boundBytes) {\n      making.lock()",
+                "if (false) {\n      making.lock()",
+            ),
+        ),
+    ),
     Mutant(
         "readers-register",
         "only who writes is shown as an instance",

@@ -143,7 +143,9 @@ class People:
         play = self._play
         if play.held:
             return
-        by_ms = play.dice.choice(_JUMPS_MS[: None if self.is_shown() else 2])
+        # Before anything is written, a claim of the gen may run out.
+        long = self.is_shown() or self.gen() is None
+        by_ms = play.dice.choice(_JUMPS_MS[: None if long else 2])
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
         self.let_pass(by_ms)
