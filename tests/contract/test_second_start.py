@@ -97,7 +97,7 @@ def test_a_start_that_comes_too_late_is_told_so(
 
 
 def test_what_a_contender_wrote_is_served_as_long_as_the_holder_wrote_nothing(
-    new_provider: NewProvider, client: Client, log: Log
+    new_provider: NewProvider, client: Client
 ) -> None:
     first = registered(client, new_provider, "first")
     second = registered(client, new_provider, "second")

@@ -38,8 +38,7 @@ class Administrators:
         play = self._play
         if play.held or play.idle_for_long:
             return
-        idle = play.python.exists and play.python.idle_ms > 30 * _DAY_MS
-        gen = play.python.gen() if idle else None
+        gen = play.python.gen() if play.python.idle_ms > 30 * _DAY_MS else None
         for _ in range(2):
             status, said = play.lab.command(
                 "maintain", "--once", "--vanished-after", "30d", "--yes"
@@ -57,6 +56,7 @@ class Administrators:
         play = self._play
         status, said = play.lab.command("purge", "--gen", gen, "--recall")
         play.lab.counters["vanished checkpoints called back"] += 1
+        play.python.idle_ms = 0
         if status:
             play.world.problem(f"purge --recall: {said}")
 

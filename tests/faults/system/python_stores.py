@@ -23,7 +23,8 @@ class PythonStores:
     """One partition, whose acknowledged commits plain dicts repeat.
 
     Attributes:
-        idle_ms: How much time went by since the last commit.
+        idle_ms: How much time went by since Redis was told that it is in use: by a run's first
+            write, by each commit, and when it was called back.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -38,6 +39,7 @@ class PythonStores:
         self._rows: dict[str, int] = {}
         self._changed: dict[str, int] = {}
         self._puts = 0
+        self._holds = False
         self._version = 0
         self.idle_ms = 0
 
@@ -84,7 +86,7 @@ class PythonStores:
     def _open(self) -> None:
         if self._provider is None:
             self._begun += self._version == 0
-            self._provider = self._new_provider()
+            self._provider, self._holds = self._new_provider(), False
         self._store = self._provider.get_store(self._version)
         self._changed, self._puts = dict(self._rows), 0
         self._compare(dict(self._store.iterator()), self._rows, "opened")
@@ -101,6 +103,8 @@ class PythonStores:
                 self._changed[key] = dice.below(1 << 30)
                 store.put(key, self._changed[key])
         self._puts += 1
+        if not self._holds:
+            self._holds, self.idle_ms = True, 0
 
     def _commit(self) -> None:
         assert self._store is not None
@@ -129,6 +133,7 @@ class PythonStores:
         assert second is not None
         self._put()
         first.put("sibling", 1)
+        self._holds = True
         rows = rows | {"sibling": 1}
         before = self._version
         self._committed(first.commit(), rows)
@@ -142,7 +147,7 @@ class PythonStores:
         store, provider = self._store, self._provider
         if not self._puts or store is None or provider is None:
             return
-        self._provider, self._store = self._new_provider(), None
+        self._provider, self._store, self._holds = self._new_provider(), None, False
         self._open()
         self._put()
         if self._play.dice.one_in(2):

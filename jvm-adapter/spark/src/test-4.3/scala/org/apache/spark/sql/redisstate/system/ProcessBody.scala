@@ -44,7 +44,9 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     "username" -> user,
     "password" -> "x",
     "deadline" -> "2s",
-    "localMemory" -> s"${MemoryBytes}b").map { case (name, value) => RedisStateConf.Prefix + name -> value }
+    "localMemory" -> s"${MemoryBytes}b").map { case (name, value) =>
+    RedisStateConf.Prefix + name -> value
+  }
 
   private def run(words: Array[String]): String = words match {
     case Array("init", slot, root, run, queryId, partition, format, rest @ _*) =>
@@ -89,7 +91,8 @@ final class ProcessBody(spark: SparkSession, url: String, user: String)
     case Array("memory") =>
       val budget = ExecutorRegistry.memoryBudget(MemoryBytes)
       val (used, bound) = (budget.usedBytes, budget.boundBytes)
-      if (used > bound) throw new IllegalStateException(s"$used bytes are kept, the bound is $bound")
+      if (used > bound)
+        throw new IllegalStateException(s"$used bytes are kept, the bound is $bound")
       used.toString
     case Array("beat") =>
       ExecutorRegistry.beat()
