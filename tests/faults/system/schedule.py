@@ -54,7 +54,7 @@ class Schedule:
         self.python = PythonStores(self)
         self.administrators = Administrators(self)
         lab.jvm.tell("pad", _PAD_BYTES if self.dice.one_in(12) else 0)
-        lab.jvm.tell("files", self.dice.choice(("atomic", "local", "local", "objects")))
+        lab.jvm.tell("files", self.dice.choice(("atomic", "local", "objects")))
 
     @property
     def root(self) -> str:
