@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import tempfile
@@ -11,12 +12,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from redis_state import config as options
+from redis_state import keys
+from redis_state.backend.client import Client
 from redis_state.cli.main import build_parser
 from redis_state.errors import RedisStateError
+from redis_state.maintain.activity import look
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.system.jvm import Jvm
 from tests.support.redis_server import RedisServer
 
+_LOOKS = keys.looks(tenant="")
 _TIME = re.compile(rb"(?<![0-9A-Za-z])1\d{12}(?![0-9A-Za-z])")
 
 
@@ -85,6 +91,8 @@ class Lab:
             without: Keys with this in their names are renewed all the time.
         """
         self.jvm.story.append(f"{by_ms} ms go by")
+        noted = self._noted()
+        same = [gen for gen, mark in noted.items() if mark == self._mark(gen)]
         for name in self.key_names():
             left = self.redis("PTTL", name) if without not in name else -1
             if 0 <= left <= by_ms:
@@ -94,6 +102,20 @@ class Lab:
                 self.redis("PEXPIRE", name, str(left - by_ms))
             if name[-2:] in (b":c", b":q", b":m", b":v"):
                 self._age(name, by_ms)
+
+        for gen in same:
+            old, new = noted[gen], self._mark(gen)
+            note = self.redis("HGET", _LOOKS, gen).decode().replace(old, new)
+            self.redis("HSET", _LOOKS, gen, note)
+
+    def _noted(self) -> dict[str, str]:
+        """What a look at vanished checkpoints has noted of each: a digest of times, too."""
+        raw = self.redis("HGETALL", _LOOKS)
+        return {gen.decode(): json.loads(note)["mark"] for gen, note in raw.items()}
+
+    def _mark(self, gen: str) -> str:
+        with contextlib.closing(Client(options.parse({"url": self.url}))) as client:
+            return look(client, gen).mark
 
     def _age(self, name: bytes, by_ms: int) -> None:
         raw = self.redis("HGETALL", name)

@@ -143,9 +143,7 @@ class People:
         play = self._play
         if play.held:
             return
-        # Before anything is written, a claim of the gen may run out.
-        long = self.is_shown() or self.gen() is None
-        by_ms = play.dice.choice(_JUMPS_MS[: None if long else 2])
+        by_ms = play.dice.choice(_JUMPS_MS)
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
         self.let_pass(by_ms)
