@@ -114,17 +114,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ((_IDENTITY, "if (marker.gen != gen) {", "if (false) {"),),
     ),
     Mutant(
-        "claim-for-everybody",
-        "of several that find no marker one decides on the gen",
-        (
-            (
-                f"{_CORE}/protocol/GenClaims.scala",
-                'backend.call("claim the gen of a checkpoint", commands).last match {',
-                "(gen.getBytes(UTF_8): Any) match {",
-            ),
-        ),
-    ),
-    Mutant(
         "marker-written-over-itself",
         "a marker that is there is never written again",
         (
