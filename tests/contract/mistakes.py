@@ -111,7 +111,7 @@ def full_server(scene: Scene) -> str:
     server = scene.server()
     provider = scene.store(server)
     with server.client() as raw:
-        raw.config_set("maxmemory", "1mb")
+        raw.config_set("maxmemory", "100kb")
         return told(lambda: provider.get_store(1).commit())
 
 
