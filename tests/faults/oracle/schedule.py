@@ -67,7 +67,6 @@ class Schedule:
         self.network = Network(self._dice, server, counters, self._watch)
         self._plain = self.client()
         self._runs = 0
-        self._started: list[Run] = []
         self._tasks: dict[Actor, Task] = {}
         self._forked: list[tuple[Task, Callable[[], None]]] = []
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
@@ -141,7 +140,6 @@ class Schedule:
         self._kill_attempts(lambda run: not run.by_driver)
         self._runs += 1
         run = Run(self._runs, f"run-{self._runs}", by_driver, self._format)
-        self._started.append(run)
         if by_driver:
             self._registered[run.run_id] = register_run(
                 self._plain, self._gen, run.run_id, by_driver=True
@@ -252,7 +250,7 @@ class Schedule:
             task.overtaken = (
                 goes_back
                 or holder in self._watch.unregistered
-                or self._came_too_late(task.run, holder)
+                or self.timeline.came_too_late(task.run, holder)
             )
         was_current = self.timeline.current(task)
         if task.run is not None and not was_current and len(self.timeline.drivers.alive) > 1:
@@ -274,13 +272,8 @@ class Schedule:
         elif kind == "FENCED":
             _, holder = self.keyspace.opened(self.partition)
             # Or a zombie that no driver registered took the partition at the opened version.
-            if holder in self._watch.unregistered or self._came_too_late(run, holder):
+            if holder in self._watch.unregistered or self.timeline.came_too_late(run, holder):
                 self.restart_by_driver()
-
-    def _came_too_late(self, run: Run, holder: str) -> bool:
-        """Whether a later start took the partition before this run did, which it then never can."""
-        later = [one for one in self._started if one.run_id == holder and one.number > run.number]
-        return bool(later) and run.run_id not in self.timeline.acquired
 
     # ---- who acts --------------------------------------------------------------------------
 
@@ -299,27 +292,18 @@ class Schedule:
         self._watch.unregistered.add(run.run_id)
         self.counters["unregistered zombies"] += 1
         if format_ == 2 and self.timeline.ever_logged:
-            pin = self._dice.choice(self._left(opened) or self.timeline.ever_logged)
+            pin = self._dice.choice(self.timeline.left(opened) or self.timeline.ever_logged)
             self._start_attempt_of(run, pin.version, pin)
         else:
             version = self._dice.below(opened) if format_ == self._format else opened
             self._start_attempt_of(run, version, None)
-
-    def _left(self, opened: int) -> list[Pin]:
-        """Logged attempts of timelines that were left, which nothing has gone past yet."""
-        timeline = self.timeline
-        return [
-            pin
-            for pin in timeline.ever_logged
-            if pin.version >= opened and pin != timeline.log.pin(pin.version)
-        ]
 
     def _zombie_is_due(self) -> bool:
         """More of them where there is something to take along or to drop."""
         if self._format == 1 or not self._holds() or not self._dice.one_in(4):
             return False
         opened, _ = self.keyspace.opened(self.partition)
-        return self._formats[0] == 1 or bool(self._left(opened))
+        return self._formats[0] == 1 or bool(self.timeline.left(opened))
 
     def start_attempt(self) -> None:
         """An attempt of the batch of a living driver."""

@@ -69,6 +69,7 @@ class Timeline:
         fair_twins: Attempts of twins that were served while their logger had not opened its own.
         attempts: Those of all runs.
         ever_logged: Those of format 2 that were in the log at some time.
+        started: Runs that began with a driver.
         rewound_from: The log before a rewind that may still be given up.
         rewound_by: The number of the first run that began with that rewind.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
@@ -93,6 +94,7 @@ class Timeline:
     acquired: set[str] = field(default_factory=set)
     committed: dict[Run, dict[int, int]] = field(default_factory=dict)
     started_max: int = 0
+    started: list[Run] = field(default_factory=list)
     rewound_from: Log | None = None
     rewound_by: int = 0
     destroyed: bool = False
@@ -101,6 +103,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         self.drivers.start(self.run, 0)
+        self.started.append(self.run)
 
     def problem(self, text: str) -> None:
         """Something happened that must never happen."""
@@ -253,6 +256,19 @@ class Timeline:
         version = self.logged + 1
         return [uid for run in self.drivers for uid in self.confirmed.get((run, version), ())]
 
+    def left(self, opened: int) -> list[Pin]:
+        """Logged attempts of timelines that were left, which nothing has gone past yet."""
+        return [
+            pin
+            for pin in self.ever_logged
+            if pin.version >= opened and pin != self.log.pin(pin.version)
+        ]
+
+    def came_too_late(self, run: Run, holder: str) -> bool:
+        """Whether a later start took the partition before this run did, which it then never can."""
+        later = [one for one in self.started if one.run_id == holder and one.number > run.number]
+        return bool(later) and run.run_id not in self.acquired
+
     def heard_of(self, run: Run, pin: Pin) -> None:
         """A task told its driver, if that still lives, of an attempt that it committed."""
         self.attempts.append(pin)
@@ -274,6 +290,7 @@ class Timeline:
     def second_start(self, run: Run) -> None:
         """A driver starts while another one lives."""
         self.counters["second starts"] += 1
+        self.started.append(run)
         self.drivers.start(run, self.logged)
 
     def lose(self, run: Run) -> None:
@@ -309,6 +326,7 @@ class Timeline:
     def restart(self, run: Run, back: int) -> None:
         """A new run begins at the newest logged version, or at an earlier one."""
         self.run = run
+        self.started.append(run)
         self.confirmed.clear()
         target = max(0, self.logged - back)
         if target < self.logged:
