@@ -106,7 +106,7 @@ audit: wheel ## Look up what the wheel needs in PyPI's advisories
 # ---- tests ------------------------------------------------------------------------------------
 
 .PHONY: test
-test: build jvm-test-build redis $(SCALAFMT) ## Run every suite; the last line sums them up
+test: build jvm-test-build redis $(SCALAFMT) ## Run every suite; the last line sums them up (as root may install redis-server and docker.io)
 	@$(PY) tools/run_tests.py
 
 .PHONY: test-long
@@ -168,7 +168,7 @@ system: build jvm-test-build redis ## Schedules over whole processes, and their 
 # ---- demo and benchmark -----------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(JAR_STAMP) redis ## A streaming job that is killed half way and still ends right (3 minutes)
+demo: $(JAR_STAMP) redis ## A streaming job that is killed half way and still ends right (3 minutes; as root may install redis-server)
 	@$(PY) -m demo
 
 .PHONY: bench
