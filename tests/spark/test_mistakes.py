@@ -21,6 +21,7 @@ from redis_state import acl
 from redis_state.cli.main import main
 from redis_state.errors import Kind
 from tests.spark.streams import Streams
+from tests.spark.test_bad_blocks import blocks, plant
 from tests.spark.test_checkpoints import NAME, Job, counted, job
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.waiting import wait_until
@@ -70,6 +71,23 @@ class Place:
     def run(self, batches: int) -> None:
         self.job.feed(batches)
         self.job.run()
+
+    def run_and(self, act: Callable[[], object]) -> None:
+        """Runs the query; in each batch something happens before its state is loaded."""
+
+        def first_act(batch: DataFrame, _: int) -> None:
+            act()
+            batch.collect()
+
+        frame = counted(self.job.source, self.job.streams.spark)
+        query = (
+            frame.writeStream.outputMode("complete")
+            .option("checkpointLocation", str(self.checkpoint()))
+            .foreachBatch(first_act)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
 
     def said(self, run: Callable[[], None] | None = None) -> str:
         """What the query that fails now says, without what Spark puts around it."""
@@ -295,28 +313,32 @@ def _(place: Place) -> str:
     return place.said()
 
 
+@mistake("Bytes in Redis that something else has changed")
+def _(place: Place) -> str:
+    server = place.server()
+    place.run(2)
+    plant(server, {where: block[:-3] for where, block in blocks(server).items()})
+    return place.said()
+
+
+@mistake("A checkpoint that is purged for good while its query runs")
+def _(place: Place) -> str:
+    server = place.server()
+    place.run(1)
+    where = ["--url", server.url, "--checkpoint", str(place.checkpoint())]
+
+    def purge() -> None:
+        assert main(["purge", *where, "--now", "--yes", "--force"]) == 0
+
+    return place.said(lambda: place.run_and(purge))
+
+
 @mistake("A server that stops while the query runs")
 def _(place: Place) -> str:
     server = place.server()
     place.conf({"deadline": "1s"})
     place.run(1)
-
-    def run() -> None:
-        def kill(batch: DataFrame, _: int) -> None:
-            server.kill()
-            batch.collect()
-
-        frame = counted(place.job.source, place.job.streams.spark)
-        query = (
-            frame.writeStream.outputMode("complete")
-            .option("checkpointLocation", str(place.checkpoint()))
-            .foreachBatch(kill)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
-    return place.said(run)
+    return place.said(lambda: place.run_and(server.kill))
 
 
 def shown(said: str) -> str:

@@ -39,6 +39,11 @@ object Block {
     seal(ident, field, block)
   }
 
+  /** What follows what was found. */
+  private[core] val Advice: String =
+    " Nothing of it was used. Bring back the data of that Redis from before the damage, or go back to a batch whose " +
+      "state is whole: `redis-state doctor` names it, and the steps."
+
   /** Writes the check of a block that is whole but for it. */
   private[format] def seal(ident: String, field: String, block: Array[Byte]): Array[Byte] = {
     putInt(block, 6, checkOf(ident, field, block))
@@ -48,8 +53,7 @@ object Block {
   /** @throws FormatException when the block is damaged, foreign, or of another place */
   def decode(ident: String, field: String, block: Array[Byte]): Array[Byte] = {
     def bad(found: String): Nothing =
-      throw new FormatException(s"$ident field $field: $found. The bytes were not read. " +
-        "Restore that Redis, or rewind the checkpoint to a batch whose state is whole.")
+      throw new FormatException(s"$ident field $field: $found.$Advice")
     if (block.nonEmpty && block(0) == SignedMagic)
       bad("it is signed: give the key in 'signingKeyFile'")
     if (block.length < HeaderBytes || block(0) != Magic) bad("not a block of redis-state")

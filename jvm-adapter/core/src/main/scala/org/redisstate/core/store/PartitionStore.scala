@@ -406,7 +406,7 @@ final class PartitionStore(
             throw new StateLostException(
               s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
                 "manifest, but blocks of it are missing. Likely: eviction, or a restart from an older copy of the " +
-                "data. Ways on: restore that Redis; rewind the checkpoint; start a new one.")
+                "data. Nothing was changed.")
           }
           opened = again
       }

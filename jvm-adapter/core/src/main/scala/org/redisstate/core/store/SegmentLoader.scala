@@ -128,10 +128,13 @@ private[store] final class SegmentLoader(
   /** What the format finds wrong says where, and what to do. */
   def named[A](segment: Segment)(read: => A): A =
     try read
-    catch { case e: FormatException => damaged(segment, e.getMessage) }
+    catch {
+      case e: FormatException =>
+        damaged(
+          segment,
+          e.getMessage.stripPrefix("[REDIS_FORMAT] ").stripSuffix(Block.Advice).stripSuffix("."))
+    }
 
   def damaged(segment: Segment, found: String): Nothing =
-    throw new FormatException(
-      s"${segment.ident} of ${client.id}: $found. Nothing of it was used. Restore that " +
-        s"Redis, or rewind the checkpoint below batch ${segment.version}.")
+    throw new FormatException(s"${segment.ident} of ${client.id}: $found.${Block.Advice}")
 }
