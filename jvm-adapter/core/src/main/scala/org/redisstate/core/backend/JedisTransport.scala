@@ -209,9 +209,10 @@ private object JedisTransport {
       .take(20)
       .toSeq
 
-  /** What is at the bottom of it, as a part of a sentence. */
+  /** What is at the bottom of it, or what we found ourselves, as a part of a sentence. */
   def reasonOf(e: Throwable): String = {
-    val root = chain(e).last
+    val all = chain(e)
+    val root = all.find(_.isInstanceOf[TransportException]).getOrElse(all.last)
     Option(root.getMessage).getOrElse(root.getClass.getSimpleName).stripSuffix(".")
   }
 
