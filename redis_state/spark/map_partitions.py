@@ -19,6 +19,7 @@ from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
             Raises:
                 StateError: One has not; the message names it.
                 ConflictError: A later call took the store.
+            """
+
+        def state_metrics(self) -> dict[str, int]:
+            """What the stores of the batch counted so far, all partitions together.
+
+            ``num_keys`` and ``memory_bytes`` behind the batch, and the figures of
+            `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
+            milliseconds. What is evaluated again counts again.
+
+            Raises:
+                UsageError: The session is one of Spark Connect, which has no accumulators.
             """
 
 
@@ -97,6 +109,8 @@ def map_partitions_with_state_store(
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
     sorting = _columns(df, order_by, "order_by")
     _check(df, keys, store, rows)
+    from redis_state.spark.batch_metrics import sums
+
     format_ = RowFormat(rows, _arrow_schema(spark, schema), _conf(spark, "session.timeZone"))
     types = dict(df.dtypes)
     client = Client(config)
@@ -115,7 +129,8 @@ def map_partitions_with_state_store(
     finally:
         client.close()
     ours = codec is MSGPACK or codec is RAW
-    task = PartitionTask(batch, config, codec.name if ours else codec, func, format_)
+    counted = sums(spark)
+    task = PartitionTask(batch, config, codec.name if ours else codec, func, format_, counted)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
@@ -123,6 +138,7 @@ def map_partitions_with_state_store(
     spread = _placed(_spread(df, keys, sorting, batch.partitions), batch)
     mapped = cast("StatefulDataFrame", spread.mapInArrow(run, schema))
     mapped.verify_committed = lambda: _verify(config, batch)  # type: ignore[method-assign]  # see it
+    mapped.state_metrics = lambda: _metrics(counted)  # type: ignore[method-assign]  # see it
     return mapped
 
 
@@ -228,6 +244,16 @@ def _verify(config: Config, batch: Batch) -> None:
         verify_committed(client, batch)
     finally:
         client.close()
+
+
+def _metrics(counted: Accumulator[dict[str, int]] | None) -> dict[str, int]:
+    if counted is None:
+        raise UsageError(
+            "reading the metrics of a batch",
+            found="Spark Connect has no accumulators",
+            advice="Look at `BatchStore.metrics` in the function.",
+        )
+    return dict(counted.value)
 
 
 def _config(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:

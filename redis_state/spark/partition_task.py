@@ -25,6 +25,7 @@ from redis_state.store import Row, StateStore, StateStoreMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    from pyspark.accumulators import Accumulator
 
 _MAINTAINED_EVERY = 8
 
@@ -107,6 +108,7 @@ class PartitionTask:
     codec: Codec | str
     function: Function
     format: RowFormat
+    sums: Accumulator[dict[str, int]] | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the function gives out, then commit.
@@ -129,6 +131,7 @@ class PartitionTask:
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
             self._maintain(provider, number)
+            self._count(store)
             WORKER.keep(self._place(number), provider, self.batch.run.run_id)
         except ConflictError as error:
             raise superseded(client, self.batch, what) or error from error.__cause__
@@ -151,6 +154,12 @@ class PartitionTask:
                 if close is not None:
                     close()
                 store.abort()
+
+    def _count(self, store: StateStore) -> None:
+        if self.sums is not None:
+            found = store.metrics
+            self.sums.add({"num_keys": found.num_keys, "memory_bytes": found.memory_bytes})
+            self.sums.add(dict(found.custom))
 
     def _unread(self, store: StateStore) -> UsageError:
         return UsageError(

@@ -239,6 +239,17 @@ def test_rows_come_in_the_order_that_was_asked_for(store: Store) -> None:
     assert [tuple(row) for row in mapped.collect()] == sorted(rows)
 
 
+def test_what_the_stores_counted_comes_to_the_driver(store: Store) -> None:
+    mapped = store.map(BATCHES[0], 0)
+    assert mapped.state_metrics() == {}
+    mapped.collect()
+    found = mapped.state_metrics()
+    assert (found["num_keys"], found["rows_put"], found["rows_removed"]) == (2, 2, 0)
+    assert found["commit_bytes"] > 0
+    names = {metric.name for metric in StateStoreProvider.supported_custom_metrics}
+    assert set(found) == names | {"num_keys", "memory_bytes"}
+
+
 def test_a_stream_uses_it_by_the_helper(store: Store, streams: Streams) -> None:
     from redis_state import foreach_batch_with_state_store
 
