@@ -11,6 +11,7 @@ import redis_state
 from redis_state import acl
 from tests.spark.streams import Streams
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +34,12 @@ def test_a_query_needs_no_other_right(
         source.add([{"k": "a"}])
         query = streams.run(counts, "counted")
     with redis_server.client() as admin:
+
+        def opened() -> set[bytes]:
+            return {bytes(admin.hget(name, "o") or b"") for name in admin.scan_iter("*}:m")}
+
+        # The driver confirms the last batch a moment later.
+        wait_until(lambda: opened() == {b"4"}, "the last batch")
         assert admin.execute_command("ACL", "LOG") == []
         reader = acl.rules(acl.Role.READER, version="7.0", key_prefix=TENANT)
         admin.execute_command("ACL", "SETUSER", USER, *reader, f">{PASSWORD}")

@@ -49,6 +49,17 @@ final class RedisBackend(
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
 
+  /** The same connections for who waits no longer than that; only this backend closes them. */
+  def within(limitMs: Long): RedisBackend =
+    new RedisBackend(
+      transport,
+      math.min(deadlineMs, limitMs),
+      clock,
+      cancelled,
+      firstContact,
+      durability,
+      waitMs)
+
   /** Pipelined commands; each reply is neither an error nor transient. */
   def call(what: String, commands: Seq[Command]): Seq[AnyRef] =
     retry(what, mayHaveApplied = false) {

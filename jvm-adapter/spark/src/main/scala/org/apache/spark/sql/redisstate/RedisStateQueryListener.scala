@@ -83,6 +83,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           try register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
           catch {
             case e: RedisStateException if stateful && StartRefused.isPossible =>
+              // Spark's page of queries comes behind this listener, and would not hear of the query.
+              session.sharedState.streamingQueryStatusListener.foreach(_.onQueryStarted(event))
               StartRefused.refuse(e)
           }
       }

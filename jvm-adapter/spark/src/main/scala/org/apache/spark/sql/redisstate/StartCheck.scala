@@ -17,19 +17,17 @@ private[redisstate] object StartCheck {
 
   /** @throws RedisStateException what is wrong, and what to do */
   def run(conf: RedisStateConf): Unit = {
-    val settings = conf.connection.copy(deadlineMs = limitOf(conf.connection))
-    val backend = ExecutorRegistry.acquire(settings)
-    try Rights.check(backend, conf.keyPrefix)
+    // The connections of the queries before: they know the nodes of a cluster, where the one of the URL may be gone.
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try Rights.check(backend.within(limitMs(conf.connection)), conf.keyPrefix)
     catch {
       // It is there, and loads its data or waits for its master: that may take as long as the deadline.
       case e: UnavailableException if e.isAnswered => ()
-    } finally ExecutorRegistry.release(settings)
+    } finally ExecutorRegistry.release(conf.connection)
   }
 
-  private def limitOf(settings: ConnectionSettings): Long =
-    math.min(
-      settings.deadlineMs,
-      if (settings.url.topology == Topology.Single) LimitMs else FailOverLimitMs)
+  private def limitMs(settings: ConnectionSettings): Long =
+    if (settings.url.topology == Topology.Single) LimitMs else FailOverLimitMs
 }
 
 /**
