@@ -24,7 +24,6 @@ class Executors:
         tasks: Attempts under way.
         providers: Process and slot of those that are loaded, and whose run they are of.
         writing: Those of them that have committed, so that they report.
-        hidden: Partitions in which a late task was fenced. It is shown until the next commit.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -32,7 +31,6 @@ class Executors:
         self.tasks: list[Task] = []
         self.providers: dict[tuple[str, str], Job] = {}
         self.writing: set[tuple[str, str]] = set()
-        self.hidden: set[int] = set()
 
     def start(self, job: Job, partition: int) -> None:
         """An attempt, somewhere."""
@@ -112,7 +110,6 @@ class Executors:
     def _committed(self, task: Task, said: str) -> None:
         version, uid, reloaded = said.split()
         self._play.lab.counters["commits"] += 1
-        self.hidden.discard(task.partition)
         self._play.lab.counters["rows read again for lack of memory"] += int(reloaded) > 0
         if int(version) != task.batch + 1:
             self._play.world.problem(f"{task.slot} committed {version} in batch {task.batch}")
@@ -185,8 +182,6 @@ class Executors:
             self.tasks.remove(task)
             self._end(task)
         self._play.lab.counters[f"{what}: {error.kind}"] += 1
-        if not task.is_wanted:
-            self.hidden.add(task.partition)
         job, jobs = task.job, self._play.jobs
         rivals = sum(t.slot == task.slot and t.batch == task.batch for t in self.tasks)
         # A late task of an earlier run made the marker, a day or more after that run's claim.

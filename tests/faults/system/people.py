@@ -129,7 +129,7 @@ class People:
         play = self._play
         slot = f"{job.name}/{partition}"
         loaded = [name for name, one in play.work.writing if one == slot and play.is_free(name)]
-        if not job.batches_done or not loaded or partition in play.work.hidden:
+        if not job.batches_done or not loaded:
             return
         play.lab.counters["signs of life looked at"] += 1
         raw = play.lab.redis("GET", f"{{rs:{gen}}}:i:0:{partition}:{_STORE_HASH}")
@@ -144,6 +144,9 @@ class People:
         if play.held:
             return
         by_ms = play.dice.choice(_JUMPS_MS)
+        if not play.world.logged:
+            # A run is forgotten after a day in which nothing was ever written: "What is not promised".
+            by_ms = min(by_ms, _HOUR_MS)
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
         self.let_pass(by_ms)

@@ -27,6 +27,7 @@ import org.redisstate.core.protocol.{
  * @param runId of the query run that this store serves
  * @param run its epoch, asked for at the first write
  * @param defaultFamily family 0, as the first commit describes it
+ * @param taken told each time that the run has taken the partition
  */
 final class PartitionStore(
     val client: PartitionClient,
@@ -34,7 +35,8 @@ final class PartitionStore(
     run: () => Run,
     defaultFamily: Family,
     validator: RowValidator,
-    budget: MemoryBudget)
+    budget: MemoryBudget,
+    taken: () => Unit = () => ())
     extends AutoCloseable {
   import PartitionStore._
 
@@ -202,6 +204,7 @@ final class PartitionStore(
     }
     client.acquire(run(), pin)
     confirmed = pin
+    taken()
   }
   private[store] def families(local: LocalVersion): Seq[Family] =
     if (local.families.isEmpty) Seq(defaultFamily) else local.families

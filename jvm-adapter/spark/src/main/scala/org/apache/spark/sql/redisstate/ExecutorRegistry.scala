@@ -63,6 +63,11 @@ private[redisstate] object ExecutorRegistry extends Logging {
     /** Whether the table had it last; another executor that reports later takes its place. */
     private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
     def isLost: Boolean = place.get eq Lost
+
+    @volatile private[ExecutorRegistry] var hasRegistered = false
+
+    /** Whether the table has it, or will have it with the next beat. */
+    def isShown: Boolean = hasRegistered && !isLost
   }
 
   private sealed trait Place
@@ -94,10 +99,11 @@ private[redisstate] object ExecutorRegistry extends Logging {
     }
   }
 
-  /** From its first write on an instance is shown; one that lost its place to another executor's takes it back. */
+  /** From when it has taken its partition on an instance is shown; one that lost its place to another executor's takes it back. */
   def register(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
     backends.get(settings).foreach { shared =>
       if (!instance.isOver) {
+        instance.hasRegistered = true
         instance.place.set(Unreported)
         shared.instances -= instance
         shared.instances += instance

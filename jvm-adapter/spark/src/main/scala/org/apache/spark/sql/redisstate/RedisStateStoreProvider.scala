@@ -167,7 +167,7 @@ class RedisStateStoreProvider
 
   private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
     override def committed(pin: Pin): Unit = {
-      if (linked.instance.isLost) ExecutorRegistry.register(plan.conf.connection, linked.instance)
+      if (!linked.instance.isShown) ExecutorRegistry.register(plan.conf.connection, linked.instance)
       if (forceSnapshot) snapshotNow(pin)
       CommitReport.send(pin.version, id, plan.storeConf, plan.hadoopConf)
     }
@@ -277,7 +277,9 @@ class RedisStateStoreProvider
         plan.layout.valueSchema,
         plan.layout.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
         plan.storeConf),
-      ExecutorRegistry.memoryBudget(conf.localMemoryBytes)
+      ExecutorRegistry.memoryBudget(conf.localMemoryBytes),
+      // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
+      () => ExecutorRegistry.register(conf.connection, instance)
     )
     Link(instance, store, new Metrics(store))
   }
@@ -322,8 +324,6 @@ class RedisStateStoreProvider
         origin.partitions,
         operatorJson(origin.partitions))
     }
-    // Only who writes serves the partition: Spark's state reader opens it too.
-    ExecutorRegistry.register(plan.conf.connection, instance)
     // An earlier run may have kept its state otherwise; its instance counts no more.
     instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
