@@ -110,6 +110,7 @@ class Executors:
     def _committed(self, task: Task, said: str) -> None:
         version, uid, reloaded = said.split()
         self._play.lab.counters["commits"] += 1
+        self._play.world.unwritten.discard(task.partition)
         self._play.lab.counters["rows read again for lack of memory"] += int(reloaded) > 0
         if int(version) != task.batch + 1:
             self._play.world.problem(f"{task.slot} committed {version} in batch {task.batch}")

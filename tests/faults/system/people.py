@@ -95,6 +95,8 @@ class People:
         if not newest or gen is None:
             return
         version = None if play.dice.one_in(3) else newest - play.dice.below(2)
+        if version is None and play.world.unwritten:
+            version = newest
         version = version and max(version, play.world.oldest)
         uids = play.world.logged[version - 1] if version and play.format == 2 else None
         with redis_state.connect(play.lab.url) as reader:
@@ -145,7 +147,7 @@ class People:
             return
         by_ms = play.dice.choice(_JUMPS_MS)
         if not play.world.logged:
-            # A run is forgotten after a day in which nothing was ever written: "What is not promised".
+            # A run is forgotten a day later where nothing was written: "What is not promised".
             by_ms = min(by_ms, _HOUR_MS)
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS

@@ -329,7 +329,7 @@ class Schedule:
             return
         job = self.start_job()
         goal = self.dice.between(1, 2)
-        for _ in range(60):
+        for _ in range(200):
             if job.batches_done >= goal or self.world.problems:
                 break
             self.advance_job(job)

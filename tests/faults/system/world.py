@@ -95,12 +95,15 @@ class World:
         tokens: Of the batches of the offset log.
         logged: Uids of each batch of the commit log.
         problems: Rules that were broken.
+        unwritten: Partitions that nobody wrote since the logs were taken back. What was confirmed
+            before is read live until then.
     """
 
     def __init__(self, dice: Dice) -> None:
         self.tokens: list[int] = []
         self.logged: list[list[str]] = []
         self.problems: list[str] = []
+        self.unwritten: set[int] = set()
         self._dice = dice
         self._restored = 0
         self._newest_ever = 0
@@ -127,6 +130,7 @@ class World:
         """Spark's logs end with this batch now."""
         self._newest_ever = max(self._newest_ever, len(self.logged))
         del self.tokens[batch + 1 :], self.logged[batch + 1 :]
+        self.unwritten = set(range(PARTITIONS))
 
     def restored(self, batch: int) -> None:
         """And there is no other version than the one behind it."""
