@@ -24,6 +24,7 @@ class Executors:
         tasks: Attempts under way.
         providers: Process and slot of those that are loaded, and whose run they are of.
         writing: Those of them that have committed, so that they report.
+        hidden: Partitions in which a late task committed last, which is shown until the next one.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -31,6 +32,7 @@ class Executors:
         self.tasks: list[Task] = []
         self.providers: dict[tuple[str, str], Job] = {}
         self.writing: set[tuple[str, str]] = set()
+        self.hidden: set[int] = set()
 
     def start(self, job: Job, partition: int) -> None:
         """An attempt, somewhere."""
@@ -111,6 +113,7 @@ class Executors:
         version, uid, reloaded = said.split()
         self._play.lab.counters["commits"] += 1
         self._play.world.unwritten.discard(task.partition)
+        (self.hidden.discard if task.is_wanted else self.hidden.add)(task.partition)
         self._play.lab.counters["rows read again for lack of memory"] += int(reloaded) > 0
         if int(version) != task.batch + 1:
             self._play.world.problem(f"{task.slot} committed {version} in batch {task.batch}")

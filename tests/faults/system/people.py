@@ -131,7 +131,7 @@ class People:
         play = self._play
         slot = f"{job.name}/{partition}"
         loaded = [name for name, one in play.work.writing if one == slot and play.is_free(name)]
-        if not job.batches_done or not loaded:
+        if not job.batches_done or not loaded or partition in play.work.hidden:
             return
         play.lab.counters["signs of life looked at"] += 1
         raw = play.lab.redis("GET", f"{{rs:{gen}}}:i:0:{partition}:{_STORE_HASH}")
