@@ -190,8 +190,9 @@ class Executors:
         rivals = sum(t.slot == task.slot and t.batch == task.batch for t in self.tasks)
         # A late task of an earlier run made the marker, a day or more after that run's claim.
         other_gen = task.batch == 0 and "its marker file" in error.told and job is not jobs[0]
+        forgotten = task.batch == 0 and self._play.is_forgotten
         fair = error.kind in _LOSES and (
-            job.disputed or not task.is_wanted or rivals > 0 or other_gen
+            job.disputed or not task.is_wanted or rivals > 0 or other_gen or forgotten
         )
         late = not task.is_wanted and error.kind not in ("FORMAT", "HANG", "MEMORY")
         if not fair and not late:

@@ -146,11 +146,9 @@ class People:
         if play.held:
             return
         by_ms = play.dice.choice(_JUMPS_MS)
-        if not play.world.logged:
-            # A run is forgotten a day later where nothing was written: "What is not promised".
-            by_ms = min(by_ms, _HOUR_MS)
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
+        play.is_forgotten |= by_ms >= _DAY_MS and not play.world.logged
         self.let_pass(by_ms)
 
     def let_pass(self, by_ms: int) -> None:

@@ -41,6 +41,8 @@ class Schedule:
         self.folder.mkdir()
         self.adopt = False
         self.idle_for_long = False
+        # Redis forgets a run after a day in which nothing was written ("What is not promised").
+        self.is_forgotten = False
         self.kills = int(self.dice.one_in(4))
         self.unloads_on_commit = self.dice.one_in(3)
         self.has_python = self.dice.one_in(3)
