@@ -19,6 +19,7 @@ _POLL_S = 0.1
 
 
 _sessions: set[int] = set()
+_ending = threading.Event()
 
 
 def run_limited(
@@ -26,7 +27,8 @@ def run_limited(
 ) -> tuple[int, str]:
     """Runs a command, copies its output to ours, and returns its exit code and output.
 
-    Each line that is copied begins with `prefix`, the returned ones do not.
+    Each line that is copied begins with `prefix`, the returned ones do not. After `end_all` nothing
+    is run any more.
 
     The command gets a session of its own. After `limit_s` seconds by `Clock` every Java process
     of the session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1,
@@ -45,6 +47,8 @@ def run_limited(
         errors="replace",
     )
     _sessions.add(process.pid)
+    if _ending.is_set():
+        signal_all(process.pid, signal.SIGKILL)
     parts: list[str] = []
     copying = threading.Thread(target=_copy, args=(process, parts, prefix), daemon=True)
     copying.start()
@@ -63,6 +67,7 @@ def run_limited(
 
 def end_all() -> None:
     """Ends what is running: it has sessions of its own, which Control-C does not reach."""
+    _ending.set()
     for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, 0)):
         for session in tuple(_sessions):
             signal_all(session, number)

@@ -23,7 +23,11 @@ suites.SUITES = (
     Commands("bad", ((sys.executable, "-c", "raise SystemExit(3)"),), limit_s=60),
     Commands("late", ((sys.executable, "-c", "print('ran late')"),), limit_s=60),
     Commands("hanging", ((sys.executable, "-c", {hanging!r}),), limit_s=2),
-    Commands("sleeping", ((sys.executable, "-c", {hanging!r}),), limit_s=600),
+    Commands(
+        "sleeping",
+        ((sys.executable, "-c", {hanging!r}), (sys.executable, "-c", "print('went on')")),
+        limit_s=600,
+    ),
     Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
 suites.LONG_SUITES = suites.SUITES[2:3]
@@ -106,7 +110,7 @@ def test_who_ends_it_ends_what_runs() -> None:
             if "child" in line:
                 children.append(int(line.split()[-1]))
         running.send_signal(signal.SIGINT)
-        running.stdout.read()
+        assert "went on" not in running.stdout.read()
     assert running.returncode != 0
     assert all(has_ended(child) for child in children)
 
