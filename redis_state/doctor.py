@@ -13,7 +13,7 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import Progress, find_partitions, silent
-from redis_state.reader.registry import QueryInfo, parse_listing, parse_operators
+from redis_state.reader.registry import QueryInfo, list_queries, parse_operators
 
 _WHAT = "looking at a partition"
 _SEGMENTS_AT_ONCE = 256
@@ -101,9 +101,7 @@ def older_of_folder(client: Client, gen: str, *, tenant: str = "") -> list[Query
         FormatError: The list of checkpoints is damaged.
         UnavailableError: The server gives no answer.
     """
-    command = ("HGETALL", keys.checkpoints(tenant=tenant))
-    (raw,) = client.call("listing the queries", [command])
-    queries = parse_listing(raw)
+    queries = list_queries(client, tenant=tenant)
     paths = {info.path for info in queries if info.gen == gen and info.path}
     return [info for info in queries if info.path in paths and info.gen != gen]
 

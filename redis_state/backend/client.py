@@ -120,12 +120,12 @@ class Client:
         asks = counts is not None and self.durability.asked
 
         by_hash = [one.by_hash if isinstance(one, ScriptCall) else one for one in commands]
-        by_text = [one.by_text if isinstance(one, ScriptCall) else one for one in commands]
 
         def once() -> list[Any]:
             waits = self._waiting.commands(self._wait_ms()) if asks else []
             replies = self._exchange(attempted, [("MULTI",), *by_hash, ("EXEC",), *waits])
             if _lacks_script(replies[: len(commands) + 2]):
+                by_text = [one.by_text if isinstance(one, ScriptCall) else one for one in commands]
                 replies = self._exchange(attempted, [("MULTI",), *by_text, ("EXEC",), *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
             # A command that could not be queued says why; EXEC then only says that it was so.

@@ -12,7 +12,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
 from redis_state.reader.query import Query
-from redis_state.reader.registry import QueryInfo, parse_listing
+from redis_state.reader.registry import QueryInfo, list_queries
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11
@@ -36,9 +36,7 @@ class Reader:
 
     def queries(self) -> list[QueryInfo]:
         """The queries that keep state in this Redis, database and key prefix."""
-        command = ("HGETALL", keys.checkpoints(tenant=self._tenant))
-        (raw,) = self.client.call("listing the queries", [command])
-        return parse_listing(raw)
+        return list_queries(self.client, tenant=self._tenant)
 
     def query(self, which: str) -> Query:
         """Find a query by its name, its id, or the id of its checkpoint.

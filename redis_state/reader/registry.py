@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis_state import keys
+from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import is_gen, text_number
@@ -55,6 +57,17 @@ class OperatorInfo:
     name: str
     partitions: int
     families: tuple[Family, ...]
+
+
+def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
+    """The queries that keep state in a Redis, under one key prefix.
+
+    Raises:
+        FormatError: The list is damaged.
+        UnavailableError: The server gives no answer.
+    """
+    (raw,) = client.call("listing the queries", [("HGETALL", keys.checkpoints(tenant=tenant))])
+    return parse_listing(raw)
 
 
 def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
