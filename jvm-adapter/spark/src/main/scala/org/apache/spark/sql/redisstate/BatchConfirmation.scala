@@ -1,6 +1,5 @@
 package org.apache.spark.sql.redisstate
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 import java.util.concurrent.{ScheduledThreadPoolExecutor, TimeUnit}
 
@@ -9,8 +8,7 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.{DefaultFormats, JValue}
-import org.json4s.jackson.JsonMethods
+import org.json4s.DefaultFormats
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.util.ShutdownHookManager
@@ -139,12 +137,7 @@ private[redisstate] final class BatchConfirmation(
    */
   private def loggedUids(batch: Long): Option[Map[Long, Seq[Seq[String]]]] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
-    val file = new Path(checkpoint, s"commits/$batch")
-    val in = file.getFileSystem(hadoopConf).open(file)
-    val text =
-      try new String(in.readAllBytes(), UTF_8)
-      finally in.close()
-    val metadata: JValue = JsonMethods.parse(text.linesIterator.drop(1).next())
+    val metadata = QueryLogs.metadata(checkpoint, QueryLogs.Commits, batch, hadoopConf)
     (metadata \ "stateUniqueIds").extractOpt[Map[String, Seq[Seq[String]]]].filter(_.nonEmpty)
       .map(_.map { case (operator, of) => operator.toLong -> of })
   }

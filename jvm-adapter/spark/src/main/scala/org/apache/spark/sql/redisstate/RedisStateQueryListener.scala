@@ -1,7 +1,5 @@
 package org.apache.spark.sql.redisstate
 
-import java.io.FileNotFoundException
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
@@ -10,8 +8,7 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.{DefaultFormats, JValue}
-import org.json4s.jackson.JsonMethods
+import org.json4s.DefaultFormats
 
 import org.apache.spark.SPARK_VERSION
 import org.apache.spark.internal.Logging
@@ -179,25 +176,16 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   private def pinnedProvider(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {
-      val newest = batchesOf(checkpoint, "offsets", hadoopConf).max
-      val fs = checkpoint.getFileSystem(hadoopConf)
-      val in = fs.open(new Path(checkpoint, s"offsets/$newest"))
-      try {
-        val metadata = new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next()
-        ((JsonMethods.parse(
-          metadata): JValue) \ "conf" \ SQLConf.STATE_STORE_PROVIDER_CLASS.key).extractOpt[String]
-      } finally in.close()
+      val newest = QueryLogs.batches(checkpoint, QueryLogs.Offsets, hadoopConf).max
+      val metadata = QueryLogs.metadata(checkpoint, QueryLogs.Offsets, newest, hadoopConf)
+      (metadata \ "conf" \ SQLConf.STATE_STORE_PROVIDER_CLASS.key).extractOpt[String]
     }.toOption.flatten
   }
 
   /** The batch that the run begins with, and so the version that its first tasks ask for. */
   private def nextBatch(checkpoint: Path, hadoopConf: Configuration): Long =
-    batchesOf(checkpoint, "offsets", hadoopConf).maxOption.fold(0L) { newest =>
-      if (batchesOf(checkpoint, "commits", hadoopConf).contains(newest)) newest + 1 else newest
+    QueryLogs.batches(checkpoint, QueryLogs.Offsets, hadoopConf).maxOption.fold(0L) { newest =>
+      val logged = QueryLogs.batches(checkpoint, QueryLogs.Commits, hadoopConf)
+      if (logged.contains(newest)) newest + 1 else newest
     }
-
-  private def batchesOf(checkpoint: Path, log: String, hadoopConf: Configuration): Seq[Long] =
-    try checkpoint.getFileSystem(hadoopConf).listStatus(new Path(checkpoint, log)).toSeq
-        .map(_.getPath.getName).filter(_.forall(_.isDigit)).map(_.toLong)
-    catch { case _: FileNotFoundException => Nil }
 }
