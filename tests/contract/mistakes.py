@@ -149,34 +149,30 @@ def unknown_codec(scene: Scene) -> str:
 # ---- looking for something ----------------------------------------------------------------------
 
 
-def unknown_query(scene: Scene) -> str:
-    """There is no such query"""
+def _get(scene: Scene, *words: str, query: str = "flights") -> str:
     server = scene.server()
     scene.planted(server)
-    return command("get", "--url", server.url, "--query", "flihgts", "carrier=UA")
+    return command("get", "--url", server.url, "--query", query, *words)
+
+
+def unknown_query(scene: Scene) -> str:
+    """There is no such query"""
+    return _get(scene, "carrier=UA", query="flihgts")
 
 
 def unknown_operator(scene: Scene) -> str:
     """There is no such operator"""
-    server = scene.server()
-    scene.planted(server)
-    place = ("--url", server.url, "--query", "flights")
-    return command("get", *place, "--operator", "5", "carrier=UA")
+    return _get(scene, "--operator", "5", "carrier=UA")
 
 
 def unknown_column(scene: Scene) -> str:
     """There is no such key column"""
-    server = scene.server()
-    scene.planted(server)
-    return command("get", "--url", server.url, "--query", "flights", "airline=UA")
+    return _get(scene, "airline=UA")
 
 
 def version_to_come(scene: Scene) -> str:
     """A version that was never there"""
-    server = scene.server()
-    scene.planted(server)
-    place = ("--url", server.url, "--query", "flights")
-    return command("get", *place, "--version", "99", "carrier=UA")
+    return _get(scene, "--version", "99", "carrier=UA")
 
 
 def unknown_checkpoint(scene: Scene) -> str:

@@ -22,14 +22,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import pyspark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import redis_state
 from tests.faults.families import COUNTED, PARTITIONS, QUERIES, counting
 from tests.faults.feed import SCHEMA
-from tools.jvm import SHORT_LIVED
+from tests.support.spark_sessions import two_executors
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 DEADLINE_S = 8
@@ -46,30 +45,8 @@ def store_name(folder: Path) -> str:
     return f"kills {folder.name}"
 
 
-def spark_home(scratch: Path) -> Path:
-    """Links to PySpark's own files: the workers write into the home that they are given."""
-    home = scratch / "spark"
-    if not home.exists():
-        home.mkdir()
-        for path in Path(pyspark.__file__).parent.iterdir():
-            if path.name != "work":
-                (home / path.name).symlink_to(path)
-    return home
-
-
 def session(scratch: Path, url: str) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(spark_home(scratch))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
-        "spark.executor.memory": "768m",
-        "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
         # A stopped executor counts as lost, and is replaced, while it may still wake up.
         "spark.executor.heartbeatInterval": "1s",
         "spark.storage.blockManagerHeartbeatTimeoutMs": f"{EXECUTOR_LOST_S}s",
@@ -86,14 +63,9 @@ def session(scratch: Path, url: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
         "spark.sql.streaming.stopTimeout": "60s",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.local.dir": str(scratch / "local"),
     }
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("redis-state kills")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
     return redis_state.configure(
-        builder,
+        two_executors("kills", scratch, settings),
         url=url,
         deadline=f"{DEADLINE_S}s",
         socketTimeout=f"{SOCKET_TIMEOUT_S}s",

@@ -27,6 +27,7 @@ from tests.bench.page import replace_section
 from tests.faults.processes import DRIVER_JVM, descendants, named
 from tests.faults.rig import UNREACHABLE
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import application
 
 COMMAND = "python -m tests.faults.soak"
 SAMPLE_S = 15.0
@@ -97,13 +98,7 @@ class Soak:
 
 
 def session(folder: Path, url: str) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         # The heap is there from the start, so that the process grows by what leaks beside it.
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch",
@@ -115,12 +110,8 @@ def session(folder: Path, url: str) -> SparkSession:
         "spark.sql.streaming.numRecentProgressUpdates": "10",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
     }
-    builder = SparkSession.builder.master("local[2,1000]").appName("redis-state soak")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    builder = application("soak", folder, settings, master="local[2,1000]")
     return redis_state.configure(
         builder, url=url, deadline="10s", versionsToRetain=10
     ).getOrCreate()

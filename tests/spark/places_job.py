@@ -14,36 +14,19 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import redis_state
-from tests.faults.job import spark_home
-from tools.jvm import SHORT_LIVED
+from tests.support.spark_sessions import two_executors
 
 BATCHES = 5
 PARTITIONS = 4
 
 
 def session(folder: Path, url: str) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(spark_home(folder))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
-        "spark.executor.memory": "768m",
-        "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
         # On a busy machine a task may have to wait for its executor.
         "spark.locality.wait": "60s",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
     }
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("redis-state places")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return redis_state.configure(builder, url=url).getOrCreate()
+    return redis_state.configure(two_executors("places", folder, settings), url=url).getOrCreate()
 
 
 def count(

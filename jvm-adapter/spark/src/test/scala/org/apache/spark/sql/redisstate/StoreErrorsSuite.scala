@@ -52,24 +52,26 @@ class StoreErrorsSuite extends AnyFunSuite {
     }
   }
 
-  test("each error of reading and writing rows ends with our advice") {
+  private def endsWithOurAdvice(
+      told: RedisStateException => Throwable,
+      attempted: String,
+      known: String): Unit =
     (absent ++ others).foreach { ours =>
-      val told = StoreErrors.cannotUse(id, ours)
+      val error = told(ours)
       assert(
-        told.getMessage == s"The state of $shown could not be used. [REDIS_${ours.kind}] $advice")
-      assert(condition(told) == "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")
-      assert(told.getCause eq ours)
+        error.getMessage == s"The state of $shown $attempted. [REDIS_${ours.kind}] $advice")
+      assert(condition(error) == known)
+      assert(error.getCause eq ours)
     }
+
+  test("each error of reading and writing rows ends with our advice") {
+    val known = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
+    endsWithOurAdvice(StoreErrors.cannotUse(id, _), "could not be used", known)
   }
 
   test("each error of a commit ends with our advice") {
-    (absent ++ others).foreach { ours =>
-      val told = StoreErrors.cannotCommit(id, ours)
-      assert(
-        told.getMessage == s"The state of $shown was not committed. [REDIS_${ours.kind}] $advice")
-      assert(condition(told) == "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")
-      assert(told.getCause eq ours)
-    }
+    val known = "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"
+    endsWithOurAdvice(StoreErrors.cannotCommit(id, _), "was not committed", known)
   }
 
   test("the stack trace of each ends with it, too") {

@@ -1,0 +1,60 @@
+"""Settings of the Spark applications that tests start beside their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from tools.jvm import SHORT_LIVED
+
+
+def application(
+    name: str, scratch: Path, settings: Mapping[str, str], *, master: str
+) -> SparkSession.Builder:
+    """An application on loopback, without a UI, that leaves its files in a folder.
+
+    Args:
+        settings: More of them.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    ours = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+    }
+    builder = SparkSession.builder.master(master).appName(f"redis-state {name}")
+    for key, value in {**ours, **settings}.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def two_executors(name: str, scratch: Path, settings: Mapping[str, str]) -> SparkSession.Builder:
+    """An application with two executors of one core, which are processes of their own."""
+    os.environ["SPARK_HOME"] = str(_home(scratch))
+    ours = {
+        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
+        "spark.executor.memory": "768m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
+    }
+    return application(name, scratch, {**ours, **settings}, master="local-cluster[2,1,1024]")
+
+
+def _home(scratch: Path) -> Path:
+    """Links to PySpark's own files: the workers write into the home that they are given."""
+    home = scratch / "spark"
+    if not home.exists():
+        home.mkdir()
+        for path in Path(pyspark.__file__).parent.iterdir():
+            if path.name != "work":
+                (home / path.name).symlink_to(path)
+    return home
