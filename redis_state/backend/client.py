@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
@@ -14,7 +14,7 @@ from redis_state.backend.connection import final_error, hint, in_words, no_redis
 from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import failure, is_transient
 from redis_state.backend.script import Command, Script, ScriptCall
-from redis_state.backend.transport import NoServerError, Transport, message_of
+from redis_state.backend.transport import NoServerError, ReplacedError, Transport, message_of
 from redis_state.backend.transports import transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
@@ -29,7 +29,11 @@ from redis_state.errors import (
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
+# Masters may fail one after the other; more than that is no fail-over.
+_REPLACED_MAX = 5
 _MASTER = "It is a replica: give the address of its master."
+
+T = TypeVar("T")
 
 
 class Client:
@@ -203,16 +207,28 @@ class Client:
         """
         return values if self.signer is None else self.signer.all_opened(key, fields, values)
 
-    def parts(self, attempted: str) -> list[Client]:
-        """One for each server that holds a part of the keys, on the connections of this one.
+    def over_parts(self, attempted: str, work: Callable[[Client], Iterable[T]]) -> Iterator[T]:
+        """What a work gives for each server that holds a part of the keys.
+
+        Args:
+            work: Begun again with all servers when another one took the place of one of them, so
+                some may come twice.
 
         Raises:
             UnavailableError: The deadline passed.
         """
-        found = self._until_answered(attempted, lambda: self._reached(attempted, self._parts))
-        return [
-            Client(self._config, clock=self._clock, connect=partial(_same, part)) for part in found
-        ]
+        for left in reversed(range(_REPLACED_MAX)):
+            try:
+                for part in self._until_answered(
+                    attempted, lambda: self._reached(attempted, self._parts)
+                ):
+                    yield from work(
+                        Client(self._config, clock=self._clock, connect=partial(_same, part))
+                    )
+                return
+            except _ReplacedError:
+                if not left:
+                    raise
 
     def without_signer(self) -> Client:
         """One that neither signs nor checks signatures, on the connections of this one."""
@@ -239,6 +255,8 @@ class Client:
             if not self._was_answered:
                 raise no_redis(attempted, self._config) from error
             raise _TryAgainError("what answers there does not speak Redis's protocol") from error
+        except ReplacedError as error:
+            raise _ReplacedError(attempted, found=str(error)) from error
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
             final = final_error(attempted, error, self._config)
             if final is not None:
@@ -279,6 +297,10 @@ def _lacks_script(replies: Sequence[Any]) -> bool:
 
 def _same(transport: Transport, _config: Config) -> Transport:
     return transport
+
+
+class _ReplacedError(UnavailableError):
+    """The servers have to be asked for again."""
 
 
 class _TryAgainError(Exception):

@@ -15,6 +15,7 @@ from redis_state.backend.routing import Together, owners, redirect, split, taugh
 from redis_state.backend.script import Command, touches_undeclared_keys
 from redis_state.backend.transport import (
     NoServerError,
+    ReplacedError,
     ServerTransport,
     Transport,
     error_word,
@@ -72,7 +73,21 @@ class ClusterTransport:
 
     def parts(self) -> Sequence[Transport]:
         """The masters."""
-        return [self._node(address) for address in dict.fromkeys(self._table().values())]
+        return [_Master(self, address) for address in dict.fromkeys(self._table().values())]
+
+    def exchange_with(self, address: Address, commands: Sequence[Command]) -> list[Any]:
+        """As `exchange`, with one master whatever keys the commands name.
+
+        Raises:
+            ReplacedError: The nodes had to be asked for again, and it is none of the masters now.
+        """
+        if self._owners is None and address not in set(self._table().values()):
+            raise ReplacedError(f"{address} is no master of the cluster any more")
+        try:
+            return self._node(address).exchange(commands)
+        except redis.RedisError:
+            self._owners = None
+            raise
 
     def after_fork(self) -> None:
         """A thread of the parent may hold the lock; each server's connections are made anew."""
@@ -186,6 +201,23 @@ class ClusterTransport:
             if address not in self._nodes:
                 self._nodes[address] = ServerTransport(self._config, address)
             return self._nodes[address]
+
+
+class _Master:
+    """A part of a cluster, on the connections of the whole."""
+
+    def __init__(self, cluster: ClusterTransport, address: Address) -> None:
+        self._cluster = cluster
+        self._address = address
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        return self._cluster.exchange_with(self._address, commands)
+
+    def parts(self) -> Sequence[Transport]:
+        return [self]
+
+    def close(self) -> None:
+        """They are the cluster's."""
 
 
 def _explained(reply: Any, step: _Step) -> Any:

@@ -26,8 +26,7 @@ def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> It
     Raises:
         UnavailableError: It does not come to its end.
     """
-    for part in client.parts(attempted):
-        yield from _scan_one(part, attempted, pattern, progress)
+    return client.over_parts(attempted, lambda part: _scan_one(part, attempted, pattern, progress))
 
 
 def _scan_one(

@@ -33,22 +33,20 @@ def check_server(client: Client) -> None:
         ConfigError: What the server would have to be like.
         UnavailableError: The deadline passed.
     """
-    for part in client.parts(_ATTEMPTED):
-        _check_one(part)
-
-
-def _check_one(client: Client) -> None:
-    info = _asked(client, "INFO")
-    if not isinstance(info, Mapping):
-        return
-    settings = partial(_asked, client, *FILE_SETTINGS)
-    for warning in judge(client.url, info, client.durability, settings):
+    for warning in client.over_parts(_ATTEMPTED, _judged):
         # A job of many batches registers a run for each; the log gets each sentence once.
         if warning not in _said:
             if len(_said) >= _SAID_MAX:
                 _said.clear()
             _said.add(warning)
             _LOG.warning("%s", warning)
+
+
+def _judged(client: Client) -> list[str]:
+    info = _asked(client, "INFO")
+    if not isinstance(info, Mapping):
+        return []
+    return judge(client.url, info, client.durability, partial(_asked, client, *FILE_SETTINGS))
 
 
 def _asked(client: Client, *command: str | bytes) -> object:

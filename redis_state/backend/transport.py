@@ -20,6 +20,10 @@ class NoServerError(redis.ConnectionError):
     """There is nobody to send to at the moment; the text says why and may be shown."""
 
 
+class ReplacedError(NoServerError):
+    """Another server holds by now what this one held."""
+
+
 class Transport(Protocol):
     """Sends pipelines once; whether they are sent again is for the caller to decide."""
 

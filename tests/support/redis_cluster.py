@@ -43,8 +43,9 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """One node is enough to find the others."""
-        return f"{self._scheme}+cluster://127.0.0.1:{self.masters[0].port}"
+        """All that were started as masters: one of them that lives is enough to find the others."""
+        nodes = ",".join(f"127.0.0.1:{node.port}" for node in self.masters)
+        return f"{self._scheme}+cluster://{nodes}"
 
     def owner_of(self, key: str) -> int:
         """Index of the master to which the slot of a key was given at the start."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redis_state.backend.client import Client
+from redis_state.backend.scan import scan
 from redis_state.backend.script import script
+from redis_state.backend.server import check_server
 from redis_state.errors import ConfigError, UnavailableError
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
@@ -16,6 +18,10 @@ KEY = "{a}:k"
 
 def unwaiting(sleeps: int) -> None:
     raise AssertionError(f"the client waited {sleeps} times")
+
+
+def not_told(_what: str, _done: int, _of: int) -> None:
+    pass
 
 
 def write(client: Client, value: str) -> list[object]:
@@ -106,10 +112,43 @@ def test_the_fail_over_of_a_master_is_followed_within_one_call(connect: Connect)
             assert direct.get(KEY) == b"after"
 
 
+def test_a_master_that_was_replaced_is_asked_no_more(connect: Connect) -> None:
+    written = {f"{{{n}}}:k" for n in range(20)}
+    with RedisCluster(masters=3, replicas=1) as cluster:
+        client = connect(url=cluster.url)
+        client.call("writing", [("SET", key, "1") for key in written])
+        check_server(client)
+        for master in cluster.masters:
+            with master.client() as direct:
+                assert direct.wait(1, 10_000) == 1
+        cluster.masters[0].kill()
+        check_server(client)
+        found = {key for keys in scan(client, "counting", "*", not_told) for key in keys}
+        assert found == written
+
+
+def test_a_master_that_fails_amid_a_scan_has_all_scanned_again(connect: Connect) -> None:
+    written = {f"{{{n}}}:k" for n in range(5000)}
+    with RedisCluster(masters=3, replicas=1) as cluster:
+        client = connect(url=cluster.url)
+        client.call("writing", [("SET", key, "1") for key in written])
+        for master in cluster.masters:
+            with master.client() as direct:
+                assert direct.wait(1, 10_000) == 1
+        batches = scan(client, "counting", "*", not_told)
+        found = set(next(batches))
+        for key in found:
+            failing = cluster.owner_of(key)
+        cluster.masters[failing].kill()
+        for batch in batches:
+            found.update(batch)
+        assert found == written
+
+
 def test_each_master_is_a_part(cluster: RedisCluster, connect: Connect) -> None:
     client = connect(url=cluster.url)
     client.call("writing", [("SET", f"{{{n}}}:k", "1") for n in range(20)])
-    sizes = [part.call("counting", [("DBSIZE",)])[0] for part in client.parts("counting")]
+    sizes = list(client.over_parts("counting", lambda part: part.call("counting", [("DBSIZE",)])))
     assert len(sizes) == 2
     assert sum(sizes) == 20
     assert all(sizes)

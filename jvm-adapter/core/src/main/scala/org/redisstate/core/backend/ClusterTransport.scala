@@ -21,28 +21,34 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
   /** Replaced as a whole or changed slot by slot; `null` when it has to be asked for. */
   @volatile private var table: Array[Address] = _
 
-  override def exchange(commands: Seq[Command]): Seq[AnyRef] =
-    try {
-      val replies = new Array[AnyRef](commands.size)
-      var open = split(commands).map(part => Step(part, owner(part.slot), asking = false))
-      var redirects = 0
-      while (open.nonEmpty) {
-        open = open.groupBy(_.to).toSeq.flatMap { case (to, steps) =>
-          send(to, steps, replies, follow = redirects < RedirectsMax)
-        }
-        redirects += 1
+  override def exchange(commands: Seq[Command]): Seq[AnyRef] = lookingAgain {
+    val replies = new Array[AnyRef](commands.size)
+    var open = split(commands).map(part => Step(part, owner(part.slot), asking = false))
+    var redirects = 0
+    while (open.nonEmpty) {
+      open = open.groupBy(_.to).toSeq.flatMap { case (to, steps) =>
+        send(to, steps, replies, follow = redirects < RedirectsMax)
       }
-      if (replies.exists(isDown)) table = null
-      replies.toSeq
-    } catch {
+      redirects += 1
+    }
+    if (replies.exists(isDown)) table = null
+    replies.toSeq
+  }
+
+  /** Every master has its own memory and its own settings. */
+  override def exchanges: Seq[Seq[Command] => Seq[AnyRef]] =
+    owners().filter(_ != null).distinct.toSeq.map { address => commands =>
+      lookingAgain(node(address).exchange(commands))
+    }
+
+  /** Who does not answer may have been replaced: the nodes are asked for again before the next exchange. */
+  private def lookingAgain(exchange: => Seq[AnyRef]): Seq[AnyRef] =
+    try exchange
+    catch {
       case e: TransportException =>
         table = null
         throw e
     }
-
-  /** Every master has its own memory and its own settings. */
-  override def exchanges: Seq[Seq[Command] => Seq[AnyRef]] =
-    owners().filter(_ != null).distinct.toSeq.map(address => node(address).exchange(_))
 
   override def close(): Unit = {
     nodes.values.asScala.foreach(_.close())

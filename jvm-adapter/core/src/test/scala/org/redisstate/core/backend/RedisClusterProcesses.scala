@@ -82,6 +82,14 @@ private[core] final class RedisClusterProcesses(masters: Int) extends AutoClosea
       "the nodes of the cluster do not agree on an epoch")
   }
 
+  /** All slots of a node that is gone become another's, as after an election. */
+  def takeOver(gone: Int, by: Int): Unit = {
+    val slots = (0 until Slots).filter(ownerOf(_) == gone).map(_.toString)
+    ask(nodes(by), "DELSLOTS" +: slots: _*)
+    ask(nodes(by), "ADDSLOTS" +: slots: _*)
+    ()
+  }
+
   override def close(): Unit = {
     nodes.foreach(_.close())
     Using.resource(Files.walk(folder)) { paths =>

@@ -57,6 +57,20 @@ final class TopologySuite extends AnyFunSuite {
     }.get
   }
 
+  test("a master that was replaced is looked at no more") {
+    Using.Manager { use =>
+      val cluster = use(new RedisClusterProcesses(masters = 2))
+      val transport = new ClusterTransport(settings(clusterUrl(cluster)))
+      assert(transport.exchanges.size == 2)
+      cluster.nodes(1).close()
+      cluster.takeOver(gone = 1, by = 0)
+      val looks: (Seq[Command] => Seq[AnyRef]) => Unit = ask => { ask(Seq(Command("INFO"))); () }
+      val backend = use(new RedisBackend(transport, 10000, Clock.System, () => false, looks))
+      val keys = (0 until 20).map(n => s"{$n}:k")
+      assert(backend.call("read", keys.map(k => Command("GET", k))).forall(_ == null))
+    }.get
+  }
+
   test("a transaction and a script follow ASK, and MOVED when the slot has its new owner") {
     Using.Manager { use =>
       val cluster = use(new RedisClusterProcesses(masters = 2))
