@@ -44,6 +44,13 @@ CUSTOM_METRICS = (
 )
 """All figures, counted since the provider was made."""
 
+BATCH_METRICS = (
+    CustomMetric("num_keys", MetricKind.SUM, "keys behind the batch"),
+    CustomMetric("memory_bytes", MetricKind.SIZE, "local memory"),
+    *CUSTOM_METRICS,
+)
+"""The figures of a batch of a Spark job."""
+
 
 class Counters:
     """The figures of one partition; each is added to by one thread at a time."""

@@ -14,6 +14,7 @@ from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.protocol.runs import check_name
 from redis_state.spark.batches import Batch, begin_batch, verify_committed
+from redis_state.spark.driver_jvm import java_class
 from redis_state.spark.partition_task import Function, PartitionTask
 from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
@@ -109,9 +110,11 @@ def map_partitions_with_state_store(
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
     sorting = _columns(df, order_by, "order_by")
     _check(df, keys, store, rows)
-    from redis_state.spark.batch_metrics import sums
+    # They import pyspark, which workers without Spark have not.
+    from redis_state.spark import batch_metrics
 
-    format_ = RowFormat(rows, _arrow_schema(spark, schema), _conf(spark, "session.timeZone"))
+    kind = _row_type(schema)
+    format_ = RowFormat(rows, _arrow_schema(spark, kind), _conf(spark, "session.timeZone"))
     types = dict(df.dtypes)
     client = Client(config)
     try:
@@ -129,15 +132,32 @@ def map_partitions_with_state_store(
     finally:
         client.close()
     ours = codec is MSGPACK or codec is RAW
-    counted = sums(spark)
-    task = PartitionTask(batch, config, codec.name if ours else codec, func, format_, counted)
+    counted = batch_metrics.sums(spark)
+    shows = batch_metrics.can_show(spark)
+    given_out = batch_metrics.widened(kind) if shows else kind
+    task = PartitionTask(
+        batch,
+        config,
+        codec.name if ours else codec,
+        func,
+        format_,
+        counted,
+        _arrow_schema(spark, given_out) if shows else None,
+    )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
     spread = _placed(_spread(df, keys, sorting, batch.partitions), batch)
-    mapped = cast("StatefulDataFrame", spread.mapInArrow(run, schema))
-    mapped.verify_committed = lambda: _verify(config, batch)  # type: ignore[method-assign]  # see it
+    mapped = cast("StatefulDataFrame", spread.mapInArrow(run, given_out))
+    if shows:
+        mapped = cast("StatefulDataFrame", batch_metrics.shown(mapped, store, kind))
+
+    def verify() -> None:
+        _verify(config, batch)
+        batch_metrics.report(spark, store, counted)
+
+    mapped.verify_committed = verify  # type: ignore[method-assign]  # see it
     mapped.state_metrics = lambda: _metrics(counted)  # type: ignore[method-assign]  # see it
     return mapped
 
@@ -215,15 +235,11 @@ def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
 
     That takes a class of our jar, and a driver in this process: Spark Connect has neither.
     """
-    jvm = getattr(spread.sparkSession, "_jvm", None)
-    if jvm is None:
+    places = java_class(spread.sparkSession, "BatchPlaces")
+    if places is None:
         return spread
-    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # it ships no types
     from pyspark.sql import DataFrame
 
-    places = jvm.org.apache.spark.sql.redisstate.BatchPlaces
-    if not isinstance(places, JavaClass):  # a name that is no class is taken for a package
-        return spread
     placed = places.placed(spread._jdf, f"{batch.gen}:{batch.partitions}")
     return DataFrame(placed, spread.sparkSession)
 
@@ -272,13 +288,18 @@ def _conf(spark: SparkSession, name: str) -> str:
     return cast(str, spark.conf.get(f"spark.sql.{name}"))
 
 
-def _arrow_schema(spark: SparkSession, schema: StructType | str) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+def _row_type(schema: StructType | str) -> StructType:
     from pyspark.sql.types import DataType, StructType
 
     kind = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(kind, StructType):
         raise _wrong("the schema is no list of columns", "Give it as 'user string, visits long'.")
+    return kind
+
+
+def _arrow_schema(spark: SparkSession, kind: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     large = _conf(spark, "execution.arrow.useLargeVarTypes") == "true"
     # Spark expects what a function gives out in this zone.
     return to_arrow_schema(kind, timezone="UTC", prefers_large_types=large)

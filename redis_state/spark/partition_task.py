@@ -6,8 +6,9 @@ row of each partition has no struct: it is there so that a partition without row
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ class PartitionTask:
     Attributes:
         codec: By its name if it is one of ours: the store has short ways for those, which it knows
             by their identity.
+        wide: The output's schema with one column more, which gets the figures of the partition in
+            a last row, as JSON; ``None`` means neither column nor row.
     """
 
     batch: Batch
@@ -109,6 +112,7 @@ class PartitionTask:
     function: Function
     format: RowFormat
     sums: Accumulator[dict[str, int]] | None = None
+    wide: pa.Schema | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the function gives out, then commit.
@@ -131,8 +135,12 @@ class PartitionTask:
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
             self._maintain(provider, number)
-            self._count(store)
+            figures = _figures(store)
+            if self.sums is not None:
+                self.sums.add(figures)
             WORKER.keep(self._place(number), provider, self.batch.run.run_id)
+            if self.wide is not None:
+                yield _only_figures(figures, self.wide)
         except ConflictError as error:
             raise superseded(client, self.batch, what) or error from error.__cause__
 
@@ -144,7 +152,9 @@ class PartitionTask:
         try:
             given = self.function(BatchStore(store), rows)
             if given is not None:
-                yield from self.format.write(given)
+                written = self.format.write(given)
+                wide = self.wide
+                yield from written if wide is None else (_widened(one, wide) for one in written)
             if next(rows, None) is not None:
                 raise self._unread(store)
             store.commit()
@@ -154,12 +164,6 @@ class PartitionTask:
                 if close is not None:
                     close()
                 store.abort()
-
-    def _count(self, store: StateStore) -> None:
-        if self.sums is not None:
-            found = store.metrics
-            self.sums.add({"num_keys": found.num_keys, "memory_bytes": found.memory_bytes})
-            self.sums.add(dict(found.custom))
 
     def _unread(self, store: StateStore) -> UsageError:
         return UsageError(
@@ -219,6 +223,28 @@ class _Partition:
                 structs = structs.drop_null()
             if len(structs):
                 yield pa.RecordBatch.from_arrays(structs.flatten(), names=_names(structs.type))
+
+
+def _figures(store: StateStore) -> dict[str, int]:
+    found = store.metrics
+    return {"num_keys": found.num_keys, "memory_bytes": found.memory_bytes, **found.custom}
+
+
+def _widened(batch: pa.RecordBatch, wide: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    none = pa.nulls(batch.num_rows, wide.field(len(wide) - 1).type)
+    return pa.RecordBatch.from_arrays([*batch.columns, none], schema=wide)
+
+
+def _only_figures(figures: Mapping[str, int], wide: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    *others, last = wide
+    columns = [pa.nulls(1, field.type) for field in others]
+    return pa.RecordBatch.from_arrays(
+        [*columns, pa.array([json.dumps(figures)], last.type)], schema=wide
+    )
 
 
 def _names(kind: pa.StructType) -> list[str]:

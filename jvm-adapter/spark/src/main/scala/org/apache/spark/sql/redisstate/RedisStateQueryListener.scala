@@ -46,6 +46,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
+    BatchFigures.addTo(event.progress)
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))

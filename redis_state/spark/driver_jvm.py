@@ -1,0 +1,24 @@
+"""Classes of our jar that Python uses on the driver, where both are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java_class(spark: SparkSession, name: str) -> Any | None:
+    """A class of the package `org.apache.spark.sql.redisstate`.
+
+    Returns:
+        ``None`` where the driver is in another process, as with Spark Connect, or has not our jar.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return None
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # it ships no types
+
+    found = getattr(jvm.org.apache.spark.sql.redisstate, name)
+    # A name that is no class is taken for a package.
+    return found if isinstance(found, JavaClass) else None
