@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
 import socketserver
@@ -19,33 +18,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from redis_state import acl
 from redis_state.cli.main import main
-from redis_state.errors import Kind
 from tests.spark.streams import Streams
 from tests.spark.test_bad_blocks import blocks, plant
 from tests.spark.test_checkpoints import NAME, Job, counted, job
+from tests.support.errors_page import documented, last_of, shown
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.waiting import wait_until
 
 __all__ = ["job"]
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
-BEGIN, END = "<!-- queries -->", "<!-- /queries -->"
+SECTION = "queries"
 START_LIMIT_S = 60
 """A refused start takes ten seconds at most; the machine may be busy."""
 
-_SAID = re.compile(r"terminated with exception: (.*?) SQLSTATE: XXKST\n", re.DOTALL)
 _HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
-_SHOWN_AS = (
-    (r"127\.0\.0\.1:\d+", "redis.example:6379"),
-    (r"/\S+/checkpoints/(counts|copy)", "/data/orders"),
-    (r"after \d+ tries in \d+ ms", "after 13 tries in 10000 ms"),
-    (r"\b[0-9a-f]{32}\b", "3f0c…"),
-    (r"partition \d", "partition 1"),
-    (r"NOPERM .*? 'unlink' command", "NOPERM … 'unlink' command"),
-    (r"OOM command not allowed when used memory > 'maxmemory'\.?", "OOM …"),
-    (r"/\S*/no-such-file", "/etc/redis-password"),
-)
 
 
 @dataclass(frozen=True)
@@ -94,10 +81,7 @@ class Place:
         self.job.feed(1)
         with pytest.raises(StreamingQueryException) as caught:
             (run or self.job.run)()
-        found = _SAID.search(str(caught.value))
-        assert found, str(caught.value)
-        said = re.sub(r"\s*SQLSTATE: 39000\s*$", "", found[1]).strip()
-        return said.splitlines()[-1]
+        return last_of(str(caught.value))
 
 
 Mistake = Callable[[Place], str]
@@ -341,18 +325,6 @@ def _(place: Place) -> str:
     return place.said(lambda: place.run_and(server.kill))
 
 
-def shown(said: str) -> str:
-    """Without what differs from run to run."""
-    for pattern, text in _SHOWN_AS:
-        said = re.sub(pattern, text, said)
-    return said
-
-
-def documented() -> dict[str, str]:
-    section = PAGE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    return dict(re.findall(r"^\*\*(.+?)\*\*\n> (.+)$", section, re.MULTILINE))
-
-
 @pytest.mark.parametrize("title", MISTAKES)
 def test_the_page_says_what_the_query_says(
     title: str,
@@ -362,14 +334,11 @@ def test_the_page_says_what_the_query_says(
     tmp_path: Path,
 ) -> None:
     said = MISTAKES[title](Place(job, redis_conf, start_redis, tmp_path))
-    kinds = "|".join(Kind)
-    assert re.search(rf"\[REDIS_({kinds})\] ", said)
-    assert "clear the existing checkpoint" not in said
-    assert shown(said) == documented().get(title)
+    assert shown(said) == documented(SECTION).get(title)
 
 
 def test_the_page_shows_nothing_else() -> None:
-    assert list(documented()) == list(MISTAKES)
+    assert list(documented(SECTION)) == list(MISTAKES)
 
 
 def test_another_number_of_partitions_changes_nothing(
