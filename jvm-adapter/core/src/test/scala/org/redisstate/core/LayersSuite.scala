@@ -1,0 +1,55 @@
+package org.redisstate.core
+
+import scala.jdk.CollectionConverters._
+
+import com.tngtech.archunit.core.domain.JavaClasses
+import com.tngtech.archunit.core.importer.{ClassFileImporter, ImportOption}
+import com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses
+import com.tngtech.archunit.library.Architectures.layeredArchitecture
+import com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices
+import org.scalatest.funsuite.AnyFunSuite
+
+/** Imports of the core run one way, and none of them leads to Spark. */
+final class LayersSuite extends AnyFunSuite {
+  private val root = "org.redisstate.core"
+
+  private lazy val classes: JavaClasses = new ClassFileImporter()
+    .withImportOption(new ImportOption.DoNotIncludeTests)
+    .withImportOption(new ImportOption.DoNotIncludeJars)
+    .importPackages(root)
+
+  /** Each may use those beside it and those of the rows below. */
+  private val layers = Seq(
+    Seq("store"),
+    Seq("local", "protocol", "copy"),
+    Seq("format", "backend"),
+    Seq("errors", "ids"))
+
+  test("the packages are those of the layers") {
+    val packages = classes.asScala.map(_.getPackageName.stripPrefix(s"$root.")).toSet
+    assert(packages == layers.flatten.toSet)
+  }
+
+  test("no package uses one of a layer above") {
+    val named = layers.flatten.foldLeft(layeredArchitecture().consideringOnlyDependenciesInLayers) {
+      (rule, name) => rule.layer(name).definedBy(s"$root.$name..")
+    }
+    val rule = layers.flatten.foldLeft(named) { (rule, name) =>
+      layers.takeWhile(!_.contains(name)).flatten match {
+        case Seq() => rule.whereLayer(name).mayNotBeAccessedByAnyLayer()
+        case above =>
+          val beside = layers.find(_.contains(name)).get.filter(_ != name)
+          rule.whereLayer(name).mayOnlyBeAccessedByLayers((above ++ beside): _*)
+      }
+    }
+    rule.check(classes)
+  }
+
+  test("packages are in no circle") {
+    slices().matching(s"$root.(*)..").should().beFreeOfCycles().check(classes)
+  }
+
+  test("nothing of the core needs Spark") {
+    noClasses().should().dependOnClassesThat().resideInAPackage("org.apache.spark..").check(classes)
+  }
+}
