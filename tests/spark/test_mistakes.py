@@ -15,6 +15,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from redis_state import acl
 from redis_state.cli.main import main
@@ -371,3 +378,39 @@ def test_a_start_that_is_refused_writes_nothing_and_can_be_repeated(
         client.config_set("maxmemory-policy", "noeviction")
     job.run()
     job.check()
+
+
+class Heard(StreamingQueryListener):
+    """Counts what it is told of."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.ended: list[str] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        self.started.append(str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self.ended.append(str(event.runId))
+
+
+def test_a_refused_start_is_told_to_other_listeners_from_its_beginning(
+    job: Job, spark: SparkSession, redis_conf: Callable[..., None]
+) -> None:
+    redis_conf({"url": f"redis://127.0.0.1:{free_port()}/0", "deadline": "1s"})
+    heard = Heard()
+    spark.streams.addListener(heard)
+    try:
+        job.feed(1)
+        with pytest.raises(StreamingQueryException):
+            job.run()
+        wait_until(lambda: heard.ended != [], "the listener to hear of the end")
+    finally:
+        spark.streams.removeListener(heard)
+    assert heard.started == heard.ended

@@ -81,13 +81,21 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           try register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
           catch {
             case e: RedisStateException if stateful && StartRefused.isPossible =>
-              // Spark's page of queries comes behind this listener, and would not hear of the query.
-              session.sharedState.streamingQueryStatusListener.foreach(_.onQueryStarted(event))
+              tellThoseBehind(query, event)
               StartRefused.refuse(e)
           }
       }
     }
   }
+
+  /** Listeners behind this one, Spark's page of queries among them, would hear of the end of a query that they do not know. */
+  private def tellThoseBehind(query: StreamExecution, event: QueryStartedEvent): Unit =
+    query.sparkSession.streams.listListeners().dropWhile(_ ne this).drop(1).foreach { other =>
+      try other.onQueryStarted(event)
+      catch {
+        case NonFatal(e) => logWarning(s"Listener ${other.getClass.getName} failed", e)
+      }
+    }
 
   /** Decides on the checkpoint's gen if it has none, and begins to copy its state if that is asked for. */
   private def register(
