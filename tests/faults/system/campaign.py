@@ -19,6 +19,8 @@ MUTANT_SEEDS = 400
 """A mutant has to be found by one of so many schedules."""
 
 _AT_ONCE = 20
+# What a killed process leaves in the JVM that plays it (its class loader, idle threads) adds up.
+_PLAYED_MAX = 2000
 
 FORBIDDEN = (
     "wrong",
@@ -87,12 +89,15 @@ class Runner:
     def __init__(self, mutant: str | None = None) -> None:
         self._mutant = mutant
         self._lab: Lab | None = None
+        self._played = 0
 
     def run(self, seed: int, result: Result) -> Failure | None:
         """Play a seed, and count it."""
-        if self._lab is None:
-            self._lab = Lab(self._mutant)
+        if self._lab is None or self._played == _PLAYED_MAX:
+            self.close()
+            self._lab, self._played = Lab(self._mutant), 0
         lab = self._lab
+        self._played += 1
         lab.counters.clear()
         try:
             problems = Schedule(lab, seed).play()
