@@ -151,10 +151,10 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     nodes.computeIfAbsent(address, new JedisTransport(settings, _))
 }
 
-private object ClusterTransport {
+private[core] object ClusterTransport {
   private final case class Step(part: Routing.Together, to: Address, asking: Boolean)
 
-  private val RedirectsMax = 5
+  private[core] val RedirectsMax = 5
 
   private def mustWait(part: Routing.Together): Boolean =
     part.commands.exists(command => Script.Undeclared.exists(_.isRunBy(command)))

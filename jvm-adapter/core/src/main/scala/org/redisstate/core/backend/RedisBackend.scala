@@ -244,8 +244,8 @@ object RedisBackend {
   private val log = LoggerFactory.getLogger(classOf[RedisBackend])
   private val Multi = Command("MULTI")
   private val Exec = Command("EXEC")
-  private val BackoffMinMs = 50L
-  private val BackoffMaxMs = 2000L
+  private[core] val BackoffMinMs = 50L
+  private[core] val BackoffMaxMs = 2000L
 
   private final class TransientReply(message: String) extends RuntimeException(message)
 

@@ -51,7 +51,7 @@ object RedisUrl {
     "rediss+cluster")
   private val Port = 6379
   private val SentinelPort = 26379
-  private val AddressesMax = 64
+  private[core] val AddressesMax = 64
   private val Unwanted = """[\s\x00-\x1f\x7f\\]""".r
   private val HostPort = """(\[[^\[\]]*\]|[^:\[\]]*)(:.*)?""".r
   private val Name = """[0-9A-Za-z_.-]+""".r

@@ -8,8 +8,8 @@ import org.redisstate.core.errors.FormatException
 object Bucketing {
   private val FamilyBytes = 2
   private val TimestampBytes = 8
-  private val RowsPerBucket = 128L
-  private val BytesPerBucket = 16L << 10
+  private[core] val RowsPerBucket = 128L
+  private[core] val BytesPerBucket = 16L << 10
 
   /** CRC-32 of the family id and the bucketing bytes of a stored key. */
   def hash(crc: CRC32, kind: FamilyKind, key: Array[Byte], offset: Int, length: Int): Int = {

@@ -133,8 +133,8 @@ object Header {
   val Empty: Header = Header(None, Nil, Map.empty, Nil)
 
   private val Members = "fiopt"
-  private val FamilyIdMax = 0xffff
-  private val PartsMax = 1 << 24
+  private[core] val FamilyIdMax = 0xffff
+  private[core] val PartsMax = 1 << 20
 
   def decode(payload: Array[Byte]): Header = {
     val in = new MsgpackReader(payload)

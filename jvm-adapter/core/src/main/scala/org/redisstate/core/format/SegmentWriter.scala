@@ -25,7 +25,6 @@ final class SegmentWriter(
     headerBytesMax: Long = SegmentWriter.FirstKeyBytesMax) {
   import SegmentWriter._
 
-  private val PartBytesMax = 64 << 10
   private val fields = mutable.ArrayBuffer.empty[EncodedField]
   private val parts = mutable.HashMap.empty[Int, Int]
   private val ordered = mutable.ArrayBuffer.empty[(Int, Seq[Array[Byte]])]
@@ -180,6 +179,7 @@ final class SegmentWriter(
 object SegmentWriter {
   val KeyBytesMax: Int = 1 << 20
   val ValueBytesMax: Int = 64 << 20
+  private[core] val PartBytesMax = 64 << 10
   private val OrderedBytesMax = 16 << 10
   private val OrderedRowsMax = 128
 

@@ -442,12 +442,12 @@ object PartitionClient {
   private val logger = LoggerFactory.getLogger(classOf[PartitionClient])
   private val CachedMax = 4
   private val ReregisterMax = 2
-  private val AcquireTriesMax = 5
+  private[core] val AcquireTriesMax = 5
   private val NoLog = "-"
-  private val PublishTriesMax = 5
+  private[core] val PublishTriesMax = 5
   private val PlansMax = 4
-  private val ChunkBytesMax = 1L << 20
-  private val FieldsMax = 1024L
+  private[core] val ChunkBytesMax = 1L << 20
+  private[core] val FieldsMax = 1024L
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
 

@@ -33,8 +33,8 @@ private[protocol] final case class Retention(
   }
 }
 
-private[protocol] object Retention {
-  private val FieldsMax = 100
+private[core] object Retention {
+  private[core] val FieldsMax = 100
 
   /** Only what Redis holds decides: opened and retained of the holding run, never the caller's conf, never the newest version. */
   def of(manifest: Map[String, String]): Retention = {

@@ -474,8 +474,8 @@ object PartitionStore {
 
   /** Layers that hold more than this part of the base's bytes are folded into it. */
   private val FoldShare = 8
-  private val DeltasMin = 4
-  private val DeltasMax = 200
+  private[core] val DeltasMin = 4
+  private[core] val DeltasMax = 200
   private val LoadsMax = 5
   private val SmallRows = 64
   private val SmallBytes = 4 << 10

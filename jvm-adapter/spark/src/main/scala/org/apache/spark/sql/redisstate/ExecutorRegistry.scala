@@ -29,7 +29,7 @@ import org.redisstate.core.store.MemoryBudget
  */
 private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
-  private val HeartbeatMs = InstanceTtlMs / 3
+  private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
   /** A server with those that use it. Each has a thread of its own, since one that is away keeps its thread waiting. */
   private final class Shared(val backend: RedisBackend) {

@@ -10,7 +10,7 @@ import org.redisstate.core.protocol.Rights
 private[redisstate] object StartCheck {
 
   /** Nobody listens at a wrong address, however long one asks. */
-  private val LimitMs = 10000L
+  private[redisstate] val LimitMs = 10000L
 
   /** Where another server takes over there is one, after a while. */
   private val FailOverLimitMs = 30000L

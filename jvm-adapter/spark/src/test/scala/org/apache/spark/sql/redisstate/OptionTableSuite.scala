@@ -1,8 +1,5 @@
 package org.apache.spark.sql.redisstate
 
-import java.io.File
-import java.nio.file.Files
-
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 import org.scalatest.funsuite.AnyFunSuite
@@ -15,13 +12,7 @@ class OptionTableSuite extends AnyFunSuite {
   private val url = "redis://localhost:6379/0"
 
   private val cases: List[JValue] = {
-    val file = Iterator
-      .iterate(new File(".").getCanonicalFile)(_.getParentFile)
-      .takeWhile(_ != null)
-      .map(new File(_, "tests/vectors/options.json"))
-      .find(_.isFile)
-      .getOrElse(fail("tests/vectors is not above the working folder"))
-    (JsonMethods.parse(Files.readString(file.toPath)): JValue) \ "cases" match {
+    SharedVectors.read("options") \ "cases" match {
       case JArray(all) => all
       case _ => fail("there are no cases")
     }

@@ -1,0 +1,47 @@
+"""Numbers that both languages have to share, on the table that the JVM is tested on too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from redis_state import coordinator_instances, partition_state, url
+from redis_state.backend import client, cluster, start
+from redis_state.format import block, bucketing, entry, header, rows, segment, signature
+from redis_state.maintain import compaction
+from redis_state.protocol import partition, retention, runs
+
+TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
+OURS = {
+    "keyBytesMax": rows.KEY_BYTES_MAX,
+    "valueBytesMax": rows.VALUE_BYTES_MAX,
+    "blockBytesMax": block.RAW_LENGTH_MAX,
+    "bucketRows": bucketing.ROWS_A_BUCKET,
+    "bucketBytes": bucketing.BYTES_A_BUCKET,
+    "bucketsMax": entry.BUCKETS_MAX,
+    "bucketPartBytes": segment.PART_BYTES_MAX,
+    "bucketPartsMax": header._PARTS_MAX,
+    "familyIdMax": header.FAMILY_ID_MAX,
+    "signingKeyBytesMin": signature.KEY_BYTES_MIN,
+    "stagedTtlMs": runs.STAGED_TTL_MS,
+    "droppedTtlMs": partition.DROPPED_TTL_MS,
+    "ephemeralKeepMs": partition_state.EPHEMERAL_KEEP_MS,
+    "instanceTtlMs": coordinator_instances.TTL_MS,
+    "beatsATtl": coordinator_instances.BEATS_A_TTL,
+    "deltasMin": compaction.DELTAS_MIN,
+    "deltasMax": compaction.DELTAS_MAX,
+    "retainedFieldsMax": retention.FIELDS_MAX,
+    "chunkBytesMax": partition._CHUNK_BYTES_MAX,
+    "chunkFieldsMax": partition._CHUNK_FIELDS_MAX,
+    "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
+    "publishTriesMax": partition._PUBLISH_TRIES_MAX,
+    "redirectsMax": cluster._REDIRECTS_MAX,
+    "backoffMinMs": round(1000 * client._BACKOFF_MIN_S),
+    "backoffMaxMs": round(1000 * client._BACKOFF_MAX_S),
+    "startCheckLimitMs": start.LIMIT_MS,
+    "addressesMax": url._ADDRESSES_MAX,
+}
+
+
+def test_each_number_is_that_of_the_table() -> None:
+    assert {one["name"]: one["value"] for one in json.loads(TABLE.read_text("utf-8"))} == OURS
