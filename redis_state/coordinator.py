@@ -16,16 +16,16 @@ from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config, resolve
 from redis_state.coordinator_heartbeat import STOP_S, Heartbeat, OnLost
-from redis_state.coordinator_instances import (
+from redis_state.errors import ConfigError, NotFoundError
+from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
+from redis_state.protocol import checkpoint_gen, is_run
+from redis_state.protocol.instances import (
     TTL_MS,
     Instance,
     find,
     leave,
     partitions_of,
 )
-from redis_state.errors import ConfigError, NotFoundError
-from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
-from redis_state.protocol import checkpoint_gen, is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11

@@ -17,7 +17,11 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.clock import SYSTEM, Clock
-from redis_state.coordinator_instances import (
+from redis_state.errors import FormatError, RedisStateError
+from redis_state.ids import PartitionId
+from redis_state.process import tell_after_fork
+from redis_state.protocol import is_run
+from redis_state.protocol.instances import (
     BEATS_A_TTL,
     TTL_MS,
     Instance,
@@ -27,10 +31,6 @@ from redis_state.coordinator_instances import (
     place_commands,
     report_command,
 )
-from redis_state.errors import FormatError, RedisStateError
-from redis_state.ids import PartitionId
-from redis_state.process import tell_after_fork
-from redis_state.protocol import is_run
 
 QUEUE_MAX = 4096
 STOP_S = 5.0

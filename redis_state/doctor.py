@@ -13,7 +13,7 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import Progress, find_partitions, silent
-from redis_state.reader.registry import QueryInfo, list_queries, parse_operators
+from redis_state.protocol.registry import QueryInfo, list_queries, parse_operators
 
 _WHAT = "looking at a partition"
 _SEGMENTS_AT_ONCE = 256

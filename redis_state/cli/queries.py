@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, config_of
+from redis_state.protocol.registry import newest_of_folder
 from redis_state.reader import QueryInfo, Reader
-from redis_state.reader.registry import newest_of_folder
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers

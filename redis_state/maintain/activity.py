@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.recall import RECALLED
-from redis_state.coordinator_instances import find, partitions_of
 from redis_state.errors import FormatError, UsageError
 from redis_state.ids import PartitionId, text_number
 from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE, find_partitions
-from redis_state.reader.registry import parse_operators
+from redis_state.maintain.recall import RECALLED
+from redis_state.protocol.instances import find, partitions_of
+from redis_state.protocol.registry import parse_operators
 
 LATELY_MS = 3 * 60_000
 """Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance

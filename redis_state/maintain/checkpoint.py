@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.coordinator_instances import Instance, decode_instance
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, StoreId
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.report import Policy, Report
-from redis_state.reader.registry import PARTITIONS_MAX, OperatorInfo, parse_operators
+from redis_state.protocol.instances import Instance, decode_instance
+from redis_state.protocol.registry import PARTITIONS_MAX, OperatorInfo, parse_operators
 
 PARTITIONS_AT_ONCE = 256
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
-from redis_state.coordinator_instances import TTL_MS, Instance, leave
 from redis_state.errors import ConfigError, FormatError, RedisStateError, UnavailableError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.header import FIELD
@@ -16,6 +15,7 @@ from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
 from redis_state.maintain.report import Policy, Report
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
+from redis_state.protocol.instances import TTL_MS, Instance, leave
 
 _PATIENCE_SERVED = 2
 """A process that serves a partition writes its snapshots from memory: it gets twice as long."""

@@ -15,7 +15,7 @@ from redis_state.maintain.checkpoint import Progress, maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.report import Policy, Report
 from redis_state.maintain.vanished import purge_vanished
-from redis_state.reader.registry import QueryInfo, parse_listing
+from redis_state.protocol.registry import QueryInfo, parse_listing
 
 ORPHANS_EVERY_S = 3600.0
 VANISHED_EVERY_S = 3600.0

@@ -15,12 +15,12 @@ from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.recall import KEPT_MS, expire
-from redis_state.coordinator_instances import listed_partitions
 from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
+from redis_state.maintain.recall import KEPT_MS, expire
 from redis_state.maintain.report import Report
-from redis_state.reader.registry import QueryInfo, parse_listing
+from redis_state.protocol.instances import listed_partitions
+from redis_state.protocol.registry import QueryInfo, parse_listing
 
 AGE_MIN_MS = 3_600_000
 LOOKS_APART_MS = 30 * 60_000

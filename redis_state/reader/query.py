@@ -11,9 +11,9 @@ from redis_state.backend.script import Command
 from redis_state.codec import Codec
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
+from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
 from redis_state.reader.partition import Opened, open_commands, read_opened
-from redis_state.reader.registry import OperatorInfo, QueryInfo, parse_operators
 
 
 class Query:

@@ -11,8 +11,8 @@ from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
+from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.query import Query
-from redis_state.reader.registry import QueryInfo, list_queries
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11

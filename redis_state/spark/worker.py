@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from redis_state.backend.client import Client
 from redis_state.config import Config
 from redis_state.coordinator_heartbeat import Heartbeat
-from redis_state.coordinator_instances import Instance
 from redis_state.ids import PartitionId
 from redis_state.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.process import tell_after_fork
+from redis_state.protocol.instances import Instance
 from redis_state.provider import StateStoreProvider
 
 CLIENTS_MAX = 4

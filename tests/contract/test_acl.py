@@ -14,7 +14,6 @@ import pytest
 from redis_state import acl, config, keys
 from redis_state.acl import Role
 from redis_state.backend.client import Client
-from redis_state.backend.purge import purge
 from redis_state.cli.main import main
 from redis_state.config import Config
 from redis_state.coordinator import StateStoreCoordinator
@@ -22,6 +21,7 @@ from redis_state.errors import ConfigError, ConflictError, Kind, RedisStateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.partition import maintain_partition
+from redis_state.maintain.purge import purge
 from redis_state.maintain.report import Policy
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider

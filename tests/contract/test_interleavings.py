@@ -25,9 +25,9 @@ from redis_state import (
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
 from redis_state.coordinator_heartbeat import Heartbeat
-from redis_state.coordinator_instances import Instance, find
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.partition_store import PartitionReadStore
+from redis_state.protocol.instances import Instance, find
 from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.support.interleaving import Interleaving

@@ -10,11 +10,11 @@ import redis
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
-from redis_state.coordinator_instances import Instance
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
 from redis_state.ids import PartitionId
 from redis_state.maintain import Policy, Report, maintain_checkpoint
+from redis_state.protocol.instances import Instance
 from redis_state.reader.partition import open_commands, read_opened
 from redis_state.reader.scan import rows_of
 from tests.contract.planting import GEN, Planted, family, schema, uid

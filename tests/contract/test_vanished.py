@@ -11,13 +11,13 @@ import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.recall import recall
-from redis_state.coordinator_instances import Instance
 from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain import Policy, purge_vanished, vanished_checkpoints
+from redis_state.maintain.recall import recall
 from redis_state.maintain.service import VANISHED_EVERY_S, Job, Service
 from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.protocol.instances import Instance
 from redis_state.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, family
 from tests.contract.test_maintain import ONE, client, grown, raw, row, rows

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 import redis_state
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.purge import purge
 from redis_state.config import parse
 from redis_state.ids import PartitionId, StoreId
+from redis_state.maintain.purge import purge
 from tests.spark.streams import Streams
 from tests.spark.test_checkpoints import Job
 from tests.support.redis_cluster import RedisCluster

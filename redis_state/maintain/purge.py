@@ -17,7 +17,7 @@ from redis_state.backend.scan import Progress, scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId, StoreId, is_gen
-from redis_state.reader.registry import parse_listing, parse_operators
+from redis_state.protocol.registry import parse_listing, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.coordinator_instances import Instance, decode_instance, report_command
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, StoreId
+from redis_state.protocol.instances import Instance, decode_instance, report_command
 
 GEN = "0123456789abcdef0123456789abcdef"
 ID = PartitionId(StoreId(GEN, 2, tenant="team:"), 7)

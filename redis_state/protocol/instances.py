@@ -15,7 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, StoreId, text_number
-from redis_state.reader.registry import QueryInfo, parse_listing
+from redis_state.protocol.registry import QueryInfo, parse_listing
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3

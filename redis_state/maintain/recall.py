@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.purge import (
+from redis_state.backend.scan import Progress
+from redis_state.backend.script import script
+from redis_state.errors import FormatError, NotFoundError
+from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
     check_gen,
     registered_partitions,
     scan_checkpoint,
 )
-from redis_state.backend.scan import Progress
-from redis_state.backend.script import script
-from redis_state.errors import FormatError, NotFoundError
 
 KEPT_MS = 24 * 3600 * 1000
 """For so long what was purged can be called back."""
