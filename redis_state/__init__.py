@@ -1,6 +1,7 @@
 """State of PySpark streaming queries, kept in Redis."""
 
 from redis_state import stores
+from redis_state.codec.state_object import StateObject
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -14,7 +15,6 @@ from redis_state.spark import (
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
 )
-from redis_state.state_object import StateObject
 from redis_state.store import ListStateStore, ReadStateStore, StateStore
 
 __version__ = "0.1.0"

@@ -16,13 +16,13 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, command_of, config_of
 from redis_state.cli.maintain import PROBLEMS_STATUS
-from redis_state.cli.marker import gen_of, local_path
-from redis_state.copies import newest_fitting
-from redis_state.doctor import Diagnosis, PartitionHealth, diagnose, older_of_folder
 from redis_state.errors import ConfigError
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.registry import QueryInfo
-from redis_state.rewind import newest_commit
+from redis_state.recovery.copies import newest_fitting
+from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, older_of_folder
+from redis_state.recovery.marker import gen_of, local_path
+from redis_state.recovery.rewind import newest_commit
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers

@@ -12,11 +12,11 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
-from redis_state.cli.marker import gen_of
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
 from redis_state.maintain.purge import Purged, purge
 from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
+from redis_state.recovery.marker import gen_of
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
-from redis_state.cli.marker import gen_of, local_path
-from redis_state.copies import Copy, plan_restore
 from redis_state.maintain.activity import refuse_if_used
+from redis_state.recovery.copies import Copy, plan_restore
+from redis_state.recovery.marker import gen_of, local_path
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers

@@ -10,11 +10,11 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.cli.connection import add_arguments, config_of
-from redis_state.cli.marker import gen_of, local_path
-from redis_state.doctor import diagnose
 from redis_state.errors import Kind, StateError
 from redis_state.maintain.activity import refuse_if_used
-from redis_state.rewind import newest_commit, plan_rewind
+from redis_state.recovery.doctor import diagnose
+from redis_state.recovery.marker import gen_of, local_path
+from redis_state.recovery.rewind import newest_commit, plan_rewind
 
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers

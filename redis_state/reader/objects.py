@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from redis_state.codec.state_object import StateObject, state_object
 from redis_state.errors import ConfigError
 from redis_state.reader.codec import KeyValues
 from redis_state.reader.operator_state import OperatorState
-from redis_state.state_object import StateObject, state_object
 
 _GROUP = "groupState"
 _COLUMN = "object"

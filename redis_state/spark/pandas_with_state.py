@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from redis_state.codec.state_object import StateObject, state_object
 from redis_state.errors import ConfigError
 from redis_state.spark.conf import PROVIDER_CLASS, PROVIDER_CONF
-from redis_state.state_object import StateObject, state_object
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.config import Config
-from redis_state.coordinator_heartbeat import Heartbeat
+from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId
 from redis_state.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.process import tell_after_fork

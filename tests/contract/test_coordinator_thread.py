@@ -17,7 +17,7 @@ import redis
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.coordinator import Instance, StateStoreCoordinator
-from redis_state.coordinator_heartbeat import Heartbeat
+from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol import checkpoint_gen
 from tests.contract.test_coordinator import NAME, RUN, provider

@@ -15,7 +15,6 @@ import pytest
 
 from redis_state import (
     config,
-    coordinator_heartbeat,
     loading,
     local_base,
     local_state,
@@ -24,7 +23,8 @@ from redis_state import (
 )
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
-from redis_state.coordinator_heartbeat import Heartbeat
+from redis_state.coordinator import heartbeat as heartbeats
+from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.partition_store import PartitionReadStore
 from redis_state.protocol.instances import Instance, find
@@ -184,7 +184,7 @@ def test_loaded_stores_are_whole_whoever_loads_and_unloads_them(
     for seed in seeds:
         name = uuid.uuid4().hex
         ids = [StateStoreProviderId(StateStoreId(name, 0, at), f"run-{seed}") for at in range(3)]
-        turns = Interleaving(seed, (stores, partition_state, coordinator_heartbeat))
+        turns = Interleaving(seed, (stores, partition_state, heartbeats))
         with turns.locks():
             loaded = LoadedStores(threaded=False, loaded_max=2)
             turns.run(
@@ -219,7 +219,7 @@ def test_the_heartbeat_ends_with_what_was_said_last(client: Client, seeds: range
     for seed in seeds:
         gen = uuid.uuid4().hex
         ids = [PartitionId(StoreId(gen, 0), number) for number in range(3)]
-        turns = Interleaving(seed, (coordinator_heartbeat,))
+        turns = Interleaving(seed, (heartbeats,))
         with turns.locks():
             heartbeat = Heartbeat(client, threaded=False)
             talkers = [partial(_talk, heartbeat, id_, seed) for id_ in ids]

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from redis_state.codec import MSGPACK
+from redis_state.codec.state_object import StateObject
 from redis_state.errors import FormatError
 from redis_state.format import block, header, ordered, rows, segment
 from redis_state.format.entry import parse_segment
@@ -23,7 +24,6 @@ from redis_state.format.segment import checksum
 from redis_state.reader.codec import codec_of
 from redis_state.reader.spark_types import parse_schema
 from redis_state.reader.unsafe_row import decode as decode_unsafe_row
-from redis_state.state_object import StateObject
 from tests.unit.format.vectors import load
 
 MEASURED_EVERY = 50

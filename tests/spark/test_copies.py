@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from redis_state.cli.main import main
-from redis_state.copies import copies_of, read_copy
-from redis_state.copies.files import FOLDER, version_of
+from redis_state.recovery.copies import copies_of, read_copy
+from redis_state.recovery.copies.files import FOLDER, version_of
 from tests.spark.streams import Output, Streams
 from tests.spark.test_checkpoint_format_2 import format_of
 from tests.spark.test_checkpoints import NAME, Job, failure, job, use_server

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redis_state.codec.ordered_key import decode_key, encode_key, prefix_range
 from redis_state.errors import FormatError, UsageError
-from redis_state.ordered_key import decode_key, encode_key, prefix_range
 
 INTS = st.integers(-(2**63), 2**64 - 1)
 SCALARS = st.none() | st.booleans() | INTS | st.floats(allow_nan=False) | st.binary() | st.text()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redis_state.codec.state_object import StateObject, state_object
 from redis_state.errors import ConfigError, FormatError
-from redis_state.state_object import StateObject, state_object
 
 UTC = timezone.utc
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from redis_state.copies import Copy
-from redis_state.copies.restore import newest_fitting
+from redis_state.recovery.copies import Copy
+from redis_state.recovery.copies.restore import newest_fitting
 from tests.faults.system.world import PARTITIONS
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from redis_state import keys
-from redis_state.copies.files import Copy, CopyPart, damaged
 from redis_state.errors import FormatError
 from redis_state.format import block
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.segment import combined_checksum
 from redis_state.ids import PartitionId, is_uid, text_number
+from redis_state.recovery.copies.files import Copy, CopyPart, damaged
 
 MAGIC = b"rs-copy1"
 _LENGTH = struct.Struct(">I")

@@ -3,8 +3,8 @@
 The driver of a Spark query writes them, see the option `copyEveryBatches`; Python reads them.
 """
 
-from redis_state.copies.files import Copy, CopyPart, copies_of, read_copy
-from redis_state.copies.restore import Restore, newest_fitting, plan_restore
+from redis_state.recovery.copies.files import Copy, CopyPart, copies_of, read_copy
+from redis_state.recovery.copies.restore import Restore, newest_fitting, plan_restore
 
 __all__ = [
     "Copy",

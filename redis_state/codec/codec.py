@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
+from redis_state.codec.ordered_key import decode_key, encode_key, prefix_range
 from redis_state.errors import FormatError, UsageError
 from redis_state.format.rows import join_elements, split_elements
-from redis_state.ordered_key import decode_key, encode_key, prefix_range
 
 Range = tuple[bytes, bytes | None]
 """Encoded keys from the first up to, not including, the second; ``None`` is open."""

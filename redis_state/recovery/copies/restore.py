@@ -12,16 +12,23 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
-from redis_state.copies.files import Copy, CopyPart, copies_of, offsets_of, read_copy, version_of
-from redis_state.copies.part import Head, PartFile
-from redis_state.doctor import look_at
 from redis_state.errors import FormatError, Kind, NotFoundError, StateError, UnavailableError
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import Progress, silent
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.runs import STAGED_TTL_MS
-from redis_state.rewind import Rewind, committed_batches, plan_rewind
+from redis_state.recovery.copies.files import (
+    Copy,
+    CopyPart,
+    copies_of,
+    offsets_of,
+    read_copy,
+    version_of,
+)
+from redis_state.recovery.copies.part import Head, PartFile
+from redis_state.recovery.doctor import look_at
+from redis_state.recovery.rewind import Rewind, committed_batches, plan_rewind
 
 _TRIES = 3
 _CHUNK_BYTES_MAX = 1 << 20

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar, cast, get_origin
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
+from redis_state.codec.shapes import shape_of, to_plain
 from redis_state.errors import ConfigError, FormatError
-from redis_state.shapes import shape_of, to_plain
 
 ENVELOPE = 1
 _ENVELOPE_PARTS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
 from redis_state.ids import is_gen
-from redis_state.rewind import LOGS
+from redis_state.recovery.rewind import LOGS
 
 NAME = "_redis_state"
 _STATE = "state"
