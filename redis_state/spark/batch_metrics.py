@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from redis_state.spark.driver_jvm import java_class
-from redis_state.store_metrics import BATCH_METRICS
+from redis_state.store.metrics import BATCH_METRICS
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

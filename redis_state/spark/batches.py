@@ -17,7 +17,6 @@ from redis_state.backend.script import script
 from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
-from redis_state.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN, family_of
 from redis_state.protocol import (
     PartitionClient,
     RegisteredRun,
@@ -27,6 +26,7 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.runs import is_newest
 from redis_state.reader.partition import open_commands
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN, family_of
 
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16

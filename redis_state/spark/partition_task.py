@@ -18,11 +18,11 @@ from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, RedisStateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
 from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat
 from redis_state.spark.worker import WORKER, Place
 from redis_state.store import Row, StateStore, StateStoreMetrics
+from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types

@@ -14,10 +14,10 @@ from redis_state.backend.client import Client
 from redis_state.config import Config
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId
-from redis_state.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.process import tell_after_fork
 from redis_state.protocol.instances import Instance
-from redis_state.provider import StateStoreProvider
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
+from redis_state.store.provider import StateStoreProvider
 
 CLIENTS_MAX = 4
 _WARM_BYTES_AUTO = 256 << 20

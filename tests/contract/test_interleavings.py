@@ -13,22 +13,17 @@ from unittest import mock
 
 import pytest
 
-from redis_state import (
-    config,
-    loading,
-    local_base,
-    local_state,
-    partition_state,
-    stores,
-)
+from redis_state import config
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
 from redis_state.coordinator import heartbeat as heartbeats
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
-from redis_state.partition_store import PartitionReadStore
 from redis_state.protocol.instances import Instance, find
 from redis_state.provider import StateStoreProvider
+from redis_state.store import loaded as loaded_stores
+from redis_state.store import loading, local_base, local_state, partition_state
+from redis_state.store.partition_store import PartitionReadStore
 from redis_state.stores import LoadedStores
 from tests.support.interleaving import Interleaving
 from tests.support.redis_server import RedisServer
@@ -184,7 +179,7 @@ def test_loaded_stores_are_whole_whoever_loads_and_unloads_them(
     for seed in seeds:
         name = uuid.uuid4().hex
         ids = [StateStoreProviderId(StateStoreId(name, 0, at), f"run-{seed}") for at in range(3)]
-        turns = Interleaving(seed, (stores, partition_state, heartbeats))
+        turns = Interleaving(seed, (loaded_stores, partition_state, heartbeats))
         with turns.locks():
             loaded = LoadedStores(threaded=False, loaded_max=2)
             turns.run(

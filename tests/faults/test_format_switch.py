@@ -9,12 +9,12 @@ from unittest import mock
 import pytest
 
 from redis_state import config as options
-from redis_state import partition_state
 from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, Kind
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
+from redis_state.store import partition_state
 from tests.faults.oracle.by_uid import asking, partition_client
 from tests.support.redis_server import RedisServer
 

@@ -20,10 +20,10 @@ from redis_state.codec import MSGPACK
 from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import join_elements
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.partition_state import family_of
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ListStateStore
+from redis_state.store.partition_state import family_of
 from tests.interop.jvm_actor import JvmActor, jvm_actor
 from tests.support.redis_server import RedisServer
 

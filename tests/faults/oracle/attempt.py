@@ -6,8 +6,8 @@ from collections.abc import Callable
 from copy import copy, deepcopy
 
 from redis_state.errors import RedisStateError
-from redis_state.many import KeyEncoder
-from redis_state.partition_store import PartitionListStore
+from redis_state.store.many import KeyEncoder
+from redis_state.store.partition_store import PartitionListStore
 from tests.faults.oracle.runs import Run
 from tests.faults.oracle.timeline import Task, Timeline
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state.errors import RedisStateError
 from redis_state.ids import Pin
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.partition_store import PartitionReadStore
+from redis_state.store.partition_store import PartitionReadStore
 from tests.faults.oracle.by_uid import asking
 from tests.faults.oracle.schedule import Schedule
 from tests.faults.oracle.timeline import RETAINED

@@ -14,12 +14,12 @@ from unittest import mock
 
 import redis
 
-from redis_state import loading, partition_store
 from redis_state.backend import script
 from redis_state.backend.client import Client
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
+from redis_state.store import loading, partition_store
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
 from tests.faults.oracle.wire import forget_scripts
 

@@ -147,8 +147,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "what was opened before a fork is refused in the child",
         patches=(
             ("redis_state.process.Home.check", _nothing),
-            ("redis_state.partition_store.PartitionReadStore.after_fork", _nothing),
-            ("redis_state.partition_store.PartitionStore.after_fork", _nothing),
+            ("redis_state.store.partition_store.PartitionReadStore.after_fork", _nothing),
+            ("redis_state.store.partition_store.PartitionStore.after_fork", _nothing),
         ),
     ),
     Mutant(

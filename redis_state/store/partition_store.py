@@ -16,17 +16,8 @@ from redis_state.format.rows import (
     join_elements,
 )
 from redis_state.ids import StateStoreId
-from redis_state.local_state import ROW_BYTES, LocalVersion
-from redis_state.many import (
-    STORED_KEY_BYTES_MAX,
-    KeyEncoder,
-    check_columns,
-    encoded_values,
-    stored_rows,
-)
-from redis_state.partition_state import PartitionState
 from redis_state.process import elsewhere, tell_after_fork
-from redis_state.store import (
+from redis_state.store.api import (
     ListStateStore,
     Operation,
     ReadStateStore,
@@ -36,7 +27,16 @@ from redis_state.store import (
     StateStoreMetrics,
     following,
 )
-from redis_state.write_set import WriteSet
+from redis_state.store.local_state import ROW_BYTES, LocalVersion
+from redis_state.store.many import (
+    STORED_KEY_BYTES_MAX,
+    KeyEncoder,
+    check_columns,
+    encoded_values,
+    stored_rows,
+)
+from redis_state.store.partition_state import PartitionState
+from redis_state.store.write_set import WriteSet
 
 _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING

@@ -17,8 +17,8 @@ from redis_state.format.entry import Entry
 from redis_state.format.header import Family
 from redis_state.format.ordered import Rows
 from redis_state.ids import Pin
-from redis_state.local_base import Base
 from redis_state.protocol import SegmentGoneError
+from redis_state.store.local_base import Base
 
 ROW_BYTES: Final = 120
 """What Python needs for a row beside its bytes, about."""

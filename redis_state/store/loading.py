@@ -21,10 +21,10 @@ from redis_state.format.ordered import (
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import checksum, read_header
 from redis_state.ids import EMPTY, Pin
-from redis_state.local_base import Base
-from redis_state.local_state import History, Layer, LocalVersion, compacted
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
+from redis_state.store.local_base import Base
+from redis_state.store.local_state import History, Layer, LocalVersion, compacted
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10

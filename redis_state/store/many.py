@@ -16,7 +16,7 @@ from redis_state.format.rows import (
     VALUE_BYTES_MAX,
     check_limits,
 )
-from redis_state.store import Pairs
+from redis_state.store.api import Pairs
 
 STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
 _REMEMBERED_MAX = 1 << 16

@@ -18,8 +18,6 @@ from redis_state.format import ordered
 from redis_state.format.header import Family
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
-from redis_state.loading import Loader
-from redis_state.local_state import History, Layer, LocalVersion, part_bytes
 from redis_state.process import Home, tell_after_fork
 from redis_state.protocol import (
     PartitionClient,
@@ -30,8 +28,10 @@ from redis_state.protocol import (
     register_run,
     renew_checkpoint,
 )
-from redis_state.store_metrics import Counters
-from redis_state.write_set import WriteSet
+from redis_state.store.loading import Loader
+from redis_state.store.local_state import History, Layer, LocalVersion, part_bytes
+from redis_state.store.metrics import Counters
+from redis_state.store.write_set import WriteSet
 
 VERSIONS_TO_RETAIN = 100
 EPHEMERAL_KEEP_MS = 60 * 60 * 1000

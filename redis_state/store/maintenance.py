@@ -1,0 +1,177 @@
+"""The maintenance of the stores that this process has loaded, on one daemon thread.
+
+Snapshots and retention change no version that can be loaded, so nothing waits for this thread, and
+one that is killed anywhere leaves nothing to repair. What no process has loaded is maintained from
+Redis alone (`redis_state.maintain`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
+
+from redis_state.clock import SYSTEM, Clock
+from redis_state.config import duration_ms, option_named
+from redis_state.process import tell_after_fork
+
+INTERVAL_S = 60.0
+JITTER = 0.2
+STOP_S = 5.0
+_LOG = logging.getLogger("redis_state.maintenance")
+
+
+def interval_s(interval: str | float | timedelta) -> float:
+    """Seconds between two passes, as a caller may give them.
+
+    Raises:
+        ConfigError: It is no duration from 1 s to 1 d.
+    """
+    option = replace(option_named("deadline"), name="interval")
+    option = replace(option, minimum=1000, maximum=86_400_000)
+    return duration_ms(option, interval) / 1000
+
+
+class Maintained(Protocol):
+    """A loaded store provider, as its maintenance sees it."""
+
+    def do_maintenance(self) -> object:
+        """Add a snapshot if one is due, and drop what no kept version needs."""
+
+
+def _ignore(_id: Hashable, _error: Exception) -> None:
+    return None
+
+
+class MaintenanceWorker:
+    """Calls `do_maintenance` of all loaded providers in turns, once each interval.
+
+    Args:
+        loaded: The providers that are loaded now; asked before each pass.
+        unload: Told which provider failed, and why; it is left out until it is loaded again.
+        interval_s: Between the beginnings of two passes, on average.
+        jitter: By which share each interval is shorter or longer at random, so that processes
+            started together do not stay in step.
+        threaded: ``False`` if the caller itself calls `tick`.
+    """
+
+    def __init__(
+        self,
+        loaded: Callable[[], Mapping[Hashable, Maintained]],
+        *,
+        unload: Callable[[Hashable, Exception], None] = _ignore,
+        interval_s: float = INTERVAL_S,
+        jitter: float = JITTER,
+        clock: Clock = SYSTEM,
+        threaded: bool = True,
+    ) -> None:
+        self._loaded = loaded
+        self._unload = unload
+        self._interval_s = interval_s
+        self._jitter = jitter
+        self._clock = clock
+        self._threaded = threaded
+        self._begin()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A process that was forked off has a thread of its own, once it starts it."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._starting = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._due_s = self._next_due_s()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread lives, in this process."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        with self._starting:
+            if not self._threaded:
+                self._stopping.clear()
+                return
+            if self.is_running and not self._stopping.is_set():
+                return
+            # A thread that was told to stop and is still at its last provider keeps its event.
+            self._stopping = threading.Event()
+            self._due_s = self._next_due_s()
+            self._thread = threading.Thread(
+                target=self._run,
+                args=(self._stopping,),
+                name="redis-state-maintenance",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def set_interval(self, interval_s: float) -> None:
+        """From now on leave so much time between two passes."""
+        self._interval_s = interval_s
+        self._due_s = self._next_due_s()
+        if self.is_running and not self._stopping.is_set():
+            # A thread that waits for the older interval is replaced by one that waits for this.
+            self.stop(0)
+            self.start()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """End the thread after the provider it is at; waits no longer than `timeout_s`."""
+        with self._starting:
+            thread = self._thread
+            self._stopping.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def tick(self) -> None:
+        """Do a pass if one is due."""
+        if self._clock.monotonic_s() >= self._due_s:
+            self.run_pass()
+
+    def run_pass(self) -> int:
+        """Maintain every loaded provider now.
+
+        Returns:
+            How many failed, each of which was unloaded.
+        """
+        began_s = self._clock.monotonic_s()
+        self._due_s = self._next_due_s()
+        failed = done = 0
+        stopping = self._stopping
+        for id_, provider in self._loaded().items():
+            if stopping.is_set():
+                break
+            done += 1
+            failed += not self._maintain(id_, provider)
+        ms = (self._clock.monotonic_s() - began_s) * 1000
+        _LOG.debug("maintained %d providers in %.0f ms, %d failed", done, ms, failed)
+        return failed
+
+    def _maintain(self, id_: Hashable, provider: Maintained) -> bool:
+        try:
+            provider.do_maintenance()
+        except Exception as error:  # noqa: BLE001  # one failing provider must not stop the others
+            _LOG.warning("maintenance of %s failed, so it is unloaded: %s", id_, error)
+            try:
+                self._unload(id_, error)
+            except Exception:  # noqa: BLE001  # foreign code; the other providers live on
+                _LOG.exception("unloading %s failed", id_)
+            return False
+        return True
+
+    def _next_due_s(self) -> float:
+        share = random.uniform(1 - self._jitter, 1 + self._jitter)
+        return self._clock.monotonic_s() + self._interval_s * share
+
+    def _run(self, stopping: threading.Event) -> None:
+        while not stopping.wait(max(0.0, self._due_s - self._clock.monotonic_s())):
+            try:
+                self.tick()
+            except Exception:  # noqa: BLE001  # the thread has nobody to raise it to
+                _LOG.exception("a maintenance pass failed; the next one is tried")

@@ -1,0 +1,220 @@
+"""The provider: all versions of one partition, for one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
+from redis_state.codec import MSGPACK, Codec
+from redis_state.config import Config, resolve
+from redis_state.errors import UsageError
+from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
+from redis_state.protocol import RegisteredRun
+from redis_state.protocol.runs import check_name
+from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
+from redis_state.store.metrics import CUSTOM_METRICS, CustomMetric
+from redis_state.store.partition_state import Events, PartitionState, family_of
+from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
+
+VERSIONS_CACHED_MAX = 2
+_PARTITION_MAX = (1 << 31) - 1
+
+
+class StateStoreProvider:
+    """Opens the versions of one partition; safe to share between threads, unlike its stores.
+
+    Nothing is sent before the first version is opened, and nothing is written to Redis before a
+    store's first change or commit.
+
+    Args:
+        config: Checked options, a URL, or options by their names; or leave it out and give `url`.
+        url: The server, as docs/topologies.md says.
+        codec: How keys and values are written; a partition keeps the one it was begun with.
+        lists: Values are lists, and stores have `append`; a partition keeps that, too.
+        expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
+        run: The run if a driver registered it; otherwise it is registered when it first writes,
+            and may then not write on a version below the one that was opened last.
+        versions_cached_max: Versions that stay in this process, so that opening one of them or the
+            next one reads only what is new.
+        client: A connection to share, which the caller closes; it has to fit `config`.
+        events: Told when the checkpoint is known, and when another run or attempt went on.
+        after: A provider of the same partition, codec and `client` for an earlier run, whose cached
+            versions this one goes on with.
+        **options: Options of docs/configuration.md beside the URL, in snake case.
+
+    Raises:
+        ConfigError: An option is wrong.
+        UsageError: A name, a number or the run does not fit.
+    """
+
+    supported_custom_metrics: tuple[CustomMetric, ...] = CUSTOM_METRICS
+
+    def __init__(
+        self,
+        provider_id: StateStoreProviderId,
+        *,
+        config: Config | str | Mapping[str, object] | None = None,
+        url: str | None = None,
+        codec: Codec = MSGPACK,
+        lists: bool = False,
+        expect_existing: bool = False,
+        run: RegisteredRun | None = None,
+        clock: Clock = SYSTEM,
+        versions_cached_max: int = VERSIONS_CACHED_MAX,
+        client: Client | None = None,
+        events: Events | None = None,
+        after: StateStoreProvider | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        _check(provider_id, run)
+        checked = resolve(config, url, options)
+        self._client = client or Client(checked, clock=clock)
+        self._owns_client = client is None
+        self._codec = codec
+        self._lists = lists
+        self._partition = PartitionState(
+            provider_id,
+            self._client,
+            checked,
+            family=family_of(codec.name, lists=lists),
+            expect_existing=expect_existing,
+            run=run,
+            clock=clock,
+            versions_cached_max=max(1, versions_cached_max),
+            events=events or Events(),
+        )
+        if after is not None:
+            self._partition.take_over(after._partition)
+
+    def __repr__(self) -> str:
+        return f"StateStoreProvider({self.id.store_id}, run={self.id.run_id!r})"
+
+    @property
+    def id(self) -> StateStoreProviderId:
+        """Which partition, and which run."""
+        return self._partition.id
+
+    def get_store(self, version: int, *, codec: Codec | None = None) -> StateStore:
+        """A version to write on top of.
+
+        Args:
+            codec: Another one of the same name, as `Codec.with_values` gives it.
+
+        Raises:
+            StateError: The version was lost, has expired, or never was.
+            ConflictError: The run went on from this version already.
+            UsageError: The number is none, or the rows were written with another codec.
+        """
+        kind = PartitionListStore if self._lists else PartitionStore
+        local, held = self._partition.open(_version(version))
+        return kind(self._partition, self._fitting(codec), local, held=held)
+
+    def get_list_store(self, version: int, *, codec: Codec | None = None) -> ListStateStore:
+        """As `get_store`, for a provider of lists.
+
+        Raises:
+            UsageError: The provider is none of lists; else as `get_store`.
+        """
+        store = self.get_store(version, codec=codec)
+        if not isinstance(store, ListStateStore):
+            raise UsageError(
+                "opening a store of lists",
+                found="the provider was made without lists=True",
+                advice="Make it with lists=True when the partition is begun.",
+                where=str(self.id.store_id),
+            )
+        return store
+
+    def get_read_store(self, version: int, *, codec: Codec | None = None) -> ReadStateStore:
+        """A version to read, without disturbing whoever writes.
+
+        Args:
+            codec: As `get_store`.
+
+        Raises:
+            StateError: The version was lost, has expired, or never was.
+            UsageError: The number is none, or the rows were written with another codec.
+        """
+        local = self._partition.read(_version(version))
+        fitting = self._fitting(codec)
+        return PartitionReadStore(
+            self._partition, fitting.with_lists() if self._lists else fitting, local
+        )
+
+    def latest(self) -> int | None:
+        """The newest published version; ``None`` if nothing was ever written."""
+        return self._partition.latest()
+
+    def cached_bytes(self) -> int:
+        """About what the cached versions take in this process."""
+        return self._partition.cached_bytes()
+
+    def forget_older(self) -> None:
+        """Let all cached versions go but the newest."""
+        self._partition.forget_older()
+
+    def do_maintenance(self) -> None:
+        """Add a snapshot if one is due, and let go what no kept version needs.
+
+        Raises:
+            RedisStateError: The server refuses, or does not answer.
+        """
+        self._partition.maintain()
+
+    def _fitting(self, codec: Codec | None) -> Codec:
+        if codec is not None and codec.name != self._codec.name:
+            raise UsageError(
+                "opening a version",
+                found=f"the codec is {codec.name}, that of the provider {self._codec.name}",
+                advice="Give the codec that the rows were written with.",
+                where=str(self.id.store_id),
+            )
+        return codec or self._codec
+
+    def close(self) -> None:
+        """Let go what is cached, and the connections unless they were given."""
+        self._partition.close()
+        if self._owns_client:
+            self._client.close()
+
+
+def _version(version: int) -> int:
+    if type(version) is not int or not 0 <= version <= NUMBER_MAX:
+        raise UsageError(
+            "opening a version",
+            found="it is no whole number from 0 on",
+            advice="Give what `commit` returned, or 0 for a new store.",
+        )
+    return version
+
+
+def _check(id_: StateStoreProviderId, run: RegisteredRun | None) -> None:
+    store = id_.store_id
+    check_name(store.checkpoint, what="a checkpoint's name")
+    check_name(store.store_name, what="a store's name")
+    for number, what in ((store.operator_id, "operator"), (store.partition_id, "partition")):
+        if type(number) is not int or not 0 <= number <= _PARTITION_MAX:
+            raise UsageError(
+                f"naming the {what} of a store",
+                found="it is no whole number from 0 on",
+                advice=f"Give a number up to {_PARTITION_MAX}.",
+            )
+    if not is_uid(id_.run_id):
+        raise UsageError(
+            "naming the run of a store",
+            found="its id is malformed",
+            advice="Give 1 to 64 letters, digits, '_', '.' or '-'.",
+        )
+    if run is not None and run.run_id != id_.run_id:
+        raise UsageError(
+            "opening a store for a registered run",
+            found="the run has another id than the provider",
+            advice="Give the same id to both.",
+        )
