@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 MINORS := 4.0 4.1 4.2 4.3
 PY := $(VENV)/bin/python
-VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/__init__.py)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' redis_state/_version.py)
 
 # Maven: the one on PATH when it is 3.8 or newer, else the wrapper.
 MVN = $(shell tools/find_maven.sh)

@@ -1,6 +1,7 @@
 """State of PySpark streaming queries, kept in Redis."""
 
 from redis_state import stores
+from redis_state._version import __version__
 from redis_state.codec.state_object import StateObject
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
@@ -16,8 +17,6 @@ from redis_state.spark import (
     map_partitions_with_state_store,
 )
 from redis_state.store import ListStateStore, ReadStateStore, StateStore
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BatchStore",

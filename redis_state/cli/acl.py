@@ -13,7 +13,7 @@ from redis_state.config import parse
 from redis_state.errors import ConfigError
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:

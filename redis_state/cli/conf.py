@@ -12,7 +12,7 @@ from redis_state.spark.conf import conf_settings
 from redis_state.spark.jars import running_pyspark_version
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:

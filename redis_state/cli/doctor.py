@@ -25,7 +25,7 @@ from redis_state.recovery.marker import gen_of, local_path
 from redis_state.recovery.rewind import newest_commit
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:

@@ -15,7 +15,7 @@ from redis_state.reader.operator_state import DEFAULT_FAMILY
 from redis_state.reader.python_codec import codec_name_of
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 ABSENT_STATUS = 3
 

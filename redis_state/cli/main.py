@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import redis_state
-from redis_state.cli.registry import COMMANDS, Run
+from redis_state._version import __version__
+from redis_state.cli.command import Run
+from redis_state.cli.registry import COMMANDS
 from redis_state.errors import RedisStateError
 
 
@@ -16,9 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="redis-state", description="State of PySpark streaming queries, kept in Redis."
     )
-    parser.add_argument(
-        "--version", action="version", version=f"redis-state {redis_state.__version__}"
-    )
+    parser.add_argument("--version", action="version", version=f"redis-state {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(subparsers)

@@ -21,7 +21,7 @@ from redis_state.maintain import Policy, Report, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 PROBLEMS_STATUS = 4
 _INTERVAL = "60s"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redis_state import config
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 _HEAD = """\
 # Configuration

@@ -19,7 +19,7 @@ from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
 from redis_state.recovery.marker import gen_of
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 _WHAT = "purging a checkpoint"
 _KEPT_HOURS = KEPT_MS // 3_600_000

@@ -13,7 +13,7 @@ from redis_state.protocol.registry import newest_of_folder
 from redis_state.reader import QueryInfo, Reader
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 _SHOWN = ("gen", "id", "name", "created_ms", "seen_ms")
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
 from redis_state.cli import (
     acl,
     conf,
@@ -18,20 +14,7 @@ from redis_state.cli import (
     restore,
     rewind,
 )
-
-if TYPE_CHECKING:
-    # argparse has no public name for this class.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-Run = Callable[[argparse.Namespace], int]
-
-
-class Command(Protocol):
-    """What a command module offers."""
-
-    def add_to(self, subparsers: Subparsers) -> None:
-        """Add a parser whose default `run` is a `Run`, which returns the exit status."""
-
+from redis_state.cli.command import Command
 
 COMMANDS: tuple[Command, ...] = (
     conf,

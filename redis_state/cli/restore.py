@@ -15,7 +15,7 @@ from redis_state.recovery.copies import Copy, plan_restore
 from redis_state.recovery.marker import gen_of, local_path
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:

@@ -7,6 +7,7 @@ from importlib import metadata, resources
 from pathlib import Path
 
 from redis_state import config
+from redis_state._version import __version__
 from redis_state.errors import ConfigError
 
 SUPPORTED_MINORS = config.spark_minors()
@@ -15,9 +16,7 @@ _JAR_NAME = "redis-state-spark-{minor}_2.13-{version}.jar"
 
 def package_version() -> str:
     """Version of this package, which is also the jars'."""
-    import redis_state
-
-    return redis_state.__version__
+    return __version__
 
 
 def running_pyspark_version() -> str:

@@ -1,0 +1,20 @@
+"""What a command is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    # argparse has no public name for this class.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+Run = Callable[[argparse.Namespace], int]
+
+
+class Command(Protocol):
+    """What a command module offers."""
+
+    def add_to(self, subparsers: Subparsers) -> None:
+        """Add a parser whose default `run` is a `Run`, which returns the exit status."""
