@@ -60,6 +60,7 @@ SUITES: tuple[Suite, ...] = (
             (_PYTHON, "-m", "ruff", "format", "--check", "."),
             (_PYTHON, "-m", "ruff", "check", "."),
             (_PYTHON, "-m", "mypy"),
+            ("lint-imports", "--no-cache", "--no-logo"),
             ("tools/scalafmt.sh", "--test"),
             (_PYTHON, "tools/check_text.py"),
         ),
