@@ -1,0 +1,81 @@
+"""What users import; a name that goes, or one that comes by accident, fails here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+import redis_state
+
+NAMES = [
+    "BatchStore",
+    "EmbeddedRedis",
+    "GroupState",
+    "ListStateStore",
+    "ReadStateStore",
+    "StateObject",
+    "StateStore",
+    "StateStoreCoordinator",
+    "StateStoreId",
+    "StateStoreProvider",
+    "StateStoreProviderId",
+    "__version__",
+    "apply_in_pandas_with_state",
+    "configure",
+    "connect",
+    "foreach_batch_with_state_store",
+    "map_partitions_with_state_store",
+    "state_objects",
+    "stores",
+]
+MODULES = {
+    "backend.client": ["Client"],
+    "codec": ["MSGPACK", "RAW", "Codec"],
+    "config": ["Config", "parse", "resolve"],
+    "coordinator": ["Instance", "StateStoreCoordinator", "StateStoreCoordinatorRef"],
+    "embedded": ["EmbeddedRedis"],
+    "errors": [
+        "CommitOutcomeUnknownError",
+        "ConfigError",
+        "ConflictError",
+        "FormatError",
+        "FullError",
+        "InternalError",
+        "LimitError",
+        "NotFoundError",
+        "RedisStateError",
+        "StateError",
+        "UnavailableError",
+        "UsageError",
+    ],
+    "ids": ["StateStoreId", "StateStoreProviderId"],
+    "maintenance": ["Maintained", "MaintenanceWorker"],
+    "protocol": ["checkpoint_gen", "register_run"],
+    "provider": ["StateStoreProvider"],
+    "reader": ["OperatorState", "Query", "QueryInfo", "Reader", "connect", "state_objects"],
+    "spark": ["BatchStore", "configure"],
+    "store": ["ListStateStore", "ReadStateStore", "StateStore"],
+    "stores": [
+        "LoadedStores",
+        "coordinator",
+        "get",
+        "get_read_only",
+        "is_loaded",
+        "loaded",
+        "maintain_every",
+        "stop",
+        "unload",
+    ],
+}
+
+
+def test_the_package_offers_these_names() -> None:
+    assert sorted(redis_state.__all__) == NAMES
+    assert [name for name in NAMES if not hasattr(redis_state, name)] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_public_module_offers_its_names(module: str) -> None:
+    found = import_module(f"redis_state.{module}")
+    assert [name for name in MODULES[module] if not hasattr(found, name)] == []
