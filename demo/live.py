@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.errors import NotFoundError
 from redis_state.reader import Reader
-from redis_state.reader.spark_types import Row
+from redis_state.reader.rows.spark_types import Row
 
 _KEYS = (
     ("carriers", {"carrier": "UA"}),

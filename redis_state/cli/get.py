@@ -10,9 +10,9 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.values import key_of, plain_key, to_json
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import Reader
-from redis_state.reader.codec import codec_of
 from redis_state.reader.operator_state import DEFAULT_FAMILY
 from redis_state.reader.python_codec import codec_name_of
+from redis_state.reader.rows.codec import codec_of
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers

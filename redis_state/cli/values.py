@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from redis_state.errors import ConfigError
-from redis_state.reader.spark_types import Atomic, Row, Struct, Type
+from redis_state.reader.rows.spark_types import Atomic, Row, Struct, Type
 
 _JSON_SIGN = ":"
 

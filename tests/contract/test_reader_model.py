@@ -11,7 +11,7 @@ import redis_state
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Value
 from redis_state.reader import Reader
-from redis_state.reader.codec import codec_of
+from redis_state.reader.rows.codec import codec_of
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 

@@ -9,7 +9,7 @@ import pytest
 
 from redis_state.cli.values import key_of, to_json
 from redis_state.errors import ConfigError
-from redis_state.reader.spark_types import CalendarInterval, Row, Struct, parse_schema
+from redis_state.reader.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
 
 UTC = timezone.utc
 

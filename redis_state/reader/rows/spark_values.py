@@ -8,7 +8,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError
-from redis_state.reader.spark_types import Atomic
+from redis_state.reader.rows.spark_types import Atomic
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_NAIVE = _EPOCH_UTC.replace(tzinfo=None)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from redis_state.errors import FormatError
-from redis_state.reader import unsafe_row
-from redis_state.reader.avro import AvroRecord
-from redis_state.reader.spark_types import Struct, parse_schema
+from redis_state.reader.rows import unsafe_row
+from redis_state.reader.rows.avro import AvroRecord
+from redis_state.reader.rows.spark_types import Struct, parse_schema
 
 _VERSION = b"\0"
 _AVRO = "redis-state.avro"

@@ -15,9 +15,9 @@ from itertools import count
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError
-from redis_state.reader.spark_types import Array, Atomic, Map, Row, Struct, Type
-from redis_state.reader.spark_values import to_internal, to_python
-from redis_state.reader.unsafe_row import in_order, lookup_type
+from redis_state.reader.rows.spark_types import Array, Atomic, Map, Row, Struct, Type
+from redis_state.reader.rows.spark_values import to_internal, to_python
+from redis_state.reader.rows.unsafe_row import in_order, lookup_type
 
 _KNOWN_MAX = 256
 _PRIMITIVES = {

@@ -10,10 +10,10 @@ from typing import Any
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
-from redis_state.reader import ordered_columns, unsafe_row
-from redis_state.reader.murmur3 import partition_of
-from redis_state.reader.row_bytes import RowBytes, row_bytes
-from redis_state.reader.spark_types import Atomic, Struct
+from redis_state.reader.rows import ordered_columns, unsafe_row
+from redis_state.reader.rows.murmur3 import partition_of
+from redis_state.reader.rows.row_bytes import RowBytes, row_bytes
+from redis_state.reader.rows.spark_types import Atomic, Struct
 
 _LENGTH_BYTES = 4
 _TIMESTAMP_BYTES = 8

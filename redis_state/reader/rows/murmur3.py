@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.errors import ConfigError
-from redis_state.reader.spark_types import Atomic, Struct
-from redis_state.reader.spark_values import to_internal
-from redis_state.reader.unsafe_row import in_order, lookup_type
+from redis_state.reader.rows.spark_types import Atomic, Struct
+from redis_state.reader.rows.spark_values import to_internal
+from redis_state.reader.rows.unsafe_row import in_order, lookup_type
 
 SEED = 42
 _MASK = 0xFFFFFFFF

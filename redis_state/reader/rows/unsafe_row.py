@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError
-from redis_state.reader.spark_types import (
+from redis_state.reader.rows.spark_types import (
     Array,
     Atomic,
     CalendarInterval,
@@ -22,7 +22,7 @@ from redis_state.reader.spark_types import (
     Struct,
     Type,
 )
-from redis_state.reader.spark_values import to_internal, to_python
+from redis_state.reader.rows.spark_values import to_internal, to_python
 
 _WORD = 8
 _DECIMAL_BYTES_MAX = 16

@@ -1,0 +1,1 @@
+"""Types of Spark, and its keys and rows as bytes: unsafe rows, ordered keys, Avro, hashes."""
