@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from redis_state import coordinator_instances, partition_state, url
+from redis_state import url
 from redis_state.backend import client, cluster, start
 from redis_state.format import block, bucketing, entry, header, rows, segment, signature
 from redis_state.maintain import compaction
-from redis_state.protocol import partition, retention, runs
+from redis_state.protocol import instances, partition, retention, runs
+from redis_state.store import partition_state
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
 OURS = {
@@ -26,8 +27,8 @@ OURS = {
     "stagedTtlMs": runs.STAGED_TTL_MS,
     "droppedTtlMs": partition.DROPPED_TTL_MS,
     "ephemeralKeepMs": partition_state.EPHEMERAL_KEEP_MS,
-    "instanceTtlMs": coordinator_instances.TTL_MS,
-    "beatsATtl": coordinator_instances.BEATS_A_TTL,
+    "instanceTtlMs": instances.TTL_MS,
+    "beatsATtl": instances.BEATS_A_TTL,
     "deltasMin": compaction.DELTAS_MIN,
     "deltasMax": compaction.DELTAS_MAX,
     "retainedFieldsMax": retention.FIELDS_MAX,
