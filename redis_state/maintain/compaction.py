@@ -11,11 +11,9 @@ from redis_state.format.entry import Entry, Segment
 from redis_state.format.rows import Row
 from redis_state.format.segment import SegmentWriter
 from redis_state.maintain.fold import Fold
-from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
+from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
 
 BLOCKS_AT_ONCE = 256
-DELTAS_MIN = 4
-DELTAS_MAX = 200
 _LOG = logging.getLogger("redis_state.maintain")
 
 
@@ -25,18 +23,16 @@ def deltas_of(segments: Sequence[Segment]) -> Sequence[Segment]:
 
 
 def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
-    """Whether a version needs a snapshot (docs/design.md, section 8).
+    """Whether a version needs a snapshot.
 
     Args:
         segments: As `open` lists them, newest first.
-        patience: More than 1 leaves it that many times as long to the process that serves it.
+        patience: As `redis_state.protocol.snapshots.is_due` takes it.
     """
     deltas = deltas_of(segments)
     base_bytes = segments[-1].entry.bytes if len(deltas) < len(segments) else 0
-    if len(deltas) < DELTAS_MIN * patience:
-        return False
     weight = sum(delta.entry.bytes for delta in deltas)
-    return weight * 2 > base_bytes * patience or len(deltas) >= DELTAS_MAX * patience
+    return snapshots.is_due(len(deltas), weight, base_bytes, patience=patience)
 
 
 def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:

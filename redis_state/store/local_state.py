@@ -17,7 +17,7 @@ from redis_state.format.entry import Entry
 from redis_state.format.header import Family
 from redis_state.format.ordered import Rows
 from redis_state.ids import Pin
-from redis_state.protocol import SegmentGoneError
+from redis_state.protocol import SegmentGoneError, snapshots
 from redis_state.store.local_base import Base
 
 ROW_BYTES: Final = 120
@@ -92,6 +92,10 @@ class History:
     def plus(self, size: int) -> History:
         """With one more delta."""
         return History(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
+
+    def is_due(self) -> bool:
+        """Whether a snapshot is due."""
+        return snapshots.is_due(self.deltas, self.delta_bytes, self.base_bytes)
 
 
 Parts = tuple[tuple[Layer, ...], Base | None]

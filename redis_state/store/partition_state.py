@@ -35,8 +35,6 @@ from redis_state.store.write_set import WriteSet
 
 VERSIONS_TO_RETAIN = 100
 EPHEMERAL_KEEP_MS = 60 * 60 * 1000
-_DELTAS_MIN = 4
-_DELTAS_MAX = 200
 
 log = logging.getLogger("redis_state.store")
 
@@ -286,7 +284,7 @@ class PartitionState:
                 renew_checkpoint(self._client, link.gen, keep_ms=self._keep_ms, tenant=self._tenant)
             with self._lock:
                 local = self._cached.get(self._opened) if self._opened else None
-            if local is not None and _snapshot_due(local.history):
+            if local is not None and local.history.is_due():
                 self.snapshot(local)
             report = link.client.retain()
         self.counters.add("dropped_bytes", report.dropped_bytes)
@@ -457,12 +455,6 @@ def _delta(local: LocalVersion, changes: WriteSet) -> _Delta:
         keys = list(filter(rows.__contains__, keys))
     values = list(map(rows.__getitem__, keys))
     return _Delta(rows, keys, values, put, removed, live, complete=complete)
-
-
-def _snapshot_due(history: History) -> bool:
-    return history.deltas >= _DELTAS_MIN and (
-        history.delta_bytes * 2 > history.base_bytes or history.deltas >= _DELTAS_MAX
-    )
 
 
 def _no_rows(id_: StateStoreProviderId) -> LocalVersion:

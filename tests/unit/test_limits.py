@@ -8,8 +8,7 @@ from pathlib import Path
 from redis_state import url
 from redis_state.backend import client, cluster, start
 from redis_state.format import block, bucketing, entry, header, rows, segment, signature
-from redis_state.maintain import compaction
-from redis_state.protocol import instances, partition, retention, runs
+from redis_state.protocol import instances, partition, retention, runs, snapshots
 from redis_state.store import partition_state
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
@@ -29,8 +28,8 @@ OURS = {
     "ephemeralKeepMs": partition_state.EPHEMERAL_KEEP_MS,
     "instanceTtlMs": instances.TTL_MS,
     "beatsATtl": instances.BEATS_A_TTL,
-    "deltasMin": compaction.DELTAS_MIN,
-    "deltasMax": compaction.DELTAS_MAX,
+    "deltasMin": snapshots.DELTAS_MIN,
+    "deltasMax": snapshots.DELTAS_MAX,
     "retainedFieldsMax": retention.FIELDS_MAX,
     "chunkBytesMax": partition._CHUNK_BYTES_MAX,
     "chunkFieldsMax": partition._CHUNK_FIELDS_MAX,
