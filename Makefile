@@ -182,6 +182,10 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 bench-quick: build jvm-test-build redis ## The same in under 5 minutes
 	@$(PY) -m tests.bench --quick $(BENCH_ARGS)
 
+.PHONY: site
+site: $(VENV)/installed ## Build the pages of docs/ as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 .PHONY: clean
 clean: ## Remove what was built, the environments included
 	rm -rf $(VENV) $(VENV)-4.* build dist redis_state/jars *.egg-info jvm-adapter/target \

@@ -51,6 +51,7 @@ class Scalatest:
 Suite = Commands | Pytest | Scalatest
 
 _PYTHON = sys.executable
+_SITE = ("env", "NO_MKDOCS_2_WARNING=1", _PYTHON, "-m", "mkdocs")
 
 # Limits are for two suites on two busy cores; the higher ones start first.
 SUITES: tuple[Suite, ...] = (
@@ -63,6 +64,7 @@ SUITES: tuple[Suite, ...] = (
             ("lint-imports", "--no-cache", "--no-logo"),
             ("tools/scalafmt.sh", "--test"),
             (_PYTHON, "tools/check_text.py"),
+            (*_SITE, "build", "--strict", "--quiet"),
         ),
         limit_s=600,
     ),

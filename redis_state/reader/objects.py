@@ -31,7 +31,8 @@ class StateObjects(Generic[S]):
             version: A state version; ``None`` means the newest confirmed one.
 
         Raises:
-            As `OperatorState.get`; `FormatError` also if what is stored does not fit the type.
+            RedisStateError: As `OperatorState.get`; `FormatError` also if what is stored does not
+                fit the type.
         """
         row = self._rows.get(key, version)
         return None if row is None else self._object(row)
@@ -40,7 +41,7 @@ class StateObjects(Generic[S]):
         """Grouping columns and object of every group that has a state, in no order.
 
         Raises:
-            As `get`.
+            RedisStateError: As `get`.
         """
         for key, row in self._rows.items(version):
             found = self._object(row)

@@ -65,7 +65,7 @@ class OperatorState:
         """The column families of the operator; `internal` are those that Spark keeps for itself.
 
         Raises:
-            As `get`.
+            RedisStateError: As `get`.
         """
         _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
         return list(families_of(self._client, partitions))
@@ -74,7 +74,7 @@ class OperatorState:
         """The column family that is read.
 
         Raises:
-            As `get`.
+            RedisStateError: As `get`.
         """
         info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
         return self._codec_of(info, partitions).family
@@ -111,7 +111,7 @@ class OperatorState:
         For families with several values a key: list state of `transformWithState`.
 
         Raises:
-            As `get`; `ConfigError` also if the family has one value a key.
+            RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
         """
         codec, value = self._value(key, version, uids)
         self._be_list(codec, wanted=True)
@@ -126,7 +126,8 @@ class OperatorState:
         blocks. Rows should be taken within ten minutes: then a dropped version expires.
 
         Raises:
-            As `get`; `UnavailableError` also if the version expired while it was read.
+            RedisStateError: As `get`; `UnavailableError` also if the version expired while it was
+                read.
         """
         for codec, key, value in self._rows(version, uids, lists=False):
             yield codec.decode_key(key), codec.decode_value(value)

@@ -1,0 +1,88 @@
+"""A hook of MkDocs: pages outside of docs/ become pages of the site, and links to them work.
+
+In the sources a link is written as it works in a checkout, relative to its file: `../README.md` in
+a page of docs/, `docs/design.md` in the README. Here links between pages are turned to the pages of
+the site. A link to another file of the repository goes to `repo_url`, if mkdocs.yml has one; else
+its text stays without the link. A link to a file that does not exist is a warning, which ends a
+strict build.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = "docs"
+OUTSIDE = {
+    "README.md": "quick-start.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+"""Pages by their place in the repository, and what they are on the site."""
+
+_FENCE = re.compile(r"^ *(```|~~~)")
+_LINK = re.compile(r"(?P<code>(`+).+?\2)|\[(?P<text>(?:[^\[\]`]|`[^`]*`)*)\]\((?P<to>[^()\s]+)\)")
+_log = logging.getLogger("mkdocs.plugins.site_pages")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that lie outside of docs/."""
+    for place, name in OUTSIDE.items():
+        text = (ROOT / place).read_text("utf-8")
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
+    """Turns the links of a page that leave docs/, or come from outside of it."""
+    places = {name: place for place, name in OUTSIDE.items()}
+    name = page.file.src_uri
+    place = places.get(name, f"{DOCS}/{name}")
+
+    def turned(found: re.Match[str]) -> str:
+        to = found["to"]
+        if found["code"] or not to or re.match(r"[a-z]+:|#", to):
+            return found[0]
+        path, _, anchor = to.partition("#")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(place), path))
+        if target.startswith(f"{DOCS}/") or target in OUTSIDE:
+            on_site = OUTSIDE.get(target) or target.removeprefix(f"{DOCS}/")
+            link = posixpath.relpath(on_site, posixpath.dirname(name) or ".")
+            return f"[{found['text']}]({link}{'#' + anchor if anchor else ''})"
+        if not (ROOT / target).exists():
+            _log.warning("%s has a link to %s, which is no file", place, target)
+        if config.repo_url:
+            return f"[{found['text']}]({config.repo_url.rstrip('/')}/blob/HEAD/{target})"
+        return found["text"]
+
+    return "\n".join(_outside_of_fences(markdown, turned))
+
+
+def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> Iterator[str]:
+    """The page, piece by piece, with the links of all text that is no fenced code turned."""
+    prose: list[str] = []
+    fence = ""
+    for line in markdown.split("\n"):
+        found = _FENCE.match(line)
+        if not fence and not found:
+            prose.append(line)
+            continue
+        if prose:
+            yield _LINK.sub(turned, "\n".join(prose))
+            prose = []
+        if found and not fence:
+            fence = found[1]
+        elif found and found[1] == fence:
+            fence = ""
+        yield line
+    if prose:
+        yield _LINK.sub(turned, "\n".join(prose))
