@@ -31,6 +31,7 @@ OUTSIDE = {
 
 _FENCE = re.compile(r"^ *(```|~~~)")
 _LINK = re.compile(r"(?P<code>(`+).+?\2)|\[(?P<text>(?:[^\[\]`]|`[^`]*`)*)\]\((?P<to>[^()\s]+)\)")
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 _log = logging.getLogger("mkdocs.plugins.site_pages")
 
 
@@ -65,6 +66,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
         return found["text"]
 
     return "\n".join(_outside_of_fences(markdown, turned))
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Shows an escaped bar in the cell of a table as GitHub does, in code too."""
+    return _CELL.sub(lambda found: found[0].replace(r"\|", "|"), html)
 
 
 def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> Iterator[str]:
