@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+from tools import site_pages
 
-import site_pages  # noqa: E402  # a folder of scripts, no package
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
