@@ -1,0 +1,167 @@
+"""The scripts of `examples/`, each as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+LIMIT_S = 300  # for a machine that is busy with other work
+LINES_MAX = 60
+LAST_LINES = {
+    "aggregation": (
+        "key 'de' in Redis: {'count': 4}",
+        "all countries: {'de': 4, 'es': 1, 'fr': 2, 'it': 2}",
+        "equal to a plain computation: True",
+    ),
+    "join": ("clicked within an hour: ['a', 'd']", "as it should be: True"),
+    "sessions": (
+        "closed: [('ann', '10:00', 3), ('bob', '10:02', 1), ('bob', '11:00', 1)]",
+        "as it should be: True",
+        "open, in Redis: [('cid', 1)]",
+    ),
+    "pandas_with_state": (
+        "ann: Session(pages=['/', '/cart', '/pay'])",
+        "every page of every user: True",
+    ),
+    "batches": (
+        "the sink has failed: True",
+        "visits: {0: {'ann': 1, 'bob': 1}, 1: {'ann': 2}, 2: {'ann': 3, 'bob': 2}}",
+        "each counted once: True",
+    ),
+    "recovery": (
+        "Batch 11 is the newest of the commit log, and all partitions serve it.",
+        "every row counted once: True",
+    ),
+    "store_alone": (
+        "committed: version 1",
+        "committed: version 2",
+        "now: {('de', 1): 'paid', ('de', 2): 'open'}",
+        "total of 'de': 55",
+        "version 1: {('de', 1): 'open', ('de', 2): 'open', ('fr', 1): 'open'}",
+    ),
+    "live_reads": (),
+}
+WITHOUT_SPARK = ("live_reads", "store_alone")
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """The environment of a script, whose temporary files are in a folder."""
+    (folder / "tmp").mkdir()
+    (folder / "cwd").mkdir()
+    ours = {
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(folder / "tmp"),
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder / 'tmp'}",
+    }
+    kept = {name: value for name, value in os.environ.items() if name != "REDIS_STATE_URL"}
+    return {**kept, **ours}
+
+
+def run(name: str, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """What the script prints."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=folder / "cwd",
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.splitlines()
+
+
+def processes_with(variable: str) -> list[int]:
+    """Processes that have a variable in the environment they were started with."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if variable.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def check_nothing_is_left(folder: Path) -> None:
+    wait_until(lambda: not processes_with(f"TMPDIR={folder / 'tmp'}"), "the script's processes")
+    assert [path.name for name in ("tmp", "cwd") for path in (folder / name).iterdir()] == []
+
+
+def test_all_of_them_are_run_and_listed() -> None:
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert scripts == LAST_LINES.keys()
+    page = (EXAMPLES / "README.md").read_text("utf-8")
+    assert [name for name in scripts if f"| [{name}.py]({name}.py) |" not in page] == []
+
+
+@pytest.mark.parametrize("name", sorted(LAST_LINES))
+def test_a_script_is_short_and_says_how_to_run_it(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text("utf-8")
+    assert len(text.splitlines()) <= LINES_MAX
+    assert f"`python examples/{name}.py`" in text.split('"""')[1]
+
+
+@pytest.mark.parametrize("name", sorted(LAST_LINES.keys() - set(WITHOUT_SPARK)))
+def test_a_script_proves_what_it_says_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    printed = run(name, tmp_path, settings(tmp_path))
+    assert tuple(printed[-len(LAST_LINES[name]) :]) == LAST_LINES[name]
+    check_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("name", WITHOUT_SPARK)
+def test_a_script_without_spark(name: str, tmp_path: Path) -> None:
+    environment = settings(tmp_path)
+    (tmp_path / "none" / "pyspark").mkdir(parents=True)
+    refusal = "raise ImportError('this script has to run without Spark')"
+    (tmp_path / "none" / "pyspark" / "__init__.py").write_text(refusal)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "none"), str(ROOT)])
+    printed = run(name, tmp_path, environment)
+    if name == "live_reads":
+        assert printed[-1].endswith("- newer: True")
+    else:
+        assert tuple(printed) == LAST_LINES[name]
+    check_nothing_is_left(tmp_path)
+
+
+def test_a_script_takes_a_server_that_is_named(
+    shared_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    environment = {**settings(tmp_path), "REDIS_STATE_URL": shared_redis_server.url}
+    for _ in range(2):
+        assert tuple(run("store_alone", tmp_path, environment)) == LAST_LINES["store_alone"]
+    with shared_redis_server.client() as client:
+        found = [key for key in client.scan_iter(match=b"*") if client.type(key) != b"none"]
+    assert found
+
+
+def test_ctrl_c_stops_all_that_a_script_started(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "recovery.py")],
+        cwd=tmp_path / ".",
+        env=settings(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            commits = tmp_path / "tmp"
+            wait_until(lambda: any(commits.glob("*/checkpoint/commits/0")), "the first batch")
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(LIMIT_S) != 0
+    check_nothing_is_left(tmp_path)
