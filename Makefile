@@ -169,7 +169,7 @@ system: build jvm-test-build redis ## Schedules over whole processes, and their 
 
 .PHONY: demo
 demo: $(JAR_STAMP) redis ## A streaming job that is killed half way and still ends right (3 minutes; as root may install redis-server)
-	@$(PY) -m demo
+	@$(PY) -m redis_state.demo
 
 .PHONY: bench
 bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (45 minutes)

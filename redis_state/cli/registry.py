@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_state.cli import (
     acl,
     conf,
+    demo,
     doctor,
     get,
     maintain,
@@ -26,5 +27,6 @@ COMMANDS: tuple[Command, ...] = (
     rewind,
     restore,
     purge,
+    demo,
     options_doc,
 )

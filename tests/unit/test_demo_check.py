@@ -8,8 +8,8 @@ from typing import cast
 import pandas as pd
 import pytest
 
-from demo import check
-from demo.queries import QUERIES
+from redis_state.demo import check
+from redis_state.demo.queries import QUERIES
 from redis_state.reader import Reader
 
 CARRIERS = next(query for query in QUERIES if query.name == "carriers")

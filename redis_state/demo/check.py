@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from demo import sink
-from demo.queries import StreamingQuery
+from redis_state.demo import sink
+from redis_state.demo.queries import StreamingQuery
 from redis_state.reader import Reader
 
 _SHOWN_MAX = 5

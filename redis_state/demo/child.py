@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
-_ROOT = Path(__file__).resolve().parent.parent
+# Where the package lies: a checkout, or the folder that the wheel was installed into.
+_ROOT = Path(__file__).resolve().parents[2]
 _LOG_LINES_SHOWN = 30
 _GONE_S = 5.0
 _POLL_S = 0.02
@@ -37,7 +38,7 @@ class Child:
     def __init__(self, folder: Path, *, url: str, files_per_batch: int) -> None:
         self._log = folder / "job.log"
         self._command = [
-            *(sys.executable, "-m", "demo.job", "--folder", str(folder), "--url", url),
+            *(sys.executable, "-m", "redis_state.demo.job", "--folder", str(folder), "--url", url),
             *("--files-per-batch", str(files_per_batch)),
         ]
         self._process: subprocess.Popen[bytes] | None = None

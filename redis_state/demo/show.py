@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import redis_state
-from demo import check, live, report
-from demo.child import Child
-from demo.data import load_flights, write_days
-from demo.queries import QUERIES
+from redis_state.demo import check, live, report
+from redis_state.demo.child import Child
+from redis_state.demo.data import load_flights, write_days
+from redis_state.demo.queries import QUERIES
 from redis_state.reader import Reader
 
 _BATCHES_PER_QUERY = 7
@@ -39,6 +39,7 @@ class Show:
         """Run it; 0 if every result was right, else 1."""
         started_s = time.monotonic()
         console = self._console
+        console.print("Reading the flights …")
         flights = load_flights()
         days = write_days(flights, self._folder / "days")
         console.print(
@@ -70,6 +71,7 @@ class Show:
             Progress(*columns, console=self._console) as bar,
         ):
             task = bar.add_task("batches", total=batches)
+            bar.console.print("Spark starts, with four queries whose state is in Redis …")
             lines = live.reads(reader)
             job.start()
             killed = False

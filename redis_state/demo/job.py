@@ -19,9 +19,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery as RunningQuery
 
 import redis_state
-from demo import sink
-from demo.data import COLUMNS
-from demo.queries import QUERIES, StreamingQuery
+from redis_state.demo import sink
+from redis_state.demo.data import COLUMNS
+from redis_state.demo.queries import QUERIES, StreamingQuery
 
 _CONF = {
     "spark.ui.enabled": "false",
