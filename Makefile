@@ -51,7 +51,7 @@ $(VENV)-%/installed: pyproject.toml tools/check_tools.sh
 	tools/check_tools.sh "$(PYTHON)"
 	test -x $(VENV)-$*/bin/python || "$(PYTHON)" -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[demo,spark,test]' 'pyspark==$*.*'
+		--editable '.[completion,demo,spark,test]' 'pyspark==$*.*'
 	touch $@
 
 .PHONY: env-4.0 env-4.1 env-4.2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redis_state.acl import Role, rules
+from redis_state.cli.help import example
 from redis_state.config import parse
 from redis_state.errors import ConfigError
 
@@ -23,6 +24,9 @@ def add_to(subparsers: Subparsers) -> None:
         help="print the ACL rules of a user for Redis",
         description="Print one ACL SETUSER command with the least rights that a job needs, for "
         "redis-cli. Without --password-file the user has no password yet and cannot log in.",
+        epilog=example(
+            "redis-state acl --version 7.2 --user flights --password-file /run/secrets/redis"
+        ),
     )
     parser.add_argument("--version", required=True, help="of the server, such as 7.2")
     role = parser.add_mutually_exclusive_group()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from redis_state import config
+from redis_state.cli.help import example
 from redis_state.errors import ConfigError
 from redis_state.spark.conf import conf_settings
 from redis_state.spark.jars import running_pyspark_version
@@ -21,6 +22,9 @@ def add_to(subparsers: Subparsers) -> None:
         "conf",
         help="print key=value lines for spark-submit --properties-file",
         description="Print what redis_state.configure sets, as lines of a properties file.",
+        epilog=example(
+            "redis-state conf --url redis://redis.example:6379/0 --option versionsToRetain=20"
+        ),
     )
     parser.add_argument("--url", required=True, help="redis://host:port/db or rediss://…")
     parser.add_argument("--spark", metavar="VERSION", help="such as 4.2; default: this pyspark's")

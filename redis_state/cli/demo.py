@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from redis_state.cli.help import example
+
 if TYPE_CHECKING:
     from redis_state.cli.registry import Subparsers
 
@@ -18,6 +20,7 @@ def add_to(subparsers: Subparsers) -> None:
         "their state live, kill the job half way, start it again, and compare every result with a "
         "plain computation. It takes about three minutes, a JDK 17 and the packages of "
         "redis-state[demo], and leaves nothing behind.",
+        epilog=example("redis-state demo"),
     )
     parser.set_defaults(run=run)
 

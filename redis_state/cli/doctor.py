@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, command_of, config_of
+from redis_state.cli.help import example
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.errors import ConfigError
 from redis_state.maintain.purge import check_gen
@@ -35,8 +36,11 @@ def add_to(subparsers: Subparsers) -> None:
         help="say what Redis holds of a checkpoint and how the query can go on",
         description="Look at every partition of a checkpoint, change nothing, and name the newest "
         "batch that all of them can serve and the steps to go on from there.",
-        epilog=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something is "
-        "to be done first.",
+        epilog=example(
+            "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
+            before=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something "
+            "is to be done first.",
+        ),
     )
     parser.add_argument("--checkpoint", metavar="PATH", help="in the local file system")
     parser.add_argument(

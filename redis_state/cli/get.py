@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.cli.values import key_of, plain_key, to_json
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import Reader
@@ -28,6 +29,7 @@ def add_to(subparsers: Subparsers) -> None:
         description="Print the value columns of one key as a JSON object, a list of them for list "
         "state, the value of a store that Python keeps, or null and exit with status "
         f"{ABSENT_STATUS} if there is no such key.",
+        epilog=example("redis-state get --url redis://localhost:6379/0 --query flights carrier=UA"),
     )
     parser.add_argument("--query", required=True, help="name or id of the query, or a gen")
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from redis_state._version import __version__
 from redis_state.cli.command import Run
+from redis_state.cli.help import Formatter
 from redis_state.cli.registry import COMMANDS
 from redis_state.errors import RedisStateError
 
@@ -21,6 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(subparsers)
+    for one in subparsers.choices.values():
+        one.formatter_class = Formatter
     return parser
 
 

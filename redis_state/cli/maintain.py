@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.errors import ConfigError
 from redis_state.maintain import Policy, Report, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
@@ -40,8 +41,12 @@ def add_to(subparsers: Subparsers) -> None:
         "takes long, drop what no kept version needs, verify that published segments are whole, "
         "deactivate instances of runs that were overtaken. No version that can be loaded changes; "
         "several workers at once share the work. Runs until SIGTERM or SIGINT.",
-        epilog=f"Exit status: 0 all is well, 1 an error, 2 wrong usage, {PROBLEMS_STATUS} with "
-        "--once: problems were found, one a line on standard error.",
+        epilog=example(
+            "redis-state maintain --url redis://localhost:6379/0 --interval 60s",
+            "redis-state maintain --url redis://localhost:6379/0 --once --deep",
+            before=f"Exit status: 0 all is well, 1 an error, 2 wrong usage, {PROBLEMS_STATUS} with "
+            "--once: problems were found, one a line on standard error.",
+        ),
     )
     parser.add_argument("--query", metavar="QUERY", help="only this query: name, id or gen")
     parser.add_argument("--once", action="store_true", help="one pass, then end")

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from redis_state import config
+from redis_state.cli.help import example
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -38,7 +39,9 @@ A name that is not in this table is an error, which names the nearest one.
 def add_to(subparsers: Subparsers) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "options-doc", help="print the table of options as Markdown (docs/configuration.md)"
+        "options-doc",
+        help="print the table of options as Markdown (docs/configuration.md)",
+        epilog=example("redis-state options-doc > docs/configuration.md"),
     )
     parser.set_defaults(run=run)
 

@@ -12,6 +12,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
 from redis_state.maintain.purge import Purged, purge
@@ -34,6 +35,9 @@ def add_to(subparsers: Subparsers) -> None:
         description="Remove the state of a query that will not run again: every key of its "
         f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then nobody can use it, "
         "and --recall brings it back. The checkpoint's files stay.",
+        epilog=example(
+            "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
+        ),
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--checkpoint", metavar="PATH", help="a checkpoint in the local file system")

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.protocol.registry import newest_of_folder
 from redis_state.reader import QueryInfo, Reader
 
@@ -26,6 +27,7 @@ def add_to(subparsers: Subparsers) -> None:
         description="Print one JSON object a line for each checkpoint, the newest last. "
         "'replaced_by' stands at one whose folder was deleted and made anew: `redis-state purge "
         "--gen` removes its state.",
+        epilog=example("redis-state queries --url redis://localhost:6379/0"),
     )
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state.cli import (
     acl,
+    completion,
     conf,
     demo,
     doctor,
@@ -28,5 +29,6 @@ COMMANDS: tuple[Command, ...] = (
     restore,
     purge,
     demo,
+    completion,
     options_doc,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.copies import Copy, plan_restore
 from redis_state.recovery.marker import gen_of, local_path
@@ -28,6 +29,9 @@ def add_to(subparsers: Subparsers) -> None:
         "are moved into a folder beside them; the query runs those batches again. Without --yes "
         "the copy is read and checked, and it is only said what would be done. Partitions that "
         "Redis still has are never replaced.",
+        epilog=example(
+            "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
+        ),
     )
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH", help="in the local file system"

@@ -10,6 +10,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
 from redis_state.errors import Kind, StateError
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.doctor import diagnose
@@ -29,6 +30,10 @@ def add_to(subparsers: Subparsers) -> None:
         "entries of its logs are moved into a folder beside them; the query runs those batches "
         "again. Without --yes it is only said what would be moved. Redis is not changed: the next "
         "run of the query leaves the abandoned versions behind.",
+        epilog=example(
+            "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
+            "--to-batch 41"
+        ),
     )
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH", help="in the local file system"

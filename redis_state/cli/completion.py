@@ -1,0 +1,61 @@
+"""`redis-state completion`: what lets a shell complete this command."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from redis_state.cli.help import example
+from redis_state.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redis_state.cli.registry import Subparsers
+
+SHELLS = ("bash", "zsh")
+_FILES = ("FILE", "PATH")
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "completion",
+        help="print what lets bash or zsh complete this command",
+        description="Print a script for the shell, which completes commands, options and paths. "
+        "It needs the package of redis-state[completion].",
+        epilog=example(
+            "redis-state completion bash > ~/.local/share/bash-completion/completions/redis-state",
+            "redis-state completion zsh > /usr/local/share/zsh/site-functions/_redis-state",
+        ),
+    )
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "printing a completion",
+            found="the package shtab is missing",
+            advice="Run `pip install 'redis-state[completion]'`.",
+        ) from error
+    # Not above: the parser is made of all commands, this one among them.
+    from redis_state.cli.main import build_parser
+
+    parser = build_parser()
+    for command in commands_of(parser).values():
+        for action in command._actions:
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab looks for it
+    print(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, by its name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
