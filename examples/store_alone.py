@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import redis_state
 from redis_state import StateStoreId, StateStoreProviderId, stores
 
-ORDERS = StateStoreProviderId(StateStoreId("examples: orders", operator_id=0, partition_id=0))
+ORDERS = StateStoreProviderId(StateStoreId(f"orders {os.getpid()}", operator_id=0, partition_id=0))
 
 
 def main() -> None:

@@ -146,11 +146,11 @@ def test_a_script_takes_a_server_that_is_named(
     for _ in range(2):
         assert tuple(run("store_alone", tmp_path, environment)) == LAST_LINES["store_alone"]
     with shared_redis_server.client() as client:
-        found = [key for key in client.scan_iter(match=b"*") if client.type(key) != b"none"]
-    assert found
+        assert any(client.scan_iter(match=b"*", count=1000))
 
 
 def test_ctrl_c_stops_all_that_a_script_started(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
     with subprocess.Popen(
         [sys.executable, str(EXAMPLES / "recovery.py")],
         cwd=tmp_path / ".",
@@ -160,8 +160,9 @@ def test_ctrl_c_stops_all_that_a_script_started(tmp_path: Path) -> None:
         start_new_session=True,
     ) as process:
         try:
-            commits = tmp_path / "tmp"
-            wait_until(lambda: any(commits.glob("*/checkpoint/commits/0")), "the first batch")
+            # Step by step: each wait has its bound, and the machine may be busy.
+            for path in ("*/0.csv", "*/spark-*", "*/checkpoint", "*/checkpoint/commits/0"):
+                wait_until(lambda path=path: any(folder.glob(path)), path)
         finally:
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(LIMIT_S) != 0
