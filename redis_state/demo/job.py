@@ -31,8 +31,6 @@ _CONF = {
     # The files of a batch make few tasks, and are listed without a job of their own.
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # A JVM that lives for a minute gains nothing from thorough compilation.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -79,6 +77,10 @@ def _session(folder: Path, url: str) -> SparkSession:
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.local.dir", str(folder / "spark"))
+    # A JVM that lives for a minute gains nothing from thorough compilation, and one that is killed
+    # leaves its temporary files.
+    java = f'-XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={folder}"'
+    builder = builder.config("spark.driver.extraJavaOptions", java)
     return redis_state.configure(builder, url=url).getOrCreate()
 
 
