@@ -9,7 +9,7 @@ from redis_state.cli.help import example
 from redis_state.errors import ConfigError
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 SHELLS = ("bash", "zsh")
 _FILES = ("FILE", "PATH")
@@ -41,10 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             found="the package shtab is missing",
             advice="Run `pip install 'redis-state[completion]'`.",
         ) from error
-    # Not above: the parser is made of all commands, this one among them.
-    from redis_state.cli.main import build_parser
-
-    parser = build_parser()
+    parser: argparse.ArgumentParser = arguments.parser
     for command in commands_of(parser).values():
         for action in command._actions:
             if action.metavar in _FILES:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redis_state.cli.help import example
 
 if TYPE_CHECKING:
-    from redis_state.cli.registry import Subparsers
+    from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:

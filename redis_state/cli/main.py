@@ -19,6 +19,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="redis-state", description="State of PySpark streaming queries, kept in Redis."
     )
     parser.add_argument("--version", action="version", version=f"redis-state {__version__}")
+    # For the command that prints completions.
+    parser.set_defaults(parser=parser)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(subparsers)
