@@ -211,11 +211,16 @@ class Timeline:
 
     def _fenced(self, task: Task, error: RedisStateError) -> None:
         if task.alone and self.current(task) and not self.destroyed and not task.overtaken:
-            self.counters["false fenced"] += 1
-            self.problem(f"{task.name}: nobody was in its way: {error}")
+            if not self._is_behind_a_start_that_lost(task):
+                self.counters["false fenced"] += 1
+                self.problem(f"{task.name}: nobody was in its way: {error}")
         elif self._is_ousted(task) and "another run holds" in str(error):
             self.counters["false fenced"] += 1
             self.problem(f"{task.name}: its driver logged the version: {error}")
+
+    def _is_behind_a_start_that_lost(self, task: Task) -> bool:
+        """Whether nobody registered its run, which may not pass by what the start has opened."""
+        return task.run is not None and not task.run.by_driver and bool(self.drivers.lost)
 
     def _is_ousted(self, task: Task) -> bool:
         """Whether it is of a driver that logged the newest version and lives."""
