@@ -14,7 +14,9 @@ from tools import clock, failures
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
-import sys
+import signal, sys
+# A shell ignores it in what it runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tools!r})
 import suites
 from suites import Commands
