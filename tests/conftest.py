@@ -32,9 +32,17 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def _require_server() -> None:
-    if server_program() is None:
+def _require_server() -> str:
+    program = server_program()
+    if program is None:
         pytest.skip("neither valkey-server nor redis-server is on PATH: run `make redis`")
+    return program
+
+
+@pytest.fixture(scope="session")
+def server_path() -> str:
+    """The program of the servers that tests start."""
+    return _require_server()
 
 
 @pytest.fixture

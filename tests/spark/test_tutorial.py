@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from redis_state import __version__
-from tests.support.redis_server import free_port, server_program
+from tests.support.redis_server import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -46,16 +46,14 @@ def wait_long(condition: Callable[[], bool], what: str) -> None:
 class Shell:
     """The reader's terminal: a bash with job control, in which commands run one by one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, server: str) -> None:
         self._home = home
         self._count = 0
         for name in ("tmp", "bin", "out", "cwd"):
             (home / name).mkdir()
-        program = server_program()
-        assert program is not None
         self._command("python", sys.executable)
         self._command("redis-state", sys.executable, "-m", "redis_state")
-        self._command("redis-server", program)
+        self._command("redis-server", server)
         tmp = home / "tmp"
         ours = {
             "PATH": os.pathsep.join([str(home / "bin"), os.environ["PATH"]]),
@@ -122,10 +120,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    if server_program() is None:
-        pytest.skip("neither valkey-server nor redis-server is on PATH: run `make redis`")
-    opened = Shell(tmp_path)
+def shell(tmp_path: Path, server_path: str) -> Iterator[Shell]:
+    opened = Shell(tmp_path, server_path)
     yield opened
     opened.close()
 
