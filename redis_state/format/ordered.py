@@ -1,15 +1,17 @@
-"""Segments with one ordered family, many rows at a time (docs/format.md, sections 4.4 and 10).
+"""Segments of ordered families, many rows at a time (docs/format.md, sections 4.4 and 10).
 
-Says the same as `segment`, which goes row by row and knows every family: a test holds the two
-together. Here a block is packed and unpacked in one go, and rows are not checked one by one.
+Says the same as `segment`, which goes row by row and knows hashed families too: a test holds the
+two together. Here a block is packed and unpacked in one go, and rows are not checked one by one.
 """
 
 from __future__ import annotations
 
 import operator
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
@@ -18,14 +20,16 @@ from redis_state.errors import FormatError, InternalError
 from redis_state.format import block, header
 from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET
 from redis_state.format.entry import Entry, Segment
-from redis_state.format.header import Family, Header
+from redis_state.format.header import FAMILY_ID_MAX, Family, Header, Tombstone
 from redis_state.format.packing import EXT_APPENDED
-from redis_state.format.rows import Appended, Value, stored_key
+from redis_state.format.rows import Appended, Value, family_of, stored_key
 from redis_state.format.segment import checksum
 
 FAMILY_ID = 0
+"""The family of a store that has only one."""
+
 PREFIX = stored_key(FAMILY_ID, b"")
-"""What every stored key of the family begins with."""
+"""What every stored key of that family begins with."""
 
 _ROW_BYTES = 10
 
@@ -65,9 +69,13 @@ def write(
     *,
     ref: str,
     live: int,
-    family: Family | None,
+    families: Sequence[Family],
+    highest_id: int = 0,
+    with_families: bool = True,
     appended: Mapping[bytes, bytes | bytearray] = _NONE,
+    cleared: Sequence[int] = (),
     complete: bool = False,
+    internal: int = 0,
 ) -> Written:
     """The segment of these rows.
 
@@ -76,24 +84,36 @@ def write(
         values: Of these keys; ``None`` is removed.
         ref: As `Entry`.
         live: As `Entry`.
-        family: Written into the header; ``None`` if the version below has it.
+        families: The family table of the version.
+        highest_id: Of all families that the lineage ever had.
+        with_families: The table goes into the header; false if the version below has the same.
         appended: What is new at the end of values of which the rest is in the version below.
-        complete: As `Entry`; then the family is needed.
+        cleared: Families of which nothing in the version below is left.
+        complete: As `Entry`; then the table is needed.
+        internal: As `Entry`.
 
     Raises:
-        InternalError: The keys are not in ascending order.
+        InternalError: The keys are not in ascending order, or one is of no family.
     """
     fields: dict[str, bytes] = {}
-    firsts: list[bytes] = []
-    raw_bytes = 0
-    for first, payload in _payloads(keys, values, appended):
-        name = block_name(len(firsts))
-        fields[name] = block.encode(ident, name, payload)
-        firsts.append(first)
-        raw_bytes += len(payload)
+    index: dict[int, tuple[bytes, ...]] = {}
+    raw_bytes, before = 0, b""
+    for id_, start, end in _runs(keys):
+        firsts: list[bytes] = []
+        for first, payload in _payloads(keys, values, appended, range(start, end), before):
+            name = f"{id_}/{len(firsts)}"
+            fields[name] = block.encode(ident, name, payload)
+            firsts.append(first)
+            raw_bytes += len(payload)
+        index[id_], before = tuple(firsts), keys[end - 1]
+    if not index.keys() <= {family.id for family in families}:
+        raise InternalError("writing rows", found="one is of no family")
+    gone = highest_id > max((family.id for family in families), default=0)
     head = Header(
-        families=None if family is None else (family,),
-        ordered={FAMILY_ID: tuple(firsts)} if firsts else {},
+        families=tuple(families) if with_families else None,
+        ordered=index,
+        tombstones=tuple(map(Tombstone, cleared)),
+        highest_id=highest_id if with_families and gone else None,
     )
     if not head.empty:
         fields[header.FIELD] = block.encode(ident, header.FIELD, header.encode(head))
@@ -107,24 +127,45 @@ def write(
         checksum=checksum(fields),
         complete=complete,
         header=not head.empty,
+        internal=internal,
     )
     return Written(fields, entry, raw_bytes)
+
+
+def family_range(id_: int) -> tuple[bytes, bytes | None]:
+    """Where the stored keys of a family begin, and where they end; ``None`` is open."""
+    end = stored_key(id_ + 1, b"") if id_ < FAMILY_ID_MAX else None
+    return stored_key(id_, b""), end
+
+
+def _runs(keys: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Each family that has rows, and from where to where its keys lie."""
+    start = 0
+    while start < len(keys):
+        id_ = family_of(keys[start])
+        high = family_range(id_)[1]
+        # The next key is taken in any case: that keys are not in order is found later.
+        end = len(keys) if high is None else max(bisect_left(keys, high, start), start + 1)
+        yield id_, start, end
+        start = end
 
 
 def _payloads(
     keys: Sequence[bytes],
     values: Sequence[bytes | None],
     appended: Mapping[bytes, bytes | bytearray],
+    places: range,
+    before: bytes,
 ) -> Iterator[tuple[bytes, bytes]]:
     """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
-    before = b""
-    for start in range(0, len(keys), ROWS_A_BUCKET):
-        part = keys[start : start + ROWS_A_BUCKET]
+    for start in places[::ROWS_A_BUCKET]:
+        end = min(start + ROWS_A_BUCKET, places.stop)
+        part = keys[start:end]
         # Nobody could read the version, and its commit would have been reported as done.
         if not (before < part[0] and all(map(operator.lt, part, part[1:]))):
             raise InternalError("writing rows", found="their keys are not in ascending order")
         before = part[-1]
-        some: Sequence[Any] = values[start : start + ROWS_A_BUCKET]
+        some: Sequence[Any] = values[start:end]
         if appended:
             some = _ends(part, some, appended)
         payload = _packed(part, some)
@@ -166,52 +207,76 @@ def _cuts(keys: Sequence[bytes], values: Sequence[Any]) -> Iterator[tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the header of a segment says.
+    """What the header of a segment says. Its blocks are numbered over all families.
 
     Attributes:
         firsts: The first stored key of each block, in ascending order.
+        ids: The families that have blocks, in ascending order.
+        starts: The number of the first block of each.
     """
 
     firsts: tuple[bytes, ...]
+    ids: tuple[int, ...]
+    starts: tuple[int, ...]
     head: Header
 
-    @property
-    def family(self) -> Family | None:
-        """The one family; ``None`` if the segment does not say it."""
-        return self.head.families[0] if self.head.families else None
+    def family_id(self, number: int) -> int:
+        """The family of a block."""
+        return self.ids[bisect_right(self.starts, number) - 1]
+
+    def name(self, number: int) -> str:
+        """The field of a block."""
+        at = bisect_right(self.starts, number) - 1
+        return f"{self.ids[at]}/{number - self.starts[at]}"
+
+    def names(self) -> list[str]:
+        """The fields of all blocks in their order."""
+        bounds = pairwise((*self.starts, len(self.firsts)))
+        return [
+            f"{id_}/{at}"
+            for id_, (start, end) in zip(self.ids, bounds, strict=True)
+            for at in range(end - start)
+        ]
 
 
-def block_name(number: int) -> str:
-    """The field of a block."""
-    return f"{FAMILY_ID}/{number}"
+def likely_names(segment: Segment, families: Sequence[Family]) -> list[str]:
+    """Names of the blocks of a segment whose header was not read; none if they cannot be known.
 
-
-def block_names(segment: Segment) -> list[str]:
-    """Names of the fields of a segment whose rows all lie in order, without its header."""
-    return [block_name(at) for at in range(segment.entry.blocks - segment.entry.header)]
+    They are right unless the segment is the one with which a second family came.
+    """
+    if [family.id for family in families] != [FAMILY_ID]:
+        return []
+    return [f"{FAMILY_ID}/{at}" for at in range(segment.entry.blocks - segment.entry.header)]
 
 
 def read_index(segment: Segment, head: Header) -> Index:
     """Where the rows of a segment are.
 
     Raises:
-        FormatError: It has other families, or rows that are not in order.
+        FormatError: It has rows that are not in order.
     """
-    families = head.families
-    if families is not None and (
-        len(families) != 1 or families[0].id != FAMILY_ID or not families[0].ordered
-    ):
+    if head.families is not None and not all(family.ordered for family in head.families):
         raise FormatError(
             f"reading {segment.ident}",
             found="its families are not those of a Python store",
             advice="Read the state of Spark's operators with redis_state.connect.",
         )
-    firsts = head.ordered.get(FAMILY_ID, ())
-    if len(head.ordered) > bool(firsts) or segment.entry.blocks != len(firsts) + bool(
+    ids = tuple(sorted(head.ordered))
+    starts: list[int] = []
+    firsts: list[bytes] = []
+    for id_ in ids:
+        starts.append(len(firsts))
+        firsts += head.ordered[id_]
+    if not all(head.ordered.values()) or segment.entry.blocks != len(firsts) + bool(
         segment.entry.header
     ):
         raise FormatError(f"reading {segment.ident}", found="it has blocks that are not in order")
-    return Index(firsts, head)
+    # Where a key is looked for, the first keys of all families are one list.
+    if not all(
+        family_of(keys[0]) == id_ == family_of(keys[-1]) for id_, keys in head.ordered.items()
+    ):
+        raise FormatError(f"reading {segment.ident}", found="a block is of another family")
+    return Index(tuple(firsts), ids, tuple(starts), head)
 
 
 def read_block(
@@ -222,7 +287,8 @@ def read_block(
     Raises:
         FormatError: It is damaged.
     """
-    name = block_name(number)
+    name = index.name(number)
+    prefix = stored_key(index.family_id(number), b"")
     payload = block.decode(segment.ident, name, raw)
     try:
         items = msgpack.unpackb(payload, raw=False)
@@ -231,9 +297,9 @@ def read_block(
         right = (
             len(keys) == len(values) > 0
             and all(map(operator.lt, keys, keys[1:]))
-            and keys[0] >= index.firsts[number] >= PREFIX
+            and keys[0] >= index.firsts[number] >= prefix
             and (number + 1 == len(index.firsts) or keys[-1] < index.firsts[number + 1])
-            and keys[-1].startswith(PREFIX)
+            and keys[-1].startswith(prefix)
         )
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise _bad(segment, name, "its rows are malformed") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -262,25 +262,25 @@ class PartitionClient:
                 found += reply
         return self._opened(segment, names, found)
 
-    def fetch_together(
-        self, wanted: Sequence[tuple[Segment, Sequence[str]]]
-    ) -> list[list[bytes | None]]:
-        """As `fetch` for several small segments, in few round trips.
+    def fetch_whole(self, segments: Sequence[Segment]) -> list[dict[str, bytes]]:
+        """All fields of several small segments, in few round trips.
 
         Raises:
             SegmentGoneError: One is not whole any more.
+            FormatError: The name of a field is none.
         """
-        found: list[list[bytes | None]] = []
-        for group in _groups(wanted):
-            commands: list[Command] = []
-            for segment, names in group:
-                key = keys.segment(self.id, segment.ident)
-                commands += [("HMGET", key, *names), ("HLEN", key)]
-            replies = self._client.call(f"reading {len(group)} segments", commands)
-            for at, (segment, _) in enumerate(group):
-                if replies[2 * at + 1] != segment.entry.blocks:
+        found: list[dict[str, bytes]] = []
+        for group in _groups(segments):
+            named = [keys.segment(self.id, segment.ident) for segment in group]
+            what = f"reading {len(group)} segments"
+            replies = self._client.call(what, [("HGETALL", key) for key in named])
+            for segment, key, reply in zip(group, named, replies, strict=True):
+                if len(reply) != segment.entry.blocks:
                     raise SegmentGoneError(segment)
-                found.append(self._opened(segment, group[at][1], replies[2 * at]))
+                names = _names(segment, reply)
+                blocks = self._client.opened(key, names, list(reply.values()))
+                pairs = zip(names, blocks, strict=True)
+                found.append({name: raw for name, raw in pairs if raw is not None})
         return found
 
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
@@ -410,16 +410,23 @@ def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
         yield chunk
 
 
-def _groups(
-    wanted: Sequence[tuple[Segment, Sequence[str]]],
-) -> Iterator[list[tuple[Segment, Sequence[str]]]]:
-    group: list[tuple[Segment, Sequence[str]]] = []
+def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    group: list[Segment] = []
     size = 0
-    for one in wanted:
-        if group and size + one[0].entry.bytes > _READ_BYTES_MAX:
+    for one in segments:
+        if group and size + one.entry.bytes > _READ_BYTES_MAX:
             yield group
             group, size = [], 0
         group.append(one)
-        size += one[0].entry.bytes
+        size += one.entry.bytes
     if group:
         yield group
+
+
+def _names(segment: Segment, fields: Iterable[bytes]) -> list[str]:
+    try:
+        return [name.decode("ascii") for name in fields]
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"reading {segment.ident}", found="a field has a name that the format does not know"
+        ) from error

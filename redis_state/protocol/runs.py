@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -188,7 +188,7 @@ def confirm_checkpoint(
     operator: int,
     store: str,
     partitions: int,
-    family: Family,
+    families: Sequence[Family],
     tenant: str = "",
     keep_ms: int = 0,
 ) -> None:
@@ -198,6 +198,7 @@ def confirm_checkpoint(
     than the list looks again whether its number is there.
 
     Args:
+        families: As far as they are known, for display and for readers that look up keys.
         keep_ms: 0, or the expiry of an ephemeral checkpoint.
     """
     what = "listing a checkpoint"
@@ -208,7 +209,7 @@ def confirm_checkpoint(
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     created = json.loads(known)["created"] if known else now_ms
     entry = {"path": keys.name_field(name), "id": gen, "name": name, "created": created}
-    shown = _operator_json(family)
+    shown = _operator_json(families)
     client.call(
         what,
         [
@@ -226,19 +227,22 @@ def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = ""
     client.call("renewing a checkpoint", [command])
 
 
-def _operator_json(family: Family) -> str:
+def _operator_json(families: Sequence[Family]) -> str:
     """What `describe` puts a number of partitions in front of."""
-    row = [
-        family.id,
-        family.name,
-        family.kind,
-        list(family.params),
-        json.loads(family.key_schema),
-        json.loads(family.value_schema),
-        family.multi_value,
-        family.internal,
+    rows = [
+        [
+            family.id,
+            family.name,
+            family.kind,
+            list(family.params),
+            json.loads(family.key_schema),
+            json.loads(family.value_schema),
+            family.multi_value,
+            family.internal,
+        ]
+        for family in families
     ]
-    return json.dumps({"operator": "pythonStateStore", "families": [row]})[1:]
+    return json.dumps({"operator": "pythonStateStore", "families": rows})[1:]
 
 
 def _run(run_id: str, epoch: str, source: str) -> RegisteredRun:

@@ -115,7 +115,7 @@ def begin_batch(
         operator=OPERATOR,
         store=DEFAULT_STORE,
         partitions=count,
-        family=family_of(codec_name),
+        families=[family_of(codec_name)],
         tenant=tenant,
     )
     retained = config.versions_to_retain

@@ -9,20 +9,13 @@ from typing import cast
 from redis_state.errors import ConflictError, FormatError, UnavailableError
 from redis_state.format import header
 from redis_state.format.entry import Segment
-from redis_state.format.header import Family
-from redis_state.format.ordered import (
-    FAMILY_ID,
-    PREFIX,
-    Index,
-    block_names,
-    read_block,
-    read_index,
-)
-from redis_state.format.rows import Appended, Value
+from redis_state.format.ordered import Index, family_range, likely_names, read_block, read_index
+from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import checksum, read_header
 from redis_state.ids import EMPTY, Pin
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
+from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
 from redis_state.store.local_state import History, Layer, LocalVersion, compacted
 
@@ -46,7 +39,7 @@ class Loader:
 
     def empty(self) -> LocalVersion:
         """Version 0."""
-        return LocalVersion(EMPTY, 0, None, (), None, History(), self.reload)
+        return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, History(), self.reload)
 
     def open(
         self, run_id: str, version: int | None, cached: Mapping[Pin, LocalVersion]
@@ -102,15 +95,17 @@ class Loader:
         segments = list(reversed(opened.segments))
         at = start or self.empty()
         layers, base = list(at.parts[0]), at.parts[1]
-        family, history, live, last = at.family, at.history, at.live, at.pin
+        families, history, live, last = at.families, at.history, at.live, at.pin
+        internal = at.internal
         if segments and (start is None or segments[0].alone):
             first = segments.pop(0)
             if not first.alone:
                 raise FormatError(f"applying {first.ident}", found="it does not stand alone")
-            base, family = self._base(first)
+            base, families = self._base(first)
             layers = []
             history = History(base_bytes=first.entry.bytes)
             live, last = first.entry.live, Pin(first.version, first.uid)
+            internal = first.entry.internal
         fetched = self._together(segments)
         for segment in segments:
             if segment.alone or (last.version + 1, last.uid) != (
@@ -120,97 +115,124 @@ class Loader:
                 raise FormatError(
                     f"applying {segment.ident}", found="its parent is another version"
                 )
-            below = LocalVersion(last, live, family, layers, base, history, self.reload)
-            layer, changed = self._layer(segment, below, fetched.get(segment))
+            below = LocalVersion(last, live, families, layers, base, history, self.reload)
+            layer, families = self._layer(segment, below, fetched.get(segment))
             layers = compacted([layer, *layers], base) if layer.rows else layers
-            family = changed or family
             history = history.plus(segment.entry.bytes)
             live, last = segment.entry.live, Pin(segment.version, segment.uid)
+            internal = segment.entry.internal
         if last != opened.pin:
             raise FormatError("opening the state", found="the segments end at another version")
-        return LocalVersion(opened.pin, live, family, layers, base, history, self.reload)
+        return LocalVersion(
+            opened.pin, live, families, layers, base, history, self.reload, internal=internal
+        )
 
-    def _base(self, segment: Segment) -> tuple[Base | None, Family | None]:
+    def _base(self, segment: Segment) -> tuple[Base | None, Families]:
         if not segment.entry.blocks:
-            return None, None
-        names = [header.FIELD]
+            return None, NO_FAMILIES
         if segment.entry.bytes <= _EAGER_BYTES_MAX:
-            names += block_names(segment)
-        head, *blocks = self._fetch(segment, names)
-        index = read_index(segment, read_header(segment, head or None))
-        base = Base(self._client, segment, index, head)
-        if blocks:
-            base.take(range(len(blocks)), blocks)
-        return base, index.family
+            fields = self._client.fetch_whole([segment])[0]
+        else:
+            fields = self._fetch(segment, [header.FIELD])
+        index = _index(segment, fields)
+        families = _families(segment, index, NO_FAMILIES)
+        head = fields.get(header.FIELD, b"")
+        base = Base(self._client, segment, index, head, lists=families.lists)
+        if segment.entry.bytes <= _EAGER_BYTES_MAX:
+            base.take(range(len(index.firsts)), list(map(fields.get, index.names())))
+        return base, families
 
-    def _together(self, segments: Sequence[Segment]) -> dict[Segment, list[bytes]]:
+    def _together(self, segments: Sequence[Segment]) -> dict[Segment, dict[str, bytes]]:
         """The fields of all small segments."""
         small = [one for one in segments if one.entry.blocks and one.entry.bytes <= _SMALL_BYTES]
-        wanted = [(one, [header.FIELD, *block_names(one)]) for one in small]
-        found = self._client.fetch_together(wanted) if wanted else []
-        return {one: _there(one, raws) for one, raws in zip(small, found, strict=True)}
+        found = self._client.fetch_whole(small) if small else []
+        return dict(zip(small, found, strict=True))
 
     def _layer(
-        self, segment: Segment, below: LocalVersion, fetched: list[bytes] | None
-    ) -> tuple[Layer, Family | None]:
+        self, segment: Segment, below: LocalVersion, fetched: dict[str, bytes] | None
+    ) -> tuple[Layer, Families]:
         entry = segment.entry
         if not entry.blocks:
-            return Layer({}, 0, []), None
-        names = [header.FIELD, *block_names(segment)]
-        raws = self._fetch(segment, names) if fetched is None else fetched
-        fields = dict(zip(names, raws, strict=True))
-        if checksum({name: raw for name, raw in fields.items() if raw}) != entry.checksum:
+            return Layer({}, 0, []), below.families
+        fields = self._all(segment, below.families) if fetched is None else fetched
+        if len(fields) != entry.blocks:
+            raise SegmentGoneError(segment)
+        if checksum(fields) != entry.checksum:
             raise FormatError(f"reading {segment.ident}", found="the checksum does not match")
-        index = read_index(segment, read_header(segment, raws[0] or None))
-        family = index.family or below.family
-        lists = family is not None and family.multi_value
+        index = _index(segment, fields)
+        families = _families(segment, index, below.families)
+        lists = families.lists
         keys: list[bytes] = []
         found: dict[bytes, Value] = {}
-        for number, raw in enumerate(raws[1:]):
-            some, values = read_block(segment, index, number, raw, lists=lists)
+        grown: list[bytes] = []
+        for number, name in enumerate(index.names()):
+            if name not in fields:
+                raise SegmentGoneError(segment)
+            grows = bool(lists) and index.family_id(number) in lists
+            some, values = read_block(segment, index, number, fields[name], lists=grows)
             keys += some
             found.update(zip(some, values, strict=True))
+            if grows:
+                pairs = zip(some, values, strict=True)
+                grown += [key for key, value in pairs if isinstance(value, Appended)]
         if len(keys) != entry.rows:
             raise FormatError(f"reading {segment.ident}", found=f"its rows are not {entry.rows}")
-        size = sum(map(len, raws))
-        if not (lists or index.head.tombstones):
-            # Without lists nothing was appended.
-            return Layer(cast("dict[bytes, bytes | None]", found), size, keys), index.family
+        size = sum(map(len, fields.values()))
         gone = _cleared(index, below)
-        return Layer(gone | _resolved(found, below, gone), size), index.family
+        rows = _resolved(found, grown, below, gone)
+        return Layer(gone | rows, size) if gone else Layer(rows, size, keys), families
 
-    def _fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes]:
-        return _there(segment, self._client.fetch(segment, names))
+    def _all(self, segment: Segment, families: Families) -> dict[str, bytes]:
+        """The fields of a large segment; `families` are those of the version below."""
+        fields = self._fetch(segment, [header.FIELD, *likely_names(segment, families.table)])
+        missing = [name for name in _index(segment, fields).names() if name not in fields]
+        return fields | self._fetch(segment, missing) if missing else fields
+
+    def _fetch(self, segment: Segment, names: Sequence[str]) -> dict[str, bytes]:
+        """Those of these fields that are there."""
+        found = zip(names, self._client.fetch(segment, names), strict=True)
+        return {name: raw for name, raw in found if raw is not None}
 
 
-def _there(segment: Segment, found: Sequence[bytes | None]) -> list[bytes]:
-    """The header, empty if the segment has none, and blocks which all are there."""
-    if any(raw is None for raw in found[segment.entry.header ^ 1 :]):
+def _index(segment: Segment, fields: Mapping[str, bytes]) -> Index:
+    head = fields.get(header.FIELD)
+    if head is None and segment.entry.header:
         raise SegmentGoneError(segment)
-    return [raw or b"" for raw in found]
+    return read_index(segment, read_header(segment, head))
+
+
+def _families(segment: Segment, index: Index, below: Families) -> Families:
+    families = below.after(index.head)
+    if not families.ids.issuperset(index.ids):
+        raise FormatError(f"applying {segment.ident}", found="a row is of no family")
+    return families
 
 
 def _cleared(index: Index, below: LocalVersion) -> dict[bytes, bytes | None]:
     """The keys that a segment's tombstones remove from the version below."""
     gone: dict[bytes, bytes | None] = {}
     for tombstone in index.head.tombstones:
-        if tombstone.family == FAMILY_ID:
-            start = PREFIX + (tombstone.start or b"")
-            end = None if tombstone.end is None else PREFIX + tombstone.end
-            gone.update((key, None) for key, _ in below.rows_between(start, end))
+        low, high = family_range(tombstone.family)
+        if tombstone.end is not None:
+            high = stored_key(tombstone.family, tombstone.end)
+        gone.update(
+            (key, None) for key, _ in below.rows_between(low + (tombstone.start or b""), high)
+        )
     return gone
 
 
 def _resolved(
-    rows: dict[bytes, Value], below: LocalVersion, gone: Mapping[bytes, bytes | None]
+    rows: dict[bytes, Value],
+    grown: Sequence[bytes],
+    below: LocalVersion,
+    gone: Mapping[bytes, bytes | None],
 ) -> dict[bytes, bytes | None]:
     """Rows with whole values: what was appended goes behind what the version below says."""
-    below.read_for([key for key, value in rows.items() if isinstance(value, Appended)])
-    whole: dict[bytes, bytes | None] = {}
-    for key, value in rows.items():
+    if grown:
+        below.read_for(grown)
+    for key in grown:
+        value = rows[key]
         if isinstance(value, Appended):
             before = None if key in gone else below.get(key)
-            whole[key] = (before or b"") + value.data
-        else:
-            whole[key] = value
-    return whole
+            rows[key] = (before or b"") + value.data
+    return cast("dict[bytes, bytes | None]", rows)

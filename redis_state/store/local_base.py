@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from itertools import repeat
 
 from redis_state.errors import FormatError
 from redis_state.format import header
 from redis_state.format.block import check_bytes
 from redis_state.format.entry import Segment
-from redis_state.format.ordered import Index, block_name, read_block
+from redis_state.format.ordered import Index, read_block
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import combined_checksum
 from redis_state.protocol import PartitionClient, SegmentGoneError
@@ -27,6 +27,10 @@ class Base:
 
     May be used by several threads: what two of them read at once is the same.
 
+    Args:
+        head: Its header as it was read; empty if it has none.
+        lists: Ids of the families whose values are lists.
+
     Attributes:
         rows: Values by stored key, of the blocks that were read.
         removes: Whether there is a ``None`` among them.
@@ -38,6 +42,7 @@ class Base:
         "_checks",
         "_client",
         "_keys",
+        "_lists",
         "_lock",
         "_misses",
         "_read",
@@ -51,8 +56,17 @@ class Base:
         "whole",
     )
 
-    def __init__(self, client: PartitionClient, segment: Segment, index: Index, head: bytes):
+    def __init__(
+        self,
+        client: PartitionClient,
+        segment: Segment,
+        index: Index,
+        head: bytes,
+        *,
+        lists: Set[int],
+    ) -> None:
         self._client = client
+        self._lists = lists
         # Held while what was read is taken in, never while a server is asked.
         self._lock = threading.Lock()
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
@@ -95,7 +109,7 @@ class Base:
         wanted = [number for number in numbers if self._keys[number] is None]
         if not wanted:
             return
-        self.take(wanted, self._client.fetch(self.segment, list(map(block_name, wanted))))
+        self.take(wanted, self._client.fetch(self.segment, list(map(self.index.name, wanted))))
 
     def take(self, numbers: Iterable[int], raws: Sequence[bytes | None]) -> None:
         """Decode blocks that were read.
@@ -104,10 +118,10 @@ class Base:
             SegmentGoneError: One was not there.
             FormatError: One is damaged.
         """
-        lists = self.index.family is not None and self.index.family.multi_value
         for number, raw in zip(numbers, raws, strict=True):
             if raw is None:
                 raise SegmentGoneError(self.segment)
+            lists = bool(self._lists) and self.index.family_id(number) in self._lists
             keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
             plain = list(map(_alone, values)) if lists else values
             with self._lock:
@@ -118,7 +132,7 @@ class Base:
     def _take_one(
         self, number: int, raw: bytes, keys: list[bytes], values: list[bytes | None]
     ) -> None:
-        self._checks[block_name(number)] = check_bytes(raw)
+        self._checks[self.index.name(number)] = check_bytes(raw)
         last = self._read + 1 == len(self._keys)
         if last:
             self._check_whole(self._rows + len(keys))

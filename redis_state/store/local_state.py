@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from redis_state.format.entry import Entry
-from redis_state.format.header import Family
 from redis_state.format.ordered import Rows
 from redis_state.ids import Pin
 from redis_state.protocol import SegmentGoneError, snapshots
+from redis_state.store.families import Families
 from redis_state.store.local_base import Base
 
 ROW_BYTES: Final = 120
@@ -107,26 +107,29 @@ class LocalVersion:
 
     Attributes:
         live: Number of its keys.
-        family: ``None`` only in version 0.
+        internal: Of these, the keys of internal families.
         parts: Layers, newest first, and what lies below them. Another thread may put other parts
             with the same rows here, so whoever reads takes both at once.
     """
 
-    __slots__ = ("_reload", "family", "history", "live", "parts", "pin")
+    __slots__ = ("_reload", "families", "history", "internal", "live", "parts", "pin")
 
     def __init__(
         self,
         pin: Pin,
         live: int,
-        family: Family | None,
+        families: Families,
         layers: Sequence[Layer],
         base: Base | None,
         history: History,
         reload: Callable[[Pin], LocalVersion],
+        *,
+        internal: int = 0,
     ) -> None:
         self.pin = pin
         self.live = live
-        self.family = family
+        self.internal = internal
+        self.families = families
         self.parts: Parts = (tuple(layers), base)
         self.history = history
         self._reload = reload
@@ -249,17 +252,24 @@ class LocalVersion:
                     self.read_again()
                     layers, base = self.parts
 
-    def with_changes(
-        self, pin: Pin, live: int, family: Family, top: Layer, entry: Entry
-    ) -> LocalVersion:
+    def with_changes(self, pin: Pin, families: Families, top: Layer, entry: Entry) -> LocalVersion:
         """The next version, once it is committed; `entry` is that of its delta."""
         if entry.complete:
-            history = History(base_bytes=entry.bytes)
-            return LocalVersion(pin, live, family, (top,), None, history, self._reload)
-        below, base = self.parts
-        layers = compacted([top, *below] if top.rows else list(below), base)
-        history = self.history.plus(entry.bytes)
-        return LocalVersion(pin, live, family, layers, base, history, self._reload)
+            layers, base, history = [top], None, History(base_bytes=entry.bytes)
+        else:
+            below, base = self.parts
+            layers = compacted([top, *below] if top.rows else list(below), base)
+            history = self.history.plus(entry.bytes)
+        return LocalVersion(
+            pin,
+            entry.live,
+            families,
+            layers,
+            base,
+            history,
+            self._reload,
+            internal=entry.internal,
+        )
 
     @property
     def memory_bytes(self) -> int:

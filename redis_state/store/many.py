@@ -103,7 +103,7 @@ def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
             found=f"{len(stored)} keys and {len(data)} values",
             advice="Give one value for each key.",
         )
-    _check_limits(stored, data)
+    check_all_limits(stored, data)
 
 
 def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
@@ -127,11 +127,16 @@ def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
                 rows[PREFIX + encode_key(key)] = encode_value(value)
     except UsageError as error:
         raise _at(f"pairs[{place}]", error) from None
-    _check_limits(rows, rows.values())
+    check_all_limits(rows, rows.values())
     return rows
 
 
-def _check_limits(stored: Collection[bytes], data: Collection[bytes]) -> None:
+def check_all_limits(stored: Collection[bytes], data: Collection[bytes]) -> None:
+    """Refuse keys and values of which one is too large.
+
+    Raises:
+        LimitError: One is.
+    """
     longest = max(map(len, stored), default=0), max(map(len, data), default=0)
     if longest[0] > STORED_KEY_BYTES_MAX or longest[1] > VALUE_BYTES_MAX:
         for key, value in zip(stored, data, strict=True):

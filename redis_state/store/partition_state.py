@@ -6,7 +6,8 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.format import ordered
 from redis_state.format.header import Family
+from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.process import Home, tell_after_fork
@@ -28,6 +30,7 @@ from redis_state.protocol import (
     register_run,
     renew_checkpoint,
 )
+from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.loading import Loader
 from redis_state.store.local_state import History, Layer, LocalVersion, part_bytes
 from redis_state.store.metrics import Counters
@@ -49,12 +52,16 @@ def _nothing() -> None:
     return None
 
 
-def _shown(family: Family) -> str:
+def _shown(families: Families) -> str:
+    if [family.id for family in families.table] != [ordered.FAMILY_ID]:
+        return "it has families, as FamilyStore writes them"
+    (family,) = families.table
     try:
         codec = json.loads(family.key_schema)["codec"]
     except (ValueError, KeyError, TypeError):
         codec = family.key_schema  # of a Spark query
-    return f"{str(codec)[:200]}{' with lists' if family.multi_value else ''}"
+    lists = " with lists" if family.multi_value else ""
+    return f"its rows were written with another codec: {str(codec)[:200]}{lists}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ class _Delta:
         put: Number of keys with a value.
         removed: Number of keys without one.
         live: Number of keys of the version.
+        internal: Of these, the keys of internal families.
         complete: Every key has a new value: nobody needs what is below, to read or to keep it.
         in_order: `rows` gives them out in the order of `keys`.
     """
@@ -100,6 +108,7 @@ class _Delta:
     put: int
     removed: int
     live: int
+    internal: int
     complete: bool
     in_order: bool = False
 
@@ -108,6 +117,7 @@ class PartitionState:
     """Opens and writes versions; may be used by several threads.
 
     Args:
+        family: The only one of the partition; ``None`` if it has many, which come and go.
         versions_cached_max: Versions that stay in this process.
     """
 
@@ -117,7 +127,7 @@ class PartitionState:
         client: Client,
         config: Config,
         *,
-        family: Family,
+        family: Family | None,
         expect_existing: bool,
         run: RegisteredRun | None,
         clock: Clock,
@@ -131,7 +141,7 @@ class PartitionState:
         self._config = config
         self._tenant = tenant_of(config.key_prefix)
         self._keep_ms = EPHEMERAL_KEEP_MS if config.ephemeral else 0
-        self._family = family
+        self._own = None if family is None else Families((family,))
         self._expect_existing = expect_existing
         self._run = run
         self._run_id = run.run_id if run else own_run(id_.run_id)
@@ -161,7 +171,7 @@ class PartitionState:
                 advice="Give both providers the same client.",
                 where=str(self.id.store_id),
             )
-        if (other.id.store_id, other._family) != (self.id.store_id, self._family):
+        if (other.id.store_id, other._own) != (self.id.store_id, self._own):
             raise UsageError(
                 "going on with cached versions",
                 found="they are of another partition, or were written with another codec",
@@ -191,7 +201,11 @@ class PartitionState:
         link = self._linked()
         return None if link is None else link.client.latest()
 
-    def acquire(self, pin: Pin) -> None:
+    def families(self, local: LocalVersion) -> Families:
+        """The family table with which the next version begins."""
+        return self._own or local.families
+
+    def acquire(self, pin: Pin, families: Families) -> None:
         """Take the partition before the first change; what is new about the checkpoint is told.
 
         Raises:
@@ -211,7 +225,7 @@ class PartitionState:
             operator=store.operator_id,
             store=store.store_name,
             partitions=store.partition_id + 1,
-            family=self._family,
+            families=families.table,
             tenant=self._tenant,
             keep_ms=self._keep_ms,
         )
@@ -221,8 +235,10 @@ class PartitionState:
             self._opened = pin
         log.info("%s: run %s took version %d", store, self._run_id, pin.version)
 
-    def commit(self, local: LocalVersion, changes: WriteSet, uid: str) -> LocalVersion:
-        """Publish the next version.
+    def commit(
+        self, local: LocalVersion, changes: WriteSet, families: Families, uid: str
+    ) -> LocalVersion:
+        """Publish the next version. Of families that are left out the changes remove all rows.
 
         Raises:
             RedisStateError: As `PartitionClient.commit`.
@@ -230,25 +246,28 @@ class PartitionState:
         link = self._made()
         version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
-            delta = _delta(local, changes)
-            known = local.family == self._family and not delta.complete
+            delta = _delta(local, changes, families)
+            gone = sorted(local.families.ids - families.ids)
+            keys, values = (delta.keys, delta.values) if not gone else _without(delta, gone)
             written = ordered.write(
                 f"d:{version}:{uid}",
-                delta.keys,
-                delta.values,
+                keys,
+                values,
                 ref=local.pin.uid,
                 live=delta.live,
-                family=None if known else self._family,
+                families=families.table,
+                highest_id=families.highest_id,
+                with_families=delta.complete or version == 1 or local.families != families,
                 appended=changes.appended,
+                cleared=() if delta.complete else gone,
                 complete=delta.complete,
+                internal=delta.internal,
             )
             run = self._run or RegisteredRun(self._run_id, 0, "x")
             with self._telling():
                 link.client.commit(run, local.pin, uid, written.entry, written.fields)
         top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)
-        next_version = local.with_changes(
-            Pin(version, uid), delta.live, self._family, top, written.entry
-        )
+        next_version = local.with_changes(Pin(version, uid), families, top, written.entry)
         self._keep(next_version)
         self.counters.add("rows_put", delta.put)
         self.counters.add("rows_removed", delta.removed)
@@ -301,7 +320,7 @@ class PartitionState:
         link = self._linked()
         if link is None or local.pin.version == 0:
             return False
-        rows: dict[bytes, bytes | None] = dict(local.rows_between(ordered.PREFIX, None))
+        rows: dict[bytes, bytes | None] = dict(local.rows_between(b"", None))
         writer = uuid.uuid4().hex
         written = ordered.write(
             f"s:{local.pin.version}:{writer}",
@@ -309,7 +328,9 @@ class PartitionState:
             list(rows.values()),
             ref=writer,
             live=local.live,
-            family=self._family,
+            families=local.families.table,
+            highest_id=local.families.highest_id,
+            internal=local.internal,
         )
         added = link.client.add_snapshot(local.pin, writer, written.entry, written.fields)
         if added:
@@ -347,14 +368,7 @@ class PartitionState:
             cached = dict(reversed(self._cached.items()))
         with self.counters.timing("load_ms"):
             opened, local = link.loader.open(run_id, version, cached)
-        if local.family is not None and local.family != self._family:
-            raise UsageError(
-                f"opening version {version}",
-                found=f"its rows were written with another codec: {_shown(local.family)}",
-                advice="Open the store with the codec that wrote it, with lists if it has them.",
-                where=str(self.id.store_id),
-                version=version,
-            )
+        self._check_families(local)
         self._keep(local)
         if opened.held:
             with self._lock:
@@ -367,6 +381,23 @@ class PartitionState:
             local.live,
         )
         return local, opened.held
+
+    def _check_families(self, local: LocalVersion) -> None:
+        found = local.families
+        if self._own is None:
+            fits = ordered.FAMILY_ID not in found.ids
+            advice = "Open it with the codec that wrote it, by a provider without families=True."
+        else:
+            fits = found in (NO_FAMILIES, self._own)
+            advice = "Open the store with the codec that wrote it, with lists if it has them."
+        if not fits:
+            raise UsageError(
+                f"opening version {local.pin.version}",
+                found=_shown(found),
+                advice=advice,
+                where=str(self.id.store_id),
+                version=local.pin.version,
+            )
 
     def _unknown(self, version: int) -> LocalVersion:
         if version == 0 and not self._expect_existing:
@@ -437,15 +468,18 @@ class PartitionState:
                     )
 
 
-def _delta(local: LocalVersion, changes: WriteSet) -> _Delta:
+def _delta(local: LocalVersion, changes: WriteSet, families: Families) -> _Delta:
     rows = changes.rows
     removed = list(rows.values()).count(None)
     put = len(rows) - removed
+    internal = _internal(local, rows, families)
     if not removed and not changes.appended:
         overwritten = local.overwritten(rows)
         if overwritten is not None:
             keys, values = list(overwritten), list(overwritten.values())
-            return _Delta(overwritten, keys, values, put, 0, put, complete=True, in_order=True)
+            return _Delta(
+                overwritten, keys, values, put, 0, put, internal, complete=True, in_order=True
+            )
     # In the order of the changes, which is often that of the version below: it stays near.
     live = local.live - local.count(list(rows)) + put
     complete = local.pin.version > 0 and 0 < live == put and not changes.appended
@@ -454,11 +488,32 @@ def _delta(local: LocalVersion, changes: WriteSet) -> _Delta:
         rows = {key: value for key, value in rows.items() if value is not None}
         keys = list(filter(rows.__contains__, keys))
     values = list(map(rows.__getitem__, keys))
-    return _Delta(rows, keys, values, put, removed, live, complete=complete)
+    return _Delta(rows, keys, values, put, removed, live, internal, complete=complete)
+
+
+def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:
+    """How many keys of the next version are of internal families."""
+    prefixes = local.families.internal | families.internal
+    if not prefixes:
+        return 0
+    keys = [key for key in rows if key[:FAMILY_BYTES] in prefixes]
+    put = len(keys) - list(map(rows.__getitem__, keys)).count(None)
+    return local.internal - local.count(keys) + put
+
+
+def _without(delta: _Delta, gone: Sequence[int]) -> tuple[list[bytes], list[bytes | None]]:
+    """Keys and values of a delta but those of families that are gone."""
+    keys, values = list(delta.keys), list(delta.values)
+    for id_ in gone:
+        low, high = ordered.family_range(id_)
+        start = bisect_left(keys, low)
+        end = len(keys) if high is None else bisect_left(keys, high)
+        del keys[start:end], values[start:end]
+    return keys, values
 
 
 def _no_rows(id_: StateStoreProviderId) -> LocalVersion:
     def reload(_: Pin) -> LocalVersion:
         raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
 
-    return LocalVersion(EMPTY, 0, None, (), None, History(), reload)
+    return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, History(), reload)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final
 
 from redis_state.codec import RAW, Codec
 from redis_state.errors import LimitError
@@ -15,19 +14,8 @@ from redis_state.format.rows import (
     check_limits,
     join_elements,
 )
-from redis_state.ids import StateStoreId
-from redis_state.process import elsewhere, tell_after_fork
-from redis_state.store.api import (
-    ListStateStore,
-    Operation,
-    ReadStateStore,
-    Row,
-    State,
-    StateStore,
-    StateStoreMetrics,
-    following,
-)
-from redis_state.store.local_state import ROW_BYTES, LocalVersion
+from redis_state.store.api import ListStateStore, ReadStateStore, Row, State, StateStore
+from redis_state.store.local_state import LocalVersion
 from redis_state.store.many import (
     STORED_KEY_BYTES_MAX,
     KeyEncoder,
@@ -36,52 +24,29 @@ from redis_state.store.many import (
     stored_rows,
 )
 from redis_state.store.partition_state import PartitionState
-from redis_state.store.write_set import WriteSet
+from redis_state.store.write_session import OpenedVersion, WriteSession
 
 _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING
 
 
-class _Elsewhere:
-    """In place of a version that was opened in another process: all that is asked of it refuses."""
-
-    def __init__(self, id_: StateStoreId, version: int) -> None:
-        self._id, self._version = id_, version
-
-    def __getattr__(self, _name: str) -> NoReturn:
-        raise elsewhere(where=str(self._id), version=self._version)
-
-
-class PartitionReadStore(ReadStateStore):
+class PartitionReadStore(OpenedVersion, ReadStateStore):
     """One version, for reading; made by a provider."""
 
     def __init__(self, partition: PartitionState, codec: Codec, local: LocalVersion) -> None:
-        self._partition = partition
-        self._local = local
-        self._version = local.pin.version
+        OpenedVersion.__init__(self, partition, local)
+        self._use(codec)
+
+    def _use(self, codec: Codec) -> None:
         self._codec = codec
         self._stored = KeyEncoder(codec)
         self._encode_key = codec.encode_key
         self._decode_value = codec.decode_value
-        tell_after_fork(self)
 
     def after_fork(self) -> None:
         """This process has a copy of a store that its parent goes on with."""
-        self._local = cast(LocalVersion, _Elsewhere(self.id, self._version))
+        super().after_fork()
         self._stored.forget()
-
-    @property
-    def id(self) -> StateStoreId:
-        """Which partition this is."""
-        return self._partition.id.store_id
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id}, version={self._version})"
-
-    @property
-    def version(self) -> int:
-        """The version that was opened."""
-        return self._version
 
     def get(self, key: Any) -> Any:
         """As `ReadStateStore.get`."""
@@ -101,15 +66,6 @@ class PartitionReadStore(ReadStateStore):
         """As `ReadStateStore.prefix_scan`."""
         low, high = self._codec.prefix_range(prefix)
         return self._rows(PREFIX + low, None if high is None else PREFIX + high)
-
-    @property
-    def metrics(self) -> StateStoreMetrics:
-        """Counts of this store and its provider."""
-        return StateStoreMetrics(
-            num_keys=self._local.live,
-            memory_bytes=self._local.memory_bytes,
-            custom=self._partition.values(),
-        )
 
     def _values(self, found: list[bytes | None]) -> list[Any]:
         if self._codec is RAW:
@@ -131,31 +87,20 @@ class PartitionReadStore(ReadStateStore):
             yield decode_key(key[FAMILY_BYTES:]), decode_value(value)
 
 
-class PartitionStore(PartitionReadStore, StateStore):
+class PartitionStore(WriteSession, PartitionReadStore, StateStore):
     """One version and changes over it; made by a provider, used by one thread at a time."""
 
     def __init__(
         self, partition: PartitionState, codec: Codec, local: LocalVersion, *, held: bool
     ) -> None:
-        super().__init__(partition, codec, local)
+        self._use(codec)
+        WriteSession.__init__(self, partition, local, held=held)
+
+    def _use(self, codec: Codec) -> None:
+        super()._use(codec)
         self._encode_value = codec.encode_value
         # Bytes as they are need no call for each key and value.
         self._raw = codec is RAW
-        self._held = held
-        self._state = State.OPEN
-        self._changes = WriteSet()
-        self._changed = self._changes.rows
-        self._uid = uuid.uuid4().hex
-
-    def after_fork(self) -> None:
-        """As of a version for reading; its changes are its parent's to commit."""
-        super().after_fork()
-        if self._state not in (State.COMMITTED, State.ABORTED):
-            self._state = State.LEFT
-        self._forget_changes()
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, state={self._state.value!r})"
 
     def get(self, key: Any) -> Any:
         """As `ReadStateStore.get`."""
@@ -203,46 +148,6 @@ class PartitionStore(PartitionReadStore, StateStore):
         there = (key for key, value in zip(stored, found, strict=True) if value is not None)
         self._changed.update(dict.fromkeys(there))
 
-    def commit(self) -> int:
-        """As `StateStore.commit`."""
-        self._move(Operation.COMMIT)
-        try:
-            if not self._held:
-                self._partition.acquire(self._local.pin)
-                self._held = True
-            self._changes.settle()
-            self._local = self._partition.commit(self._local, self._changes, self._uid)
-        except BaseException:
-            self._move(Operation.FAIL)
-            raise
-        self._forget_changes()
-        self._move(Operation.SUCCEED)
-        return self._local.pin.version
-
-    def abort(self) -> None:
-        """As `StateStore.abort`."""
-        if self._state is State.COMMITTING:
-            # Another thread is in the middle of it: what comes of it is known there.
-            return
-        was = self._state
-        self._move(Operation.ABORT)
-        if self._state is State.ABORTED and was is not State.ABORTED:
-            self._forget_changes()
-            if was is State.FAILED:
-                self._partition.abort(self._version + 1, self._uid)
-
-    @property
-    def has_committed(self) -> bool:
-        """Whether `commit` succeeded."""
-        return self._state is State.COMMITTED
-
-    @property
-    def metrics(self) -> StateStoreMetrics:
-        """Counts of this store and its provider."""
-        found = super().metrics
-        changed = sum(map(len, self._changed)) + ROW_BYTES * len(self._changed)
-        return StateStoreMetrics(found.num_keys, found.memory_bytes + changed, found.custom)
-
     def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
         above = self._changes.between(low, high) if self._changed else {}
         return self._decoded(self._local.rows_between(low, high, above))
@@ -261,22 +166,8 @@ class PartitionStore(PartitionReadStore, StateStore):
             self._update()
         return rows
 
-    def _update(self) -> None:
-        self._move(Operation.UPDATE)
-        if not self._held:
-            try:
-                self._partition.acquire(self._local.pin)
-            except BaseException:
-                self._state = State.OPEN
-                raise
-            self._held = True
-
-    def _move(self, operation: Operation) -> None:
-        self._state = following(self._state, operation, id_=self.id, version=self._version)
-
     def _forget_changes(self) -> None:
-        self._changes = WriteSet()
-        self._changed = self._changes.rows
+        super()._forget_changes()
         self._stored.forget()
 
 

@@ -14,6 +14,7 @@ from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
+from redis_state.store.family_store import FamilyStore
 from redis_state.store.metrics import CUSTOM_METRICS, CustomMetric
 from redis_state.store.partition_state import Events, PartitionState, family_of
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
@@ -38,6 +39,8 @@ class StateStoreProvider:
         url: The server, as docs/topologies.md says.
         codec: How keys and values are written; a partition keeps the one it was begun with.
         lists: Values are lists, and stores have `append`; a partition keeps that, too.
+        families: Versions have many families and rows of bytes; `get_family_store` opens them, and
+            neither `codec` nor `lists` counts.
         expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
         run: The run if a driver registered it; otherwise it is registered when it first writes,
             and may then not write on a version below the one that was opened last.
@@ -64,6 +67,7 @@ class StateStoreProvider:
         url: str | None = None,
         codec: Codec = MSGPACK,
         lists: bool = False,
+        families: bool = False,
         expect_existing: bool = False,
         run: RegisteredRun | None = None,
         clock: Clock = SYSTEM,
@@ -79,11 +83,12 @@ class StateStoreProvider:
         self._owns_client = client is None
         self._codec = codec
         self._lists = lists
+        self._families = families
         self._partition = PartitionState(
             provider_id,
             self._client,
             checked,
-            family=family_of(codec.name, lists=lists),
+            family=None if families else family_of(codec.name, lists=lists),
             expect_existing=expect_existing,
             run=run,
             clock=clock,
@@ -110,8 +115,10 @@ class StateStoreProvider:
         Raises:
             StateError: The version was lost, has expired, or never was.
             ConflictError: The run went on from this version already.
-            UsageError: The number is none, or the rows were written with another codec.
+            UsageError: The number is none, the rows were written with another codec, or the
+                provider is one of families.
         """
+        self._check_kind(families=False)
         kind = PartitionListStore if self._lists else PartitionStore
         local, held = self._partition.open(_version(version))
         return kind(self._partition, self._fitting(codec), local, held=held)
@@ -132,6 +139,17 @@ class StateStoreProvider:
             )
         return store
 
+    def get_family_store(self, version: int) -> FamilyStore:
+        """As `get_store`, for a provider of families.
+
+        Raises:
+            UsageError: The provider is none of families, or the partition has one family; else as
+                `get_store`.
+        """
+        self._check_kind(families=True)
+        local, held = self._partition.open(_version(version))
+        return FamilyStore(self._partition, local, held=held)
+
     def get_read_store(self, version: int, *, codec: Codec | None = None) -> ReadStateStore:
         """A version to read, without disturbing whoever writes.
 
@@ -140,8 +158,9 @@ class StateStoreProvider:
 
         Raises:
             StateError: The version was lost, has expired, or never was.
-            UsageError: The number is none, or the rows were written with another codec.
+            UsageError: As `get_store`.
         """
+        self._check_kind(families=False)
         local = self._partition.read(_version(version))
         fitting = self._fitting(codec)
         return PartitionReadStore(
@@ -167,6 +186,16 @@ class StateStoreProvider:
             RedisStateError: The server refuses, or does not answer.
         """
         self._partition.maintain()
+
+    def _check_kind(self, *, families: bool) -> None:
+        if families is not self._families:
+            made = "with" if self._families else "without"
+            raise UsageError(
+                f"opening a store of {'families' if families else 'one family'}",
+                found=f"the provider was made {made} families=True",
+                advice="Use get_family_store with families=True, and get_store without.",
+                where=str(self.id.store_id),
+            )
 
     def _fitting(self, codec: Codec | None) -> Codec:
         if codec is not None and codec.name != self._codec.name:

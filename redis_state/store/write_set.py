@@ -14,32 +14,33 @@ class WriteSet:
     Attributes:
         rows: Values by stored key; ``None`` is removed. Keys are only ever added. What a list that
             grows holds here is right after `settle`.
+        growing: The lists to which elements were added since then.
         appended: The new end of lists of which the rest is in the version below.
     """
 
-    __slots__ = ("_growing", "_sorted", "appended", "rows")
+    __slots__ = ("_sorted", "appended", "growing", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
         self.appended: dict[bytes, bytearray] = {}
-        self._growing: dict[bytes, bytearray] = {}
+        self.growing: dict[bytes, bytearray] = {}
         self._sorted: list[bytes] = []
 
     def size(self, key: bytes, below: bytes | None) -> int:
         """Bytes of a list; `below` is what the version says, if the key is not changed."""
-        found = self._growing.get(key)
+        found = self.growing.get(key)
         if found is None:
             return len(self.rows.get(key, below) or b"")
         return len(found)
 
     def append(self, key: bytes, element: bytes, below: bytes | None) -> None:
         """Add an element to a list; `below` as in `size`."""
-        grown = self._growing.get(key)
+        grown = self.growing.get(key)
         if grown is None:
             before = self.rows.get(key, below)
             if key not in self.rows and below is not None:
                 self.appended[key] = bytearray()
-            grown = self._growing[key] = bytearray(before or b"")
+            grown = self.growing[key] = bytearray(before or b"")
             self.rows[key] = b""
         grown += element
         if key in self.appended:
@@ -49,17 +50,17 @@ class WriteSet:
         """A list was removed, so that nothing of it is in the version below any more."""
         self.appended.pop(key, None)
 
-    def replace(self, key: bytes, value: bytes) -> None:
-        """Set a list anew."""
-        self._growing.pop(key, None)
+    def replace(self, key: bytes, value: bytes | None) -> None:
+        """Set a list anew, or remove it."""
+        self.growing.pop(key, None)
         self.appended.pop(key, None)
         self.rows[key] = value
 
     def settle(self) -> None:
         """Put the lists that grew where the other rows are."""
-        for key, grown in self._growing.items():
+        for key, grown in self.growing.items():
             self.rows[key] = bytes(grown)
-        self._growing.clear()
+        self.growing.clear()
 
     def in_order(self) -> list[bytes]:
         """The keys in ascending order."""
@@ -81,4 +82,7 @@ class WriteSet:
         keys = self.in_order()
         low = bisect_left(keys, start)
         high = len(keys) if end is None else bisect_left(keys, end)
-        return {key: self.rows[key] for key in keys[low:high]}
+        found = {key: self.rows[key] for key in keys[low:high]}
+        if self.growing:
+            found |= {key: bytes(self.growing[key]) for key in self.growing.keys() & found.keys()}
+        return found

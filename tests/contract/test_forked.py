@@ -85,7 +85,7 @@ def test_a_commit_is_there_already_only_if_its_rows_are(
     run = partition.acquire(register_run(client, gen, "run", by_driver=True), EMPTY)
     uid, key, family = uuid.uuid4().hex, ordered.PREFIX + b"key", family_of("raw")
     one, other = (
-        ordered.write(f"d:1:{uid}", [key], [value], ref=EMPTY.uid, live=1, family=family)
+        ordered.write(f"d:1:{uid}", [key], [value], ref=EMPTY.uid, live=1, families=[family])
         for value in (b"1", b"2")
     )
     for _ in range(2):

@@ -132,7 +132,7 @@ def _bent_segment(whole: Any, fields: dict[str, bytes], name: str) -> Decode:
         )
         found = segment.read_segment(again, bent)
         index = ordered.read_index(again, segment.read_header(again, bent.get("h")))
-        for number, block_name in enumerate(ordered.block_names(again)):
+        for number, block_name in enumerate(index.names()):
             if block_name in bent:
                 ordered.read_block(again, index, number, bent[block_name], lists=False)
         return found

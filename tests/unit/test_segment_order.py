@@ -34,7 +34,7 @@ WRONG = {
 def test_rows_out_of_order_are_refused_before_anything_is_sent(keys: Sequence[bytes]) -> None:
     values = [b"value"] * len(keys)
     with pytest.raises(RedisStateError, match="order"):
-        ordered.write("d:1:a", keys, values, ref=EMPTY_UID, live=len(keys), family=FAMILY)
+        ordered.write("d:1:a", keys, values, ref=EMPTY_UID, live=len(keys), families=[FAMILY])
     writer = SegmentWriter("d:1:a", [FAMILY])
     with pytest.raises(RedisStateError, match="order"):
         list(writer.add_ordered(0, zip(keys, values, strict=True)))
@@ -42,5 +42,5 @@ def test_rows_out_of_order_are_refused_before_anything_is_sent(keys: Sequence[by
 
 def test_rows_in_order_are_written() -> None:
     values = [b"value"] * len(KEYS)
-    written = ordered.write("d:1:a", KEYS, values, ref=EMPTY_UID, live=300, family=FAMILY)
+    written = ordered.write("d:1:a", KEYS, values, ref=EMPTY_UID, live=300, families=[FAMILY])
     assert written.entry.rows == 300

@@ -19,7 +19,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
-from redis_state.store import loading, partition_store
+from redis_state.store import loading, write_session
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
 from tests.faults.oracle.wire import forget_scripts
 
@@ -122,10 +122,10 @@ _layer = loading.Loader._layer
 
 
 def _twice(self: loading.Loader, segment: Segment, below: Any, fetched: Any) -> Any:
-    layer, family = _layer(self, segment, below, fetched)
+    layer, families = _layer(self, segment, below, fetched)
     if not layer.rows:
-        return layer, family
-    once = below.with_changes(below.pin, below.live, family or below.family, layer, 1)
+        return layer, families
+    once = below.with_changes(below.pin, families, layer, segment.entry)
     return _layer(self, segment, once, fetched)
 
 
@@ -196,7 +196,7 @@ CLIENT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "attempts-share-a-uid",
         "every attempt has a uid of its own",
-        lambda: mock.patch.object(partition_store, "uuid", _Uids),
+        lambda: mock.patch.object(write_session, "uuid", _Uids),
     ),
     Mutant(
         "floor-from-the-newest-version",

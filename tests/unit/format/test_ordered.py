@@ -28,7 +28,7 @@ def written(rows: dict[bytes, Any], *, lists: bool = False, **more: Any) -> orde
     live = sum(value is not None for value in rows.values())
     keys = sorted(rows)
     return ordered.write(
-        IDENT, keys, [rows[key] for key in keys], ref="-", live=live, family=family, **more
+        IDENT, keys, [rows[key] for key in keys], ref="-", live=live, families=[family], **more
     )
 
 
@@ -40,7 +40,7 @@ def read_back(found: ordered.Written, *, lists: bool = False) -> dict[bytes, Any
     segment = segment_of(found)
     index = ordered.read_index(segment, read_header(segment, found.fields["h"]))
     rows: dict[bytes, Any] = {}
-    for number, name in enumerate(ordered.block_names(segment)):
+    for number, name in enumerate(index.names()):
         raw = found.fields[name]
         rows.update(zip(*ordered.read_block(segment, index, number, raw, lists=lists), strict=True))
     return rows

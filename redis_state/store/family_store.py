@@ -1,0 +1,261 @@
+"""The store of a partition with many families: one object for each opened version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from redis_state.errors import LimitError, UsageError
+from redis_state.format.header import FAMILY_ID_MAX, Family
+from redis_state.format.ordered import family_range
+from redis_state.format.rows import (
+    FAMILY_BYTES,
+    VALUE_BYTES_MAX,
+    check_limits,
+    family_of,
+    join_elements,
+    stored_key,
+)
+from redis_state.store.api import Operation, State, following
+from redis_state.store.families import Families
+from redis_state.store.local_state import LocalVersion
+from redis_state.store.many import STORED_KEY_BYTES_MAX, check_all_limits
+from redis_state.store.partition_state import PartitionState
+from redis_state.store.write_session import WriteSession
+
+_MISSING: Final = object()
+_UPDATING: Final = State.UPDATING
+_KIND = "range"
+_PARAMS = (0,)
+_ONLY_NAME = "default"
+
+
+class FamilyStore(WriteSession):
+    """One version of a partition with many families, for changing it into the next one.
+
+    Rows are bytes, and a stored key begins with the prefix of its family, which `declare` gives.
+    Made by a provider, used by one thread at a time. Life cycle and errors are those of
+    `StateStore`, as far as nothing else is said.
+    """
+
+    def __init__(self, partition: PartitionState, local: LocalVersion, *, held: bool) -> None:
+        super().__init__(partition, local, held=held)
+        self._by_name = {family.name: family for family in self._families.table}
+        self._lists = self._prefixes_of_lists()
+
+    @property
+    def families(self) -> Mapping[str, Family]:
+        """The family table as it is now, by name."""
+        return MappingProxyType(self._by_name)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        key_schema: str,
+        value_schema: str,
+        multi_value: bool = False,
+        internal: bool = False,
+    ) -> bytes:
+        """Have a family, which begins without rows if its name is new.
+
+        Args:
+            key_schema: JSON text that says how keys are written; it may change, as may that of the
+                values.
+            multi_value: Values are lists, to which `append` adds.
+            internal: Its keys do not count as keys of the store.
+
+        Returns:
+            What the stored keys of the family begin with.
+
+        Raises:
+            UsageError: The name is taken by a family of another sort, or is none; a schema is no
+                JSON; the store is done.
+            LimitError: The partition had too many families.
+        """
+        known = self._by_name.get(name)
+        if known is None:
+            known = self._new(name, multi_value=multi_value, internal=internal)
+        elif (known.multi_value, known.internal) != (multi_value, internal):
+            raise UsageError(
+                f"declaring family '{name}'",
+                found=f"it has {_sort(known)} in version {self._version}",
+                advice="Declare it as it was, take another name, or drop it first.",
+                where=str(self.id),
+                version=self._version,
+            )
+        family = replace(known, key_schema=key_schema, value_schema=value_schema)
+        if self._by_name.get(name) != family:
+            for schema in (key_schema, value_schema):
+                _check_json(name, schema)
+            self._check_open()
+            self._change({**self._by_name, name: family})
+        return stored_key(family.id, b"")
+
+    def drop(self, name: str) -> bool:
+        """Remove a family and all of its rows; false if there is none of the name.
+
+        Its id is not given again: a family of this name that is declared later is another one.
+
+        Raises:
+            UsageError: The store is done.
+            ConflictError: Another run took the partition.
+        """
+        family = self._by_name.get(name)
+        if family is None:
+            return False
+        if self._state is not _UPDATING:
+            self._update()
+        for stored in [key for key, _ in self.rows(*family_range(family.id))]:
+            self._changes.replace(stored, None)
+        self._change({key: one for key, one in self._by_name.items() if key != name})
+        return True
+
+    def get(self, stored: bytes) -> bytes | None:
+        """The value of a stored key; ``None`` if it has none."""
+        data = self._changed.get(stored, _MISSING)
+        if data is _MISSING:
+            return self._below(stored)
+        if self._growing and stored in self._growing:
+            return bytes(self._growing[stored])
+        return data  # type: ignore[return-value]  # the marker is no value
+
+    def put(self, stored: bytes, data: bytes) -> None:
+        """Set the value of a stored key.
+
+        Raises:
+            LimitError: Key or value is too large.
+            ConflictError: Another run took the partition.
+        """
+        if len(stored) > STORED_KEY_BYTES_MAX or len(data) > VALUE_BYTES_MAX:
+            check_limits(stored, data)
+        if self._state is not _UPDATING:
+            self._update()
+        if self._appended_to:
+            self._changes.replace(stored, data)
+        else:
+            self._changed[stored] = data
+
+    def remove(self, stored: bytes) -> None:
+        """Take a stored key out; nothing happens if it is not there."""
+        if self._state is not _UPDATING:
+            self._update()
+        data = self._changed.get(stored, _MISSING)
+        if (self._below(stored) if data is _MISSING else data) is not None:
+            self._changes.replace(stored, None)
+
+    def append(self, stored: bytes, element: bytes) -> None:
+        """Add an element to a list, which begins with it if there is none; only it is sent.
+
+        Args:
+            stored: A key of a family of lists.
+
+        Raises:
+            UsageError: The family has no lists.
+            LimitError: The key or the whole list is too large.
+        """
+        if stored[:FAMILY_BYTES] not in self._lists:
+            raise UsageError(
+                "appending to a list",
+                found=f"family {family_of(stored)} has no lists",
+                advice="Declare it with multi_value=True.",
+                where=str(self.id),
+            )
+        data = join_elements((element,))
+        check_limits(stored, data)
+        if self._state is not _UPDATING:
+            self._update()
+        below = None if stored in self._changed else self._below(stored)
+        size = len(data) + self._changes.size(stored, below)
+        if size > VALUE_BYTES_MAX:
+            raise LimitError("appending to a list", found=f"it would have {size} bytes")
+        self._appended_to = True
+        self._changes.append(stored, data, below)
+
+    def get_many(self, stored: Sequence[bytes]) -> list[bytes | None]:
+        """The values of stored keys in their order, read in few round trips."""
+        self._changes.settle()
+        return self._local.get_many(stored, self._changed)
+
+    def put_many(self, rows: Mapping[bytes, bytes]) -> None:
+        """Set the values of many stored keys, or of none if one is too large."""
+        check_all_limits(rows, rows.values())
+        if rows and self._state is not _UPDATING:
+            self._update()
+        if self._appended_to:
+            for stored, data in rows.items():
+                self._changes.replace(stored, data)
+        else:
+            self._changed.update(rows)
+
+    def remove_many(self, stored: Sequence[bytes]) -> None:
+        """Take many stored keys out, as calls of `remove` do."""
+        if stored and self._state is not _UPDATING:
+            self._update()
+        for key, value in zip(stored, self.get_many(stored), strict=True):
+            if value is not None:
+                self._changes.replace(key, None)
+
+    def rows(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Stored keys from `low` up to, not including, `high`, and their values, in key order.
+
+        The rows are those of the moment of the call; changes while they are read do not matter.
+
+        Args:
+            high: ``None`` is open: the rows of all further families come, too.
+        """
+        above = self._changes.between(low, high) if self._changed else {}
+        return self._local.rows_between(low, high, above)
+
+    def _new(self, name: str, *, multi_value: bool, internal: bool) -> Family:
+        what = f"declaring family '{name}'"
+        if not name or name == _ONLY_NAME:
+            raise UsageError(
+                what,
+                found="the name is that of the one family of other stores, or empty",
+                advice="Take another name.",
+            )
+        id_ = self._families.highest_id + 1
+        if id_ > FAMILY_ID_MAX:
+            raise LimitError(what, found=f"the partition had {FAMILY_ID_MAX} families")
+        return Family(id_, name, _KIND, _PARAMS, "", "", multi_value, internal)
+
+    def _check_open(self) -> None:
+        """The table is no row: the partition is taken before the first of those, or at commit."""
+        following(self._state, Operation.UPDATE, id_=self.id, version=self._version)
+
+    def _change(self, families: dict[str, Family]) -> None:
+        self._by_name = families
+        table = tuple(families.values())
+        highest_id = max([self._families.highest_id, *(family.id for family in table)])
+        self._families = Families(table, highest_id)
+        self._lists = self._prefixes_of_lists()
+
+    def _prefixes_of_lists(self) -> frozenset[bytes]:
+        return frozenset(stored_key(id_, b"") for id_ in self._families.lists)
+
+    def _forget_changes(self) -> None:
+        super()._forget_changes()
+        # Bound once: `get` is called for every row of a query.
+        self._growing = self._changes.growing
+        self._below = self._local.get
+        self._appended_to = False
+
+
+def _sort(family: Family) -> str:
+    values = "lists" if family.multi_value else "single values"
+    return f"{values} and internal keys" if family.internal else values
+
+
+def _check_json(name: str, schema: str) -> None:
+    try:
+        json.loads(schema)
+    except ValueError as error:
+        raise UsageError(
+            f"declaring family '{name}'",
+            found="a schema is no JSON",
+            advice="Say in JSON how keys and values are written.",
+        ) from error
