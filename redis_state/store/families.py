@@ -42,6 +42,11 @@ class Families:
         highest = highest_after(self.highest_id, head.families, head.highest_id)
         return Families(head.families, highest)
 
+    def dropped_over(self, below: Families) -> list[int]:
+        """Ids of families that are gone: of the version below, or given since and dropped again."""
+        given = below.ids.union(range(below.highest_id + 1, self.highest_id + 1))
+        return sorted(given - self.ids)
+
 
 NO_FAMILIES = Families()
 """The table of version 0."""

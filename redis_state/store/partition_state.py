@@ -247,7 +247,7 @@ class PartitionState:
         version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
             delta = _delta(local, changes, families)
-            gone = sorted(local.families.ids - families.ids)
+            gone = families.dropped_over(local.families)
             keys, values = (delta.keys, delta.values) if not gone else _without(delta, gone)
             written = ordered.write(
                 f"d:{version}:{uid}",
@@ -259,7 +259,7 @@ class PartitionState:
                 highest_id=families.highest_id,
                 with_families=delta.complete or version == 1 or local.families != families,
                 appended=changes.appended,
-                cleared=() if delta.complete else gone,
+                cleared=[] if delta.complete else sorted(local.families.ids.intersection(gone)),
                 complete=delta.complete,
                 internal=delta.internal,
             )
