@@ -44,6 +44,8 @@ class Families:
 
     def dropped_over(self, below: Families) -> list[int]:
         """Ids of families that are gone: of the version below, or given since and dropped again."""
+        if self == below:
+            return []
         given = below.ids.union(range(below.highest_id + 1, self.highest_id + 1))
         return sorted(given - self.ids)
 

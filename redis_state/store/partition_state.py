@@ -6,8 +6,7 @@ import json
 import logging
 import threading
 import uuid
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,6 @@ from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.format import ordered
 from redis_state.format.header import Family
-from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.process import Home, tell_after_fork
@@ -30,6 +28,7 @@ from redis_state.protocol import (
     register_run,
     renew_checkpoint,
 )
+from redis_state.store.delta import delta_of
 from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.loading import Loader
 from redis_state.store.local_state import History, Layer, LocalVersion, part_bytes
@@ -84,33 +83,6 @@ class _Link:
     gen: str
     client: PartitionClient
     loader: Loader
-
-
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    """What a commit writes.
-
-    Attributes:
-        rows: Values by stored key.
-        keys: Stored keys in ascending order.
-        values: Of these keys.
-        put: Number of keys with a value.
-        removed: Number of keys without one.
-        live: Number of keys of the version.
-        internal: Of these, the keys of internal families.
-        complete: Every key has a new value: nobody needs what is below, to read or to keep it.
-        in_order: `rows` gives them out in the order of `keys`.
-    """
-
-    rows: dict[bytes, bytes | None]
-    keys: list[bytes]
-    values: list[bytes | None]
-    put: int
-    removed: int
-    live: int
-    internal: int
-    complete: bool
-    in_order: bool = False
 
 
 class PartitionState:
@@ -246,9 +218,9 @@ class PartitionState:
         link = self._made()
         version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
-            delta = _delta(local, changes, families)
+            delta = delta_of(local, changes, families)
             gone = families.dropped_over(local.families)
-            keys, values = (delta.keys, delta.values) if not gone else _without(delta, gone)
+            keys, values = delta.without(gone)
             written = ordered.write(
                 f"d:{version}:{uid}",
                 keys,
@@ -466,50 +438,6 @@ class PartitionState:
                         delta_bytes=own.delta_bytes - was.delta_bytes,
                         deltas=own.deltas - was.deltas,
                     )
-
-
-def _delta(local: LocalVersion, changes: WriteSet, families: Families) -> _Delta:
-    rows = changes.rows
-    removed = list(rows.values()).count(None)
-    put = len(rows) - removed
-    internal = _internal(local, rows, families)
-    if not removed and not changes.appended:
-        overwritten = local.overwritten(rows)
-        if overwritten is not None:
-            keys, values = list(overwritten), list(overwritten.values())
-            return _Delta(
-                overwritten, keys, values, put, 0, put, internal, complete=True, in_order=True
-            )
-    # In the order of the changes, which is often that of the version below: it stays near.
-    live = local.live - local.count(list(rows)) + put
-    complete = local.pin.version > 0 and 0 < live == put and not changes.appended
-    keys = changes.in_order()
-    if complete and removed:
-        rows = {key: value for key, value in rows.items() if value is not None}
-        keys = list(filter(rows.__contains__, keys))
-    values = list(map(rows.__getitem__, keys))
-    return _Delta(rows, keys, values, put, removed, live, internal, complete=complete)
-
-
-def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:
-    """How many keys of the next version are of internal families."""
-    prefixes = local.families.internal | families.internal
-    if not prefixes:
-        return 0
-    keys = [key for key in rows if key[:FAMILY_BYTES] in prefixes]
-    put = len(keys) - list(map(rows.__getitem__, keys)).count(None)
-    return local.internal - local.count(keys) + put
-
-
-def _without(delta: _Delta, gone: Sequence[int]) -> tuple[list[bytes], list[bytes | None]]:
-    """Keys and values of a delta but those of families that are gone."""
-    keys, values = list(delta.keys), list(delta.values)
-    for id_ in gone:
-        low, high = ordered.family_range(id_)
-        start = bisect_left(keys, low)
-        end = len(keys) if high is None else bisect_left(keys, high)
-        del keys[start:end], values[start:end]
-    return keys, values
 
 
 def _no_rows(id_: StateStoreProviderId) -> LocalVersion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import uuid
 from collections.abc import Callable
@@ -91,6 +92,9 @@ def work_as_job(wanted: Config) -> None:
         for version in range(first, first + 6):
             store = provider.get_store(version)
             store.put("k", version)
+            if version == 0:
+                # So large a segment is read in pieces.
+                store.put("large", os.urandom(1 << 19))
             store.commit()
             provider.do_maintenance()
         # Nothing is cached here: the snapshot and the deltas are read.

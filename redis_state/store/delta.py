@@ -1,0 +1,86 @@
+"""What a commit writes: the changes of an attempt, counted and in order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state.format.ordered import family_range
+from redis_state.format.rows import FAMILY_BYTES
+from redis_state.store.families import Families
+from redis_state.store.local_state import LocalVersion
+from redis_state.store.write_set import WriteSet
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a commit writes.
+
+    Attributes:
+        rows: Values by stored key.
+        keys: Stored keys in ascending order.
+        values: Of these keys.
+        put: Number of keys with a value.
+        removed: Number of keys without one.
+        live: Number of keys of the version.
+        internal: Of these, the keys of internal families.
+        complete: Every key has a new value: nobody needs what is below, to read or to keep it.
+        in_order: `rows` gives them out in the order of `keys`.
+    """
+
+    rows: dict[bytes, bytes | None]
+    keys: list[bytes]
+    values: list[bytes | None]
+    put: int
+    removed: int
+    live: int
+    internal: int
+    complete: bool
+    in_order: bool = False
+
+    def without(self, gone: Sequence[int]) -> tuple[list[bytes], list[bytes | None]]:
+        """Keys and values but those of families that are gone."""
+        if not gone:
+            return self.keys, self.values
+        keys, values = list(self.keys), list(self.values)
+        for id_ in gone:
+            low, high = family_range(id_)
+            start = bisect_left(keys, low)
+            end = len(keys) if high is None else bisect_left(keys, high)
+            del keys[start:end], values[start:end]
+        return keys, values
+
+
+def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delta:
+    """What the changes of a version come to; `families` is the table of the next one."""
+    rows = changes.rows
+    removed = list(rows.values()).count(None)
+    put = len(rows) - removed
+    internal = _internal(local, rows, families)
+    if not removed and not changes.appended:
+        overwritten = local.overwritten(rows)
+        if overwritten is not None:
+            keys, values = list(overwritten), list(overwritten.values())
+            return Delta(
+                overwritten, keys, values, put, 0, put, internal, complete=True, in_order=True
+            )
+    # In the order of the changes, which is often that of the version below: it stays near.
+    live = local.live - local.count(list(rows)) + put
+    complete = local.pin.version > 0 and 0 < live == put and not changes.appended
+    keys = changes.in_order()
+    if complete and removed:
+        rows = {key: value for key, value in rows.items() if value is not None}
+        keys = list(filter(rows.__contains__, keys))
+    values = list(map(rows.__getitem__, keys))
+    return Delta(rows, keys, values, put, removed, live, internal, complete=complete)
+
+
+def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:
+    """How many keys of the next version are of internal families."""
+    prefixes = local.families.internal | families.internal
+    if not prefixes:
+        return 0
+    keys = [key for key in rows if key[:FAMILY_BYTES] in prefixes]
+    put = len(keys) - list(map(rows.__getitem__, keys)).count(None)
+    return local.internal - local.count(keys) + put
