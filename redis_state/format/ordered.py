@@ -106,14 +106,14 @@ def write(
             firsts.append(first)
             raw_bytes += len(payload)
         index[id_], before = tuple(firsts), keys[end - 1]
-    if not index.keys() <= {family.id for family in families}:
+    if not {family.id for family in families}.issuperset(index):
         raise InternalError("writing rows", found="one is of no family")
-    gone = highest_id > max((family.id for family in families), default=0)
+    gone = with_families and highest_id > max((family.id for family in families), default=0)
     head = Header(
         families=tuple(families) if with_families else None,
         ordered=index,
         tombstones=tuple(map(Tombstone, cleared)),
-        highest_id=highest_id if with_families and gone else None,
+        highest_id=highest_id if gone else None,
     )
     if not head.empty:
         fields[header.FIELD] = block.encode(ident, header.FIELD, header.encode(head))

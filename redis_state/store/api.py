@@ -24,7 +24,8 @@ class StateStoreMetrics:
     """What a store says of itself.
 
     Attributes:
-        num_keys: Live keys; exact after commit, before it that of the version it was opened at.
+        num_keys: Live keys without those of internal families; exact after commit, before it that
+            of the version it was opened at.
         memory_bytes: About what the version and its changes take in this process.
         custom: By the names of `StateStoreProvider.supported_custom_metrics`.
     """

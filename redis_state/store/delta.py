@@ -78,9 +78,9 @@ def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delt
 
 def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:
     """How many keys of the next version are of internal families."""
-    prefixes = local.families.internal | families.internal
-    if not prefixes:
+    if not (local.internal or families.internal):
         return 0
+    prefixes = local.families.internal | families.internal
     keys = [key for key in rows if key[:FAMILY_BYTES] in prefixes]
     put = len(keys) - list(map(rows.__getitem__, keys)).count(None)
     return local.internal - local.count(keys) + put

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from redis_state.format.header import Family, Header, highest_after
 from redis_state.format.rows import stored_key
@@ -15,25 +16,24 @@ class Families:
     Attributes:
         table: Ids ascend. Empty in version 0, and where all families were dropped.
         highest_id: Of all families that the lineage ever had.
+        ids: Ids of the families.
+        lists: Ids of those whose values are lists.
+        internal: What the stored keys of internal families begin with.
     """
 
     table: tuple[Family, ...] = ()
     highest_id: int = 0
+    # Asked for with every version, and the same for many of them.
+    ids: frozenset[int] = field(init=False, compare=False)
+    lists: frozenset[int] = field(init=False, compare=False)
+    internal: frozenset[bytes] = field(init=False, compare=False)
 
-    @property
-    def ids(self) -> frozenset[int]:
-        """Ids of the families."""
-        return frozenset(family.id for family in self.table)
-
-    @property
-    def lists(self) -> frozenset[int]:
-        """Ids of the families whose values are lists."""
-        return frozenset(family.id for family in self.table if family.multi_value)
-
-    @property
-    def internal(self) -> frozenset[bytes]:
-        """What the stored keys of internal families begin with."""
-        return frozenset(stored_key(family.id, b"") for family in self.table if family.internal)
+    def __post_init__(self) -> None:
+        own, table = partial(object.__setattr__, self), self.table
+        own("ids", frozenset(family.id for family in table))
+        own("lists", frozenset(family.id for family in table if family.multi_value))
+        internal = (family.id for family in table if family.internal)
+        own("internal", frozenset(stored_key(id_, b"") for id_ in internal))
 
     def after(self, head: Header) -> Families:
         """The table of the version that a segment with this header makes."""
@@ -44,8 +44,6 @@ class Families:
 
     def dropped_over(self, below: Families) -> list[int]:
         """Ids of families that are gone: of the version below, or given since and dropped again."""
-        if self == below:
-            return []
         given = below.ids.union(range(below.highest_id + 1, self.highest_id + 1))
         return sorted(given - self.ids)
 

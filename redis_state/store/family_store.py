@@ -10,7 +10,7 @@ from typing import Final
 
 from redis_state.errors import LimitError, UsageError
 from redis_state.format.header import FAMILY_ID_MAX, Family
-from redis_state.format.ordered import family_range
+from redis_state.format.ordered import Rows, family_range
 from redis_state.format.rows import (
     FAMILY_BYTES,
     VALUE_BYTES_MAX,
@@ -118,7 +118,9 @@ class FamilyStore(WriteSession):
         """The value of a stored key; ``None`` if it has none."""
         data = self._changed.get(stored, _MISSING)
         if data is _MISSING:
-            return self._below(stored)
+            # What the version before wrote is often asked for next: a look that saves a call.
+            data = self._top.get(stored, _MISSING)
+            return self._below(stored) if data is _MISSING else data  # type: ignore[return-value]
         if self._growing and stored in self._growing:
             return bytes(self._growing[stored])
         return data  # type: ignore[return-value]  # the marker is no value
@@ -242,6 +244,8 @@ class FamilyStore(WriteSession):
         # Bound once: `get` is called for every row of a query.
         self._growing = self._changes.growing
         self._below = self._local.get
+        layers = self._local.parts[0]
+        self._top: Rows = layers[0].rows if layers else {}
         self._appended_to = False
 
 

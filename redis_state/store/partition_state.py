@@ -219,7 +219,9 @@ class PartitionState:
         version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
             delta = delta_of(local, changes, families)
-            gone = families.dropped_over(local.families)
+            changed = families is not local.families and families != local.families
+            known = local.families.ids
+            gone = families.dropped_over(local.families) if changed else []
             keys, values = delta.without(gone)
             written = ordered.write(
                 f"d:{version}:{uid}",
@@ -229,9 +231,11 @@ class PartitionState:
                 live=delta.live,
                 families=families.table,
                 highest_id=families.highest_id,
-                with_families=delta.complete or version == 1 or local.families != families,
+                with_families=delta.complete or version == 1 or changed,
                 appended=changes.appended,
-                cleared=[] if delta.complete else sorted(local.families.ids.intersection(gone)),
+                cleared=[]
+                if delta.complete
+                else [id_ for id_ in gone if id_ in local.families.ids],
                 complete=delta.complete,
                 internal=delta.internal,
             )
@@ -360,7 +364,7 @@ class PartitionState:
             fits = ordered.FAMILY_ID not in found.ids
             advice = "Open it with the codec that wrote it, by a provider without families=True."
         else:
-            fits = found in (NO_FAMILIES, self._own)
+            fits = found in (self._own, NO_FAMILIES)
             advice = "Open the store with the codec that wrote it, with lists if it has them."
         if not fits:
             raise UsageError(

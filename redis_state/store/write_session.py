@@ -8,7 +8,7 @@ from typing import NoReturn, cast
 from redis_state.ids import StateStoreId
 from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store.api import Operation, State, StateStoreMetrics, following
-from redis_state.store.local_state import ROW_BYTES, LocalVersion
+from redis_state.store.local_state import ROW_BYTES, LocalVersion, Parts
 from redis_state.store.partition_state import PartitionState
 from redis_state.store.write_set import WriteSet
 
@@ -16,11 +16,14 @@ from redis_state.store.write_set import WriteSet
 class _Elsewhere:
     """In place of a version that was opened in another process: all that is asked of it refuses."""
 
+    parts: Parts = (), None
+    """For those who keep what is read most at hand: nothing, and a method that refuses."""
+
     def __init__(self, id_: StateStoreId, version: int) -> None:
         self._id, self._version = id_, version
 
     def get(self, _stored: bytes) -> NoReturn:
-        """As anything else; who keeps this method at hand hears of it with the first call."""
+        """Refuses."""
         raise elsewhere(where=str(self._id), version=self._version)
 
     def __getattr__(self, _name: str) -> NoReturn:

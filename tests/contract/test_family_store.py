@@ -21,6 +21,7 @@ from redis_state.protocol import checkpoint_gen
 from redis_state.provider import StateStoreProvider
 from redis_state.store.family_store import FamilyStore
 from tests.contract.store_support import NewProvider, new_providers
+from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
 
 SCHEMA = json.dumps({"type": "redis-state.python", "codec": "raw"})
@@ -367,6 +368,34 @@ def test_partitions_of_one_sort_are_not_opened_as_the_other(
         single.commit()
         with pytest.raises(UsageError, match="another codec: raw"):
             new(families=True).get_family_store(1)
+
+
+def test_a_forked_process_has_no_store(new_provider: NewProvider) -> None:
+    provider = new_provider()
+    store = provider.get_family_store(0)
+    prefix = declare(store, "a")
+    store.put(prefix, b"0")
+    store.commit()
+    store = provider.get_family_store(1)
+    store.put(prefix + b"k", b"1")
+
+    def refused() -> str:
+        calls: list[Callable[[], object]] = [
+            lambda: store.get(prefix),
+            lambda: store.get_many([prefix]),
+            lambda: store.put(prefix, b""),
+            lambda: list(store.rows(prefix, None)),
+            lambda: declare(store, "b"),
+            store.commit,
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match="process"):
+                call()
+        return "all"
+
+    assert in_child(refused) == "all"
+    assert (store.get(prefix), store.get(prefix + b"k")) == (b"0", b"1")
+    store.commit()
 
 
 def test_a_version_that_was_lost_is_named(new_provider: NewProvider) -> None:
