@@ -233,9 +233,7 @@ class PartitionState:
                 highest_id=families.highest_id,
                 with_families=delta.complete or version == 1 or changed,
                 appended=changes.appended,
-                cleared=[]
-                if delta.complete
-                else [id_ for id_ in gone if id_ in local.families.ids],
+                cleared=[] if delta.complete else [id_ for id_ in gone if id_ in known],
                 complete=delta.complete,
                 internal=delta.internal,
             )
