@@ -93,7 +93,7 @@ def _numbers(version: str) -> tuple[int, int]:
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         raise ConfigError(
             "writing ACL rules",
-            found=f"'{version}' is no version of a server that redis-state runs on",
-            advice="Give the one that INFO server says, such as 7.2; 6.2 is the oldest.",
+            found=f"'{version}' is not a server version that redis-state supports",
+            advice="Give the version that INFO server prints, such as 7.2; 6.2 is the oldest.",
         )
     return int(found[1]), int(found[2])

@@ -198,7 +198,7 @@ def _parse_text(option: Option, text: str) -> str:
         # Spark drops them from a properties file, so the password would differ by way of starting.
         raise ConfigError(
             f"option '{option.name}'",
-            found="there is a blank at its beginning or end",
+            found="its value begins or ends with a blank",
             advice="Change it, or give a password in 'passwordFile'.",
         )
     return text
@@ -409,7 +409,7 @@ def resolve(
     if url is not None and named.get("url", url) != url:
         raise ConfigError(
             "reading the options",
-            found="config= and url= name two servers",
+            found="config= and url= both name a server",
             advice="Give one of them.",
         )
     place = {} if url is None else {"url": url}

@@ -346,7 +346,7 @@ class EmbeddedRedis:
                 retry=retry,
             )
         location = parse_url(self.url)
-        assert isinstance(location, Endpoint)  # what is no socket has a port
+        assert isinstance(location, Endpoint)  # what is not a socket has a port
         return redis.Redis(
             host=_HOST,
             port=location.port,

@@ -132,7 +132,7 @@ class FullError(RedisStateError):
 
     kinds = (Kind.FULL,)
     retryable = True
-    default_advice = "Free memory or disk of the server or raise its limit, then try again."
+    default_advice = "Free memory or disk space on the server, or raise its limit, then try again."
 
 
 class CommitOutcomeUnknownError(RedisStateError):
@@ -152,8 +152,8 @@ class FormatError(RedisStateError):
 
     kinds = (Kind.FORMAT,)
     default_advice = (
-        "Nothing was changed. Restore the server's data from before the damage; if a newer release "
-        "wrote it, use that one."
+        "Nothing was changed. Restore the server's data from before the damage; if a newer "
+        "release of redis-state wrote it, use that release."
     )
 
 

@@ -16,8 +16,8 @@ from weakref import WeakSet
 from redis_state.errors import UsageError
 
 _ADVICE = (
-    "Open it in the process that uses it: make providers and open stores after the fork, in each "
-    "process its own. Nothing was changed."
+    "Make providers and open stores after the fork, in each process that uses them. Nothing was "
+    "changed."
 )
 
 
@@ -79,7 +79,7 @@ def elsewhere(*, where: str, version: int | None = None) -> UsageError:
     """What is used here was opened in another process."""
     return UsageError(
         "using a state store",
-        found="it was opened in another process, of which this one is a copy (a fork)",
+        found="it was opened in another process, from which this one was forked",
         advice=_ADVICE,
         where=where,
         version=version,

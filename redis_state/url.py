@@ -146,9 +146,7 @@ def parse_url(text: str) -> Location:
     if scheme == "unix":
         return _socket(rest)
     if "?" in text or "#" in text:
-        raise _refuse(
-            "it has a part behind '?' or '#'", "Take it out; settings are options of their own."
-        )
+        raise _refuse("it has a part after '?' or '#'", "Take it out; give settings as options.")
     nodes, _, path = rest.partition("/")
     tls = scheme.startswith("rediss")
     if scheme.endswith("+sentinel"):
@@ -156,7 +154,7 @@ def parse_url(text: str) -> Location:
     if scheme.endswith("+cluster"):
         found = _addresses(nodes, DEFAULT_PORT)
         if _database(path) != 0:
-            raise _refuse("a cluster has no database but 0")
+            raise _refuse("a cluster has only database 0")
         return ClusterEndpoint(found, tls=tls)
     one = _address(nodes, DEFAULT_PORT)
     return Endpoint(one.host, one.port, _database(path), tls=tls)
@@ -166,18 +164,18 @@ def _socket(rest: str) -> SocketEndpoint:
     path, question, query = rest.partition("?")
     if not path.startswith("/") or path.endswith("/") or "#" in rest:
         raise _refuse(
-            "the part behind unix:// is not the absolute path of a socket", _SOCKET_EXAMPLE
+            "the part after unix:// is not the absolute path of a socket", _SOCKET_EXAMPLE
         )
     name, _, number = query.partition("=")
     if question and (name != "db" or not _DATABASE.fullmatch(number)):
-        raise _refuse("the part behind '?' is not a database such as db=0", _SOCKET_EXAMPLE)
+        raise _refuse("the part after '?' is not a database such as db=0", _SOCKET_EXAMPLE)
     return SocketEndpoint(path, int(number or "0"))
 
 
 def _sentinel(sentinels: tuple[Address, ...], path: str, *, tls: bool) -> SentinelEndpoint:
     service, _, database = path.partition("/")
     if not _SERVICE.fullmatch(service):
-        raise _refuse("it names no master that the sentinels watch", _SENTINEL_EXAMPLE)
+        raise _refuse("it does not name the master that the sentinels watch", _SENTINEL_EXAMPLE)
     return SentinelEndpoint(sentinels, service, _database(database), tls=tls)
 
 
@@ -196,13 +194,13 @@ def _address(text: str, port_default: int) -> Address:
         # The cause is dropped on purpose: its message repeats a part of the URL.
         raise _refuse("its host is malformed or its port is not a number up to 65535") from None
     if not host or not _HOST.fullmatch(host):
-        raise _refuse("it has no host, or one with characters that no host name has")
+        raise _refuse("its host is missing, or has characters that a host name cannot have")
     if port == 0 or parts.netloc.endswith(":"):
-        raise _refuse("its port is missing behind ':' or is 0")
+        raise _refuse("its port is missing after ':' or is 0")
     return Address(host, port or port_default)
 
 
 def _database(path: str) -> int:
     if path and not _DATABASE.fullmatch(path):
-        raise _refuse("the part behind the address is not a database number such as /0")
+        raise _refuse("the part after the address is not a database number such as /0")
     return int(path or "0")

@@ -24,7 +24,7 @@ FORBIDDEN = {
     "work left over": re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b"),
     "a merge marker": re.compile(r"^(?:<{7}|>{7}) "),
 }
-# Maven's own name space, which is no address to download from.
+# Maven's own name space, which is not an address to download from.
 ALLOWED = re.compile(r"maven\.apache\.org/(?:POM|xsd)")
 
 

@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
             link = posixpath.relpath(on_site, posixpath.dirname(name) or ".")
             return f"[{found['text']}]({link}{'#' + anchor if anchor else ''})"
         if not (ROOT / target).exists():
-            _log.warning("%s has a link to %s, which is no file", place, target)
+            _log.warning("%s has a link to %s, which is not a file", place, target)
         if config.repo_url:
             return f"[{found['text']}]({config.repo_url.rstrip('/')}/blob/HEAD/{target})"
         return found["text"]
@@ -74,7 +74,7 @@ def on_page_content(html: str, **_: object) -> str:
 
 
 def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> Iterator[str]:
-    """The page, piece by piece, with the links of all text that is no fenced code turned."""
+    """The page, piece by piece, with the links of all text that is not a fenced code turned."""
     prose: list[str] = []
     fence = ""
     for line in markdown.split("\n"):

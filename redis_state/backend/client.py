@@ -29,7 +29,7 @@ from redis_state.errors import (
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
-# Masters may fail one after the other; more than that is no fail-over.
+# Masters may fail one after the other; more than that is not a fail-over.
 _REPLACED_MAX = 5
 _MASTER = "It is a replica: give the address of its master."
 
@@ -136,7 +136,7 @@ class Client:
             self._checked(attempted, replies)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
-                raise InternalError(attempted, found="EXEC answered something else than results")
+                raise InternalError(attempted, found="EXEC answered something other than results")
             self._checked(attempted, results)
             if counts is not None and waits and counts(results):
                 self._check_waits(attempted, waits, waited)
@@ -188,12 +188,12 @@ class Client:
             attempted,
             kind=Kind.NOT_DURABLE,
             found=(
-                f"{self._config.url.url} has it, but after {tries} tries it is not as safe as "
+                f"{self._config.url.url} has it, but after {tries} tries it is not as durable as "
                 f"durability={self._config.durability} asks: {error}"
             ),
             advice=(
-                "Run the same batch again, which waits again. Look at INFO replication and INFO "
-                "persistence there: replicas that follow, a disk that keeps up."
+                "Run the same batch again: it waits again. Look at INFO replication and INFO "
+                "persistence there: do the replicas follow, does the disk keep up?"
             ),
         )
 
@@ -280,7 +280,7 @@ def words(attempted: str, reply: object) -> list[str]:
     """What a script answered, as text.
 
     Raises:
-        FormatError: It is no array of ASCII words.
+        FormatError: It is not an array of ASCII words.
     """
     try:
         if isinstance(reply, list):

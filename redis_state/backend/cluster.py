@@ -82,7 +82,7 @@ class ClusterTransport:
             ReplacedError: The nodes had to be asked for again, and it is none of the masters now.
         """
         if self._owners is None and address not in set(self._table().values()):
-            raise ReplacedError(f"{address} is no master of the cluster any more")
+            raise ReplacedError(f"{address} is no longer a master of the cluster")
         try:
             return self._node(address).exchange(commands)
         except redis.RedisError:
@@ -172,7 +172,7 @@ class ClusterTransport:
                 raise
             except redis.RedisError as error:
                 failed = error
-        raise NoServerError(f"no node of the cluster answers ({failed})") from failed
+        raise NoServerError(f"no node of the cluster answered ({failed})") from failed
 
     def _ask(self, address: Address) -> dict[int, Address]:
         (reply,) = self._node(address).exchange([("CLUSTER", "SLOTS")])
@@ -182,7 +182,7 @@ class ClusterTransport:
         if "cluster support disabled" in str(reply):
             raise ConfigError(
                 attempted,
-                found="it is no node of a cluster",
+                found="it is not a node of a cluster",
                 advice="Use a redis:// URL for one server.",
             )
         if error_word(reply) in _RIGHTS:

@@ -20,7 +20,7 @@ from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 _CAUSES_MAX = 16
 _TICKETS_MAX = 8
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "Invalid Database")
-# What OpenSSL says when the answer to its greeting is no TLS.
+# What OpenSSL says when the answer to its greeting is not TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -142,7 +142,7 @@ def no_redis(attempted: str, config: Config) -> RedisStateError:
     """Something answers, in another protocol."""
     return ConfigError(
         attempted,
-        found=f"what answers at {config.url.url} is no Redis: it does not speak Redis's protocol",
+        found=f"what answers at {config.url.url} is not Redis: it does not speak Redis's protocol",
         advice="Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
     )
 
@@ -175,7 +175,8 @@ def _tls_error(attempted: str, cause: BaseException, config: Config) -> RedisSta
         return ConfigError(
             attempted,
             found=f"the certificate of {config.url.url} is not accepted ({cause.verify_message})",
-            advice="Give the authority that signed it in 'tls.caFile', and a host name it has.",
+            advice="Give the certificate authority that signed it in 'tls.caFile', and use a "
+            "host name that the certificate names.",
         )
     if not isinstance(cause, ssl.SSLError) or isinstance(cause, _CUT_OFF):
         return None
@@ -187,8 +188,8 @@ def _tls_error(attempted: str, cause: BaseException, config: Config) -> RedisSta
         )
     return ConfigError(
         attempted,
-        found=f"TLS could not be agreed on ({cause.reason or type(cause).__name__})",
-        advice="Check the files given in the 'tls' options, and what the server asks for.",
+        found=f"the TLS handshake failed ({cause.reason or type(cause).__name__})",
+        advice="Check the files given in the 'tls' options, and what the server requires.",
     )
 
 
@@ -210,9 +211,9 @@ def in_words(error: Exception, config: Config) -> str:
     if any(isinstance(cause, socket.gaierror) for cause in causes):
         return "the host name is not known"
     if any(isinstance(cause, (TimeoutError, redis.TimeoutError)) for cause in causes):
-        return f"nothing came within {config.socket_timeout} ms ({name})"
+        return f"no reply came within {config.socket_timeout} ms ({name})"
     if "closed by server" in str(error) or "reset by peer" in str(error).lower():
-        return f"the connection was closed from there ({name})"
+        return f"the server closed the connection ({name})"
     return name
 
 

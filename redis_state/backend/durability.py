@@ -84,7 +84,7 @@ class Waiting:
         on_disk = sent[0][0] == "WAITAOF"
         if on_disk and _UNKNOWN in str(reply):
             self._has_waitaof = False
-            return "this server knows no WAITAOF"
+            return "this server does not know WAITAOF"
         if on_disk and _NO_FILE in str(reply):
             raise no_file(attempted, "the server has appendonly no")
         if self._wanted.aof and not on_disk:
@@ -113,7 +113,7 @@ def check_settings(attempted: str, settings: object, *, server: str = _OLDER) ->
     """
     found = _texts(settings)
     if not found:
-        shown = f"{server} does not let this user ask (the right 'config|get')"
+        shown = f"{server} does not let this user read its settings (the right 'config|get')"
         raise no_file(attempted, shown, kind=Kind.PERMISSION)
     if found.get("appendonly") != "yes":
         raise no_file(attempted, f"{server} has appendonly no")

@@ -116,8 +116,9 @@ def refusal(reply: list[str], *, where: str, version: int | None) -> RedisStateE
         case ["STATE_LOST", latest, *_]:
             return StateError(
                 attempted,
-                found=f"Redis holds no such version; the newest is {latest}",
-                advice="Ask for a version that is there, or restore the Redis that held it.",
+                found=f"Redis has no such version; the newest is {latest}",
+                advice="Ask for a version that exists, or restore the data of the Redis that "
+                "held it.",
                 where=where,
                 version=version,
             )
@@ -137,9 +138,9 @@ def purged_error(
     return StateError(
         attempted,
         kind=Kind.STATE_LOST,
-        found="the checkpoint was purged and expires within a day of that",
-        advice=f"Call it back by `redis-state purge --gen {gen} --recall`; or, to begin anew, "
-        f"remove it at once by `redis-state purge --gen {gen} --now`.",
+        found="the checkpoint was purged, and its keys expire within a day of the purge",
+        advice=f"Bring it back with `redis-state purge --gen {gen} --recall`; or, to start "
+        f"afresh, remove it at once with `redis-state purge --gen {gen} --now`.",
         where=where,
         version=version,
     )
@@ -154,8 +155,9 @@ def unserved(
             return StateError(
                 attempted,
                 kind=Kind.VERSION_EXPIRED,
-                found=f"retention keeps version {floor} and newer ones",
-                advice="Ask for a newer one; raise versionsToRetain for the next time.",
+                found=f"it is gone: retention keeps version {floor} and newer ones",
+                advice="Ask for a newer one; to keep more versions from now on, raise "
+                "versionsToRetain.",
                 where=where,
                 version=version,
             )
@@ -164,8 +166,8 @@ def unserved(
         case ["FORMAT", found]:
             return FormatError(
                 attempted,
-                found=f"Redis holds format {found[:20]}, this release reads format 1",
-                advice="Use the release that wrote it.",
+                found=f"Redis holds format {found[:20]}, and this release reads format 1",
+                advice="Use the release of redis-state that wrote it.",
                 where=where,
             )
     return InternalError(

@@ -114,7 +114,7 @@ def owners(reply: Any, source: Address) -> dict[int, Address]:
     """The master of each slot, from the answer to `CLUSTER SLOTS`.
 
     Raises:
-        NoServerError: It is no such answer.
+        NoServerError: It is not such an answer.
     """
     table: dict[int, Address] = {}
     try:
@@ -123,7 +123,7 @@ def owners(reply: Any, source: Address) -> dict[int, Address]:
             owner = Address(source.host if name in (None, "", "?") else name, int(port))
             table.update(dict.fromkeys(range(int(first), int(last) + 1), owner))
     except (TypeError, ValueError):
-        raise NoServerError(f"{source} answers no table of slots") from None
+        raise NoServerError(f"{source} did not answer with a table of slots") from None
     return table
 
 

@@ -16,7 +16,7 @@ from redis_state.errors import ConfigError
 from redis_state.process import tell_after_fork
 from redis_state.url import Address, SentinelEndpoint
 
-# What a server answers that is no master, or none yet.
+# What a server answers that is not a master, or none yet.
 _NO_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
@@ -109,8 +109,9 @@ class SentinelTransport:
         if failure is None:
             raise ConfigError(
                 "asking the sentinels for the master",
-                found=f"they watch none named '{self._location.service}'",
-                advice="Give the name of their configuration (sentinel monitor NAME …) in the URL.",
+                found=f"they watch no master named '{self._location.service}'",
+                advice="Put the name from their configuration (sentinel monitor NAME …) into the "
+                "URL.",
             )
         raise NoServerError(f"no sentinel names a master ({failure})") from failure
 

@@ -89,12 +89,12 @@ def judge(
     warnings = []
     if policy.startswith("volatile"):
         warnings.append(
-            f"{url} has maxmemory-policy {policy}: when memory is short commits are repeated; "
-            "noeviction is better"
+            f"{url} has maxmemory-policy {policy}: when memory is short, commits have to be "
+            "repeated; noeviction is better"
         )
     if not keeps_file:
         warnings.append(
-            f"{url} keeps no append-only file: when it stops, what it took since its last RDB "
+            f"{url} keeps no append-only file: when it stops, every write since its last RDB "
             "save is lost"
         )
     return warnings + _about_replicas(url, _number(info, "connected_slaves"), durability.replicas)
@@ -117,8 +117,8 @@ def _refuse(url: str, info: Mapping[str, object]) -> None:
     if info.get("role") == "slave":
         raise ConfigError(
             _ATTEMPTED,
-            found=f"{url} is a replica, which cannot be written",
-            advice="Name the master.",
+            found=f"{url} is a replica, which takes no writes",
+            advice="Give the address of its master.",
         )
 
 
@@ -127,13 +127,13 @@ def _about_replicas(url: str, there: int | None, wanted: int) -> list[str]:
         return []
     if there < wanted:
         return [
-            f"{url} has {there} replicas now, and durability=replicas:{wanted} waits for {wanted}: "
-            "commits fail until they are there"
+            f"{url} has {there} replicas now, and durability=replicas:{wanted} waits for "
+            f"{wanted}: commits fail until there are that many"
         ]
     if there and not wanted:
         return [
-            f"{url} has replicas and durability waits for none: a fail-over loses the commits that "
-            "the new master had not received; durability=replicas:1 prevents that"
+            f"{url} has replicas and durability waits for none of them: a fail-over loses the "
+            "commits that the new master had not received; durability=replicas:1 prevents that"
         ]
     return []
 

@@ -39,14 +39,14 @@ def add_to(subparsers: Subparsers) -> None:
         epilog=example(
             "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
             before=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something "
-            "is to be done first.",
+            "has to be done first.",
         ),
     )
     parser.add_argument("--checkpoint", metavar="PATH", help="in the local file system")
     parser.add_argument(
         "--gen",
         help="the checkpoint's id, if its folder has no marker file, or is elsewhere; without "
-        "--checkpoint nothing is said of Spark's logs",
+        "--checkpoint Spark's logs are not looked at",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -120,7 +120,8 @@ def _told_older(info: QueryInfo, place: Place) -> str:
     seen = datetime.fromtimestamp(info.seen_ms / 1000, timezone.utc)
     return (
         f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
-        f"{seen:%Y-%m-%d %H:%M} UTC: the folder was deleted and made anew. If nobody needs it:\n"
+        f"{seen:%Y-%m-%d %H:%M} UTC: the folder was deleted and created again. If nobody needs "
+        "it:\n"
         f"  redis-state purge --gen {info.gen} {place.server}"
     )
 
@@ -203,8 +204,8 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> s
             "     and start it: it runs the later batches again, and the sink gets them twice."
         )
     ways.append(
-        "Else the state is gone: start the query with a new checkpoint. It begins with empty "
-        "state; do not delete this folder before you know from where its source is read again."
+        "Otherwise the state is gone: start the query with a new checkpoint. It begins with empty "
+        "state; do not delete this folder before you know where its source will be read from again."
     )
     head = "Stop the query, and take the first of these that fits:"
     return "\n".join([text, head, *(f"  {at}. {way}" for at, way in enumerate(ways, 1))])

@@ -67,12 +67,13 @@ def add_to(subparsers: Subparsers) -> None:
         "--vanished-after",
         type=_duration_ms,
         metavar="AGE",
-        help="name checkpoints that nobody used for so long, such as 30d",
+        help="report checkpoints that nobody has used for this long, such as 30d",
     )
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="let what --vanished-after names expire in a day, if an earlier look saw the same",
+        help="let the checkpoints that --vanished-after reports expire in a day, if an earlier "
+        "look saw the same",
     )
     parser.add_argument(
         "--unsigned-too",
@@ -140,14 +141,14 @@ def _tell(report: Report, line: ProgressLine) -> None:
 
 def _name_vanished(client: Client, age_ms: int, tenant: str) -> None:
     for one in vanished_checkpoints(client, age_ms=age_ms, tenant=tenant):
-        print(f"seems to be of no use: {one.called}: {one.why}", file=sys.stderr)
+        print(f"seems to be unused: {one.called}: {one.why}", file=sys.stderr)
 
 
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no duration: give a number and s, m, h or d, such as 30s"
+            f"'{text}' is not a duration: give a number and s, m, h or d, such as 30s"
         )
     return int(match[1]) * _UNITS_MS[match[2]]
 

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.now:
         print(
             f"they expire in {_KEPT_HOURS} hours; until then `redis-state purge --gen {gen} "
-            "--recall` calls them back"
+            "--recall` brings them back"
         )
     return 0
 
@@ -118,8 +118,8 @@ def _tell_recalled(gen: str, found: Recalled) -> None:
     )
     if found.incomplete:
         print(
-            f"warning: {found.incomplete} segments have not all their blocks; `redis-state doctor` "
-            "says what can be served",
+            f"warning: {found.incomplete} segments do not have all their blocks; `redis-state "
+            "doctor` says what can be served",
             file=sys.stderr,
         )
 
@@ -128,7 +128,7 @@ def _ask() -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
             _WHAT,
-            found="nobody can be asked",
+            found="standard input is not a terminal, so nobody can be asked",
             advice="Give --yes to remove the keys without being asked, or --dry-run to count them.",
         )
     print("Remove them? [y/N] ", end="", flush=True)

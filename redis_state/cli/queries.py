@@ -25,8 +25,8 @@ def add_to(subparsers: Subparsers) -> None:
         "queries",
         help="list the queries that keep state in a server",
         description="Print one JSON object a line for each checkpoint, the newest last. "
-        "'replaced_by' stands at one whose folder was deleted and made anew: `redis-state purge "
-        "--gen` removes its state.",
+        "'replaced_by' stands at one whose folder was deleted and created again: `redis-state "
+        "purge --gen` removes its state.",
         epilog=example("redis-state queries --url redis://localhost:6379/0"),
     )
     add_arguments(parser)

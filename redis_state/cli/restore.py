@@ -27,7 +27,7 @@ def add_to(subparsers: Subparsers) -> None:
         description="Bring the state of a stopped query back into a Redis that has lost it, from "
         "a copy that the option copyEveryBatches had made. Newer entries of the checkpoint's logs "
         "are moved into a folder beside them; the query runs those batches again. Without --yes "
-        "the copy is read and checked, and it is only said what would be done. Partitions that "
+        "it reads and checks the copy, and only says what it would do. Partitions that "
         "Redis still has are never replaced.",
         epilog=example(
             "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
@@ -37,12 +37,12 @@ def add_to(subparsers: Subparsers) -> None:
         "--checkpoint", required=True, metavar="PATH", help="in the local file system"
     )
     parser.add_argument(
-        "--to-batch", type=int, metavar="N", help="not the newest copy, but the one of this batch"
+        "--to-batch", type=int, metavar="N", help="the copy of this batch instead of the newest one"
     )
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id as its marker file has it, if the folder is a local copy of one "
-        "in another file system; move the entries that are named there, too",
+        help="the checkpoint's id from its marker file, if the folder was copied here from "
+        "another file system; move the entries that the command names there, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")

@@ -28,7 +28,7 @@ def add_to(subparsers: Subparsers) -> None:
         help="take the newest batches out of a checkpoint's logs",
         description="Make an older batch the newest one of a stopped query's checkpoint. Newer "
         "entries of its logs are moved into a folder beside them; the query runs those batches "
-        "again. Without --yes it is only said what would be moved. Redis is not changed: the next "
+        "again. Without --yes it only says what it would move. Redis is not changed: the next "
         "run of the query leaves the abandoned versions behind.",
         epilog=example(
             "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
@@ -41,8 +41,8 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id as its marker file has it, if the folder is a local copy of one "
-        "in another file system; move the entries that are named there, too",
+        help="the checkpoint's id from its marker file, if the folder was copied here from "
+        "another file system; move the entries that the command names there, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")

@@ -83,7 +83,11 @@ def plain_key(words: Sequence[str]) -> Any:
     try:
         return json.loads(text[2:])
     except (ValueError, RecursionError) as error:
-        raise _bad("the key", "it is not JSON", "Quote it once more.") from error
+        raise _bad(
+            "the key",
+            "it is not JSON",
+            "The shell may have removed its quotes: quote it once more.",
+        ) from error
 
 
 def _json(name: str, text: str) -> Any:
@@ -91,7 +95,9 @@ def _json(name: str, text: str) -> Any:
         return json.loads(text, parse_float=str, parse_int=str)
     except (ValueError, RecursionError) as error:
         raise _bad(
-            f"key column '{name}'", "its value is not JSON", "Quote it once more."
+            f"key column '{name}'",
+            "its value is not JSON",
+            "The shell may have removed its quotes: quote it once more.",
         ) from error
 
 
@@ -113,7 +119,9 @@ def _value(name: str, type_: Type, raw: Any) -> Any:
         return reader(str(raw).lower() if isinstance(raw, bool) else raw)
     except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
         raise _bad(
-            f"key column '{name}'", f"its value is no {kind}", "Write it as Spark shows it."
+            f"key column '{name}'",
+            f"its value is not of type {kind}",
+            "Write it as Spark shows it.",
         ) from error
 
 

@@ -171,7 +171,7 @@ def _pack(value: Any) -> bytes:
         # Types are judged by `_default`; what is left are broken texts, nesting and sizes.
         broken = isinstance(error, UnicodeEncodeError)
         found = (
-            "a text that UTF-8 cannot write" if broken else "nesting or a size that is too large"
+            "a text that UTF-8 cannot encode" if broken else "nesting or a size that is too large"
         )
         raise unencodable("a value", value, found=f"its {_name(type(value))} has {found}") from None
     return packed
@@ -181,7 +181,7 @@ def _unpack(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise FormatError("decoding a value", found="the bytes are no MessagePack") from error
+        raise FormatError("decoding a value", found="the bytes are not MessagePack") from error
 
 
 RAW = Codec("raw", _as_bytes("a key"), _same, _as_bytes("a value"), _same, _bytes_prefix)

@@ -41,11 +41,11 @@ def decode_key(data: bytes) -> Any:
     """A key from its bytes; lists come back as tuples.
 
     Raises:
-        FormatError: The bytes are no key.
+        FormatError: The bytes are not a key.
     """
     key, end = _decode(data, 0, 0)
     if end != len(data):
-        raise _bad("bytes follow behind the end")
+        raise _bad("bytes follow after the end")
     return key
 
 
@@ -145,7 +145,7 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         try:
             return raw.decode(), at
         except UnicodeDecodeError as error:
-            raise _bad("a text is no UTF-8") from error
+            raise _bad("a text is not UTF-8") from error
     if ZERO - _INT_BYTES_MAX <= tag <= ZERO + _INT_BYTES_MAX:
         return _decode_int(data, at, tag - ZERO)
     if tag == BYTES:

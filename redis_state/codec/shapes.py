@@ -28,8 +28,8 @@ _LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
 _DICTS = (dict, abc.Mapping, abc.MutableMapping)
 _SETS = (set, frozenset)
 _STORABLE = (
-    "Storable are None, bool, int, float, str, bytes, datetime with a time zone, dataclasses, "
-    "named tuples, and lists, tuples, sets and dicts of these."
+    "These can be stored: None, bool, int, float, str, bytes, datetime with a time zone, "
+    "dataclasses, named tuples, and lists, tuples, sets and dicts of these."
 )
 
 
@@ -174,8 +174,9 @@ class _Record(Shape):
         if unknown and not lenient:
             raise FormatError(
                 "reading an object",
-                found=f"{path} was stored with the field '{unknown[0]}', which the class has not",
-                advice="Read it with the newer class, or raise the version to let the field go.",
+                found=f"{path} was stored with the field '{unknown[0]}', which the class does "
+                "not have",
+                advice="Read it with the newer class, or raise the version to drop the field.",
             )
         values = {}
         for name, (shape, required) in self.fields.items():

@@ -69,8 +69,8 @@ class StateObject(Generic[S]):
         """The object of the bytes; a new one with each call.
 
         Raises:
-            FormatError: The bytes are no state object, are of a newer version, or lack a field that
-                has no default.
+            FormatError: The bytes are not a state object, are of a newer version, or lack a field
+                that has no default.
         """
         version, body = _open(bytes(data))
         if version > self.version:
@@ -93,7 +93,7 @@ def _open(data: bytes) -> tuple[int, Any]:
     try:
         parts = msgpack.unpackb(data, timestamp=_UTC, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise _bad("the bytes are no msgpack") from error
+        raise _bad("the bytes are not MessagePack") from error
     if not isinstance(parts, list) or len(parts) != _ENVELOPE_PARTS or parts[0] != ENVELOPE:
         raise _bad("the bytes have no envelope of a state object")
     version = parts[1]

@@ -97,7 +97,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
             self._process.wait()
-            # The JVM is no child of ours: it is gone when the group is. Where nobody reaps
+            # The JVM is not a child of ours: it is gone when the group is. Where nobody reaps
             # orphans the group stays, so the wait has an end.
             end_s = time.monotonic() + _GONE_S
             while time.monotonic() < end_s:

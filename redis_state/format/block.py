@@ -71,7 +71,7 @@ def decode(ident: str, field: str, block: bytes) -> bytes:
     if block[:1] == bytes((SIGNED_MAGIC,)):
         raise _bad(ident, field, "it is signed: give the key in 'signingKeyFile'")
     if len(block) < HEADER_BYTES or block[0] != MAGIC:
-        raise _bad(ident, field, "it is no block of redis-state")
+        raise _bad(ident, field, "it is not a block of redis-state")
     _, codec, raw_length, check = _HEADER.unpack_from(block)
     if raw_length > RAW_LENGTH_MAX:
         raise _bad(ident, field, f"the raw length {raw_length} is above {RAW_LENGTH_MAX}")

@@ -70,7 +70,7 @@ def parse_entry(text: str) -> Entry:
     if len(numbers) != len(words) - 2:
         raise _bad("a number is malformed")
     if ref != EMPTY_UID and not is_uid(ref):
-        raise _bad("its first word is no uid")
+        raise _bad("its first word is not a uid")
     if flags not in _FLAGS:
         raise _bad("it has a flag that this release does not know")
     rows, live, blocks, size, buckets, checksum, *more = numbers
@@ -80,7 +80,7 @@ def parse_entry(text: str) -> Entry:
         raise _bad("its checksum has more than 32 bits")
     internal = more[0] if more else 0
     if more and not 0 < internal <= live:
-        raise _bad("its count of internal keys is none, or above that of all keys")
+        raise _bad("its count of internal keys is 0, or above that of all keys")
     complete, header = _FLAGS[flags]
     return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header, internal)
 

@@ -198,7 +198,7 @@ def _unique(
 ) -> dict[K, T]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise reader.bad(f"{what} is there twice")
+        raise reader.bad(f"{what} occurs twice")
     return found
 
 
@@ -269,5 +269,5 @@ def family_table(families: tuple[Family, ...]) -> dict[int, Family]:
     """
     table = {family.id: family for family in families}
     if len(table) != len(families):
-        raise FormatError("reading a family table", found="a family is there twice")
+        raise FormatError("reading a family table", found="a family occurs twice")
     return table

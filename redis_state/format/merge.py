@@ -84,7 +84,7 @@ class VersionRows:
                 del self.rows[key]
         for key, value in content.rows.items():
             if family_of(key) not in self.families:
-                raise FormatError(f"applying {segment.ident}", found="a row is of no family")
+                raise FormatError(f"applying {segment.ident}", found="a row belongs to no family")
             apply_row(self.rows, key, value)
         if len(self.rows) != segment.entry.live:
             raise FormatError(
@@ -122,7 +122,9 @@ def _check_next(last: Segment | None, segment: Segment) -> None:
     if segment.alone:
         return
     if last is None:
-        raise FormatError(f"applying {segment.ident}", found="it does not stand alone")
+        raise FormatError(
+            f"applying {segment.ident}", found="it is neither a snapshot nor a complete delta"
+        )
     if (last.version + 1, last.uid) != (segment.version, segment.entry.ref):
         raise FormatError(f"applying {segment.ident}", found="its parent is another version")
 

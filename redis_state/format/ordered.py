@@ -310,7 +310,7 @@ def read_block(
         return keys, values
     known = {bytes, type(None), msgpack.ExtType} if lists else {bytes, type(None)}
     if segment.snapshot or not kinds <= known:
-        raise _bad(segment, name, "a value is none that a Python store has")
+        raise _bad(segment, name, "a value is of a kind that a Python store does not write")
     if msgpack.ExtType in kinds:
         values = [_appended(segment, name, value) for value in values]
     return keys, values
@@ -321,7 +321,7 @@ def _appended(segment: Segment, name: str, value: Any) -> Value:
         plain: Value = value
         return plain
     if value.code != EXT_APPENDED:
-        raise _bad(segment, name, "a value is none that a Python store has")
+        raise _bad(segment, name, "a value is of a kind that a Python store does not write")
     return Appended(value.data)
 
 

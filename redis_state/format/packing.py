@@ -57,16 +57,16 @@ class Reader:
         try:
             return self._unpacker.unpack()
         except (msgpack.UnpackException, ValueError) as error:
-            raise self.bad("the bytes are no MessagePack of this format") from error
+            raise self.bad("the bytes are not MessagePack of this format") from error
 
     def pieces(self, count: int) -> list[Any]:
         """The next scalars, whatever they are."""
         try:
             found = list(islice(self._unpacker, count))
         except (msgpack.UnpackException, ValueError) as error:
-            raise self.bad("the bytes are no MessagePack of this format") from error
+            raise self.bad("the bytes are not MessagePack of this format") from error
         if len(found) < count:
-            raise self.bad("the bytes are no MessagePack of this format")
+            raise self.bad("the bytes are not MessagePack of this format")
         return found
 
     def text(self) -> str:
@@ -112,7 +112,7 @@ class Reader:
     def end(self) -> None:
         """Makes sure that nothing is left."""
         if not self.ended:
-            raise self.bad("bytes follow behind the end")
+            raise self.bad("bytes follow after the end")
 
     def bad(self, found: str) -> FormatError:
         """An error about this payload."""

@@ -136,7 +136,7 @@ def split_elements(value: bytes) -> list[bytes]:
     """The elements of a value of a multi-value family.
 
     Raises:
-        FormatError: The bytes are no such value.
+        FormatError: The bytes are not such a value.
     """
     reader = Reader(value, "a list of values")
     elements: list[bytes] = []

@@ -79,7 +79,7 @@ class SegmentWriter:
         """Adds rows; a bucket that was there before gets further parts.
 
         Raises:
-            FormatError: A row is of no family of the table, or ordered rows come a second time.
+            FormatError: A row belongs to no family of the table, or ordered rows come twice.
             LimitError: A key or value is too large.
         """
         table = header.family_table(tuple(self.families))
@@ -88,7 +88,7 @@ class SegmentWriter:
         for row in rows.sorted_rows(content):
             family = table.get(rows.family_of(row[0]))
             if family is None:
-                raise FormatError(f"writing {self.ident}", found="a row is of no family")
+                raise FormatError(f"writing {self.ident}", found="a row belongs to no family")
             (ordered.setdefault(family.id, []) if family.ordered else hashed).append(row)
         if self.buckets is None:
             self.buckets = buckets_for(len(hashed), sum(map(rows.raw_bytes, hashed)))

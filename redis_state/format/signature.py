@@ -40,8 +40,8 @@ class BlockSigner:
                 f"reading field {field} of {key}",
                 found="it has no signature by this key",
                 advice=(
-                    "Somebody else than this query's writers changed it, or 'signingKeyFile' has "
-                    "another key than they had. Nothing of it was used."
+                    "Something other than this query's writers changed it, or 'signingKeyFile' "
+                    "has another key than theirs. Nothing of it was used."
                 ),
             )
         return block

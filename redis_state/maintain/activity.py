@@ -65,7 +65,7 @@ class Activity:
         )
         for what, at_ms in times:
             if at_ms > self.now_ms:
-                yield f"{what} at a time that has not come yet"
+                yield f"{what} at a time in the future"
             elif self.now_ms - at_ms < LATELY_MS:
                 yield f"{what} {(self.now_ms - at_ms) // 1000} seconds ago"
 

@@ -158,7 +158,7 @@ class Fold:
 
     def _checked(self, key: bytes) -> bytes:
         if key[:FAMILY_BYTES] not in self._prefixes:
-            raise FormatError("folding a version", found="a row is of no family")
+            raise FormatError("folding a version", found="a row belongs to no family")
         return key
 
     def _rows(self, name: str, fields: Mapping[str, bytes]) -> dict[bytes, Value]:

@@ -50,7 +50,7 @@ def sweep_orphans(
             reply = client.script(_WHAT, script("orphan"), [meta, key], [ident, str(ttl_ms)])
             if reply == ["OK"]:
                 report.orphans += 1
-                _LOG.warning("%s is of no manifest and expires in %d s", key, ttl_ms // 1000)
+                _LOG.warning("no manifest names %s; it expires in %d s", key, ttl_ms // 1000)
     return report
 
 

@@ -66,7 +66,7 @@ def purge(
         dry_run: Count only.
 
     Raises:
-        ConfigError: `gen` is no checkpoint id.
+        ConfigError: `gen` is not a checkpoint id.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
@@ -90,7 +90,7 @@ def purge(
 
 
 def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
-    """Refuse what is no checkpoint id.
+    """Refuse what is not a checkpoint id.
 
     Raises:
         ConfigError: It is none.

@@ -53,7 +53,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a purge keeps in the query, for whoever calls it back.
+    """What a purge keeps in the query, for whoever brings it back.
 
     Attributes:
         left_ms: For how long the query would have been there; -1 for ever.
@@ -84,7 +84,7 @@ def expire(
         kept_ms: For how long it can be called back.
 
     Raises:
-        ConfigError: `gen` is no checkpoint id.
+        ConfigError: `gen` is not a checkpoint id.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
@@ -112,7 +112,7 @@ def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = _
     """Bring a checkpoint back that was purged by expiry, as it was.
 
     Raises:
-        ConfigError: `gen` is no checkpoint id.
+        ConfigError: `gen` is not a checkpoint id.
         NotFoundError: Nothing of it expires: it was not purged, or too long ago.
         RedisStateError: Redis does not answer, or refuses a command.
     """
@@ -133,8 +133,8 @@ def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = _
         raise NotFoundError(
             _RECALLING,
             found=f"nothing of checkpoint {gen} is about to expire",
-            advice="It was not purged, or longer ago than a day; or it is of another server, "
-            "database or key prefix.",
+            advice="It was not purged, or it was purged more than a day ago; or it is in another "
+            "server, database or key prefix.",
         )
     if record is not None:
         _recall_query(client, gen, tenant, record)

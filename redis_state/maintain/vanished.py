@@ -114,7 +114,7 @@ def purge_vanished(
             report.purged += 1
             _LOG.warning(
                 "%s: purged: %s, and a look %d minutes ago saw the same. Its %d keys expire in %d "
-                "hours; until then `redis-state purge --gen %s --recall` calls it back",
+                "hours; until then `redis-state purge --gen %s --recall` brings it back",
                 one.called,
                 one.why,
                 (now_ms - one.noted_ms) // 60_000,
@@ -132,7 +132,7 @@ def _note(client: Client, one: Look, tenant: str) -> None:
         _LOG.info("%s: it does not say when it was last used; its age counts from now", one.called)
         return
     _LOG.warning(
-        "%s: seems to be of no use: %s. A look in %d minutes or later that sees the same lets it "
+        "%s: seems to be unused: %s. A look in %d minutes or later that sees the same lets it "
         "expire",
         one.called,
         one.why,

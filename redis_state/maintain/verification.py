@@ -84,7 +84,7 @@ def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:
     args = [segment.field, segment.entry.text]
     if client.script("mending an expiry", script("mend"), names, args) != ["OK"]:
         return 0
-    _LOG.warning("%s: %s had not the expiry of its manifest", id_, segment.ident)
+    _LOG.warning("%s: %s did not have the expiry that the manifest gives it", id_, segment.ident)
     return 1
 
 

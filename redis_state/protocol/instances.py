@@ -55,7 +55,7 @@ def decode_instance(raw: bytes | None) -> Instance | None:
     """What a key holds; ``None`` if nobody serves the partition.
 
     Raises:
-        FormatError: The bytes are no instance.
+        FormatError: The bytes are not an instance.
     """
     if not raw:
         return None

@@ -254,7 +254,7 @@ class PartitionClient:
             commands: list[Command] = [
                 ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
             ]
-            # HLEN comes last: if the key vanishes in between, what is missing is no empty bucket.
+            # HLEN comes last: if the key vanishes in between, no bucket is taken for empty.
             replies = self._client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
             if replies.pop() != segment.entry.blocks:
                 raise SegmentGoneError(segment)

@@ -17,20 +17,21 @@ _FENCED = {
         "Open that version and run its batch again. Nothing was changed.",
     ),
     "pinned": (
-        "this attempt read another copy of the version than the one that the run went on with",
+        "the run went on with another attempt's version than the one read here",
         "Open the version again and run its batch again. Nothing was changed.",
     ),
     "epoch": (
         "another run holds the partition ({by}, epoch {found})",
-        "The other one wrote last, and nothing of this commit was kept. If it is to go on, stop "
-        "this process; if not, stop that one, open the newest version and run the batch again.",
+        "The other run wrote last, and nothing of this commit was kept. If the other run is to "
+        "go on, stop this process; if not, stop the other run, open the newest version and run "
+        "the batch again.",
     ),
     "unregistered": (
-        "no driver registered this run, and it does not go on from the opened version {found}",
+        "no driver registered this run, and it does not continue from the opened version {found}",
         "Call redis_state.protocol.register_run(by_driver=True) to go back. Nothing was changed.",
     ),
     "replaced": (
-        "the version that this attempt read was replaced by a sibling",
+        "the version that this attempt read was replaced by that of another attempt",
         "Open the version again and run its batch again. Nothing was changed.",
     ),
 }
@@ -51,11 +52,12 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
         case ["TAKEN"]:
             return ConflictError(
                 attempted,
-                found="another process committed other rows as this very attempt",
+                found="another process committed other rows under the id of this attempt",
                 advice=(
-                    "A process that was copied while the store was open, by fork or as a virtual "
-                    "machine, has the same attempt: open stores in each process by itself. Open "
-                    "the version again and run its batch again. Nothing was changed."
+                    "A process that was forked, or whose virtual machine was cloned, while the "
+                    "store was open has the same attempt id: open stores in each process "
+                    "separately. Open the version again and run its batch again. Nothing was "
+                    "changed."
                 ),
                 where=where,
                 version=version,
@@ -74,12 +76,12 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
             return UnavailableError(
                 attempted,
                 found=(
-                    "the server keeps forgetting that the version was opened "
-                    f"(it says that version {found} is)"
+                    "the server keeps forgetting that the version was opened (it says that version "
+                    f"{found} is)"
                 ),
                 advice=(
-                    "It goes back to older data again and again: see that it stays up and that its "
-                    "fail-overs end, then try again."
+                    "It goes back to older data again and again: make sure that it stays up and "
+                    "that its fail-overs end, then try again."
                 ),
                 where=where,
                 version=version,
@@ -95,7 +97,7 @@ def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError
         advice=(
             "Likely: another server or database than before, a fail-over to a lagging replica, a "
             "restart from older data, eviction. Restore that Redis; open the version that it "
-            "holds; or start anew at version 0."
+            "holds; or start again at version 0."
         ),
         kind=Kind.STATE_LOST,
         where=where,

@@ -82,7 +82,7 @@ def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
         name, value = _text(raw_name), _text(raw_value)
         gen, separator, rest = name.partition(":")
         if not is_gen(gen):
-            raise _bad("an entry is of no checkpoint")
+            raise _bad("an entry names no checkpoint")
         if separator:
             partitions.setdefault(gen, {})[_store(rest)] = _partitions(text_number(value))
         else:
@@ -121,7 +121,7 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
         raise FormatError(
             "reading a query",
             found="it is of a format that this release does not know",
-            advice="Use the release that wrote it.",
+            advice="Use the release of redis-state that wrote it.",
         )
     found: dict[tuple[int, str], OperatorInfo] = {}
     for name, value in fields.items():
@@ -145,7 +145,7 @@ def _store(text: str) -> tuple[int, str]:
     digits, separator, store = text.partition(":")
     operator = text_number(digits)
     if operator is None or not separator or not store:
-        raise _bad("an entry is of no operator and store")
+        raise _bad("an entry names no operator and store")
     return operator, store
 
 
@@ -180,21 +180,21 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _bad("an entry is not JSON") from error
     if not isinstance(value, dict):
-        raise _bad("an entry is no JSON object")
+        raise _bad("an entry is not a JSON object")
     return value
 
 
 def _string(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name, "")
     if not isinstance(value, str):
-        raise _bad(f"'{name}' is no text")
+        raise _bad(f"'{name}' is not text")
     return value
 
 
 def _whole(entry: Mapping[str, Any], name: str) -> int:
     value = entry.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _bad(f"'{name}' is no whole number")
+        raise _bad(f"'{name}' is not a whole number")
     return value
 
 
@@ -202,7 +202,7 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise _bad("an entry is no UTF-8") from error
+        raise _bad("an entry is not UTF-8") from error
 
 
 def _bad(found: str) -> FormatError:

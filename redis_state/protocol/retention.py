@@ -129,7 +129,7 @@ def _is_needed(segment: Segment, base: int | None, kept_bases: set[int]) -> bool
 def _number(fields: Mapping[str, bytes], name: str) -> int:
     found = text_number(_text(fields.get(name, b"0")))
     if found is None:
-        raise FormatError(_WHAT, found=f"the field {name} of the manifest is no number")
+        raise FormatError(_WHAT, found=f"the field {name} of the manifest is not a number")
     return found
 
 

@@ -111,7 +111,7 @@ def check_name(name: str, *, what: str) -> None:
     except UnicodeEncodeError:
         raise UsageError(
             f"using {what}",
-            found="it has a character that UTF-8 cannot write (half of a surrogate pair)",
+            found="it has a character that UTF-8 cannot encode (half of a surrogate pair)",
             advice="Give a text of whole characters.",
         ) from None
     if not 0 < size <= _NAME_BYTES_MAX:

@@ -224,8 +224,8 @@ class OperatorState:
         if self._given is not None:
             raise ConfigError(
                 f"reading family '{self._name}' of operator {self._operator}",
-                found="a codec was given, and Spark keeps this state",
-                advice="Leave the codec out: Spark's rows say themselves how they are written.",
+                found="a codec was given, but this state is kept by Spark",
+                advice="Leave the codec out: the schema of Spark's rows is known.",
             )
         return codec_of(family)
 

@@ -46,7 +46,7 @@ class PythonCodec:
         """The key of a stored key.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not such a key.
         """
         return self.codec.decode_key(stored[FAMILY_BYTES:])
 
@@ -54,7 +54,7 @@ class PythonCodec:
         """The value.
 
         Raises:
-            FormatError: The bytes are no such value.
+            FormatError: The bytes are not such a value.
         """
         return self.codec.decode_value(value)
 
@@ -62,7 +62,7 @@ class PythonCodec:
         """The elements of a list.
 
         Raises:
-            FormatError: The bytes are no such list.
+            FormatError: The bytes are not such a list.
         """
         return [self.codec.decode_value(element) for element in split_elements(value)]
 

@@ -95,7 +95,7 @@ def diagnose(
 
 
 def older_of_folder(client: Client, gen: str, *, tenant: str = "") -> list[QueryInfo]:
-    """Checkpoints that the folder of this one had before it was deleted and made anew.
+    """Checkpoints that the folder of this one had before it was deleted and created again.
 
     Raises:
         FormatError: The list of checkpoints is damaged.
@@ -126,7 +126,7 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
             id_, loadable=frozenset(), problem=f"its manifest is damaged: {error}"
         )
     if purged_gen(fields.get("f", "")):
-        problem = "it was purged, and expires within a day of that"
+        problem = "it was purged, and its keys expire within a day of the purge"
         return PartitionHealth(id_, loadable=frozenset(), problem=problem, purged=True)
     broken = _broken(client, id_, segments)
     newest = _newest(fields, latest=numbers[0], opened=numbers[1])

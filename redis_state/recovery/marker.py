@@ -30,7 +30,7 @@ def local_path(checkpoint: str) -> Path:
     if "://" in checkpoint:
         raise ConfigError(
             f"reading the checkpoint {checkpoint}",
-            found="it is in no local file system",
+            found="it is not in a local file system",
             advice=f"Read its file {_STATE}/{NAME} there, and give the 'gen' in it with --gen. "
             "Where the logs are needed too, copy the folders offsets and commits to a local folder "
             "and give that one with --checkpoint.",
@@ -44,7 +44,7 @@ def gen_of(checkpoint: str) -> str:
     Raises:
         StateError: There is no marker file, or it is a copy of another checkpoint's.
         FormatError: The file is damaged.
-        ConfigError: There is no such folder, or it is in no local file system.
+        ConfigError: There is no such folder, or it is not in a local file system.
     """
     state = local_path(checkpoint).absolute() / _STATE
     found = _read(state / NAME)
@@ -58,17 +58,17 @@ def gen_of(checkpoint: str) -> str:
         if adopted[0] != gen:
             raise FormatError(
                 f"reading the marker files {state / NAME}*",
-                found=f"they are of two checkpoints, {gen} and {adopted[0]}",
+                found=f"they belong to two checkpoints, {gen} and {adopted[0]}",
             )
         path_hash = adopted[1]
     if path_hash not in _hashes(state):
         raise StateError(
             f"reading the marker file {state / NAME}",
             kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
-            found="the checkpoint was made under another path: it was moved, or it is a copy and "
-            "the state is another query's",
-            advice="If it was moved, start its query once with onPathChange=adopt. If you know "
-            f"that the state is meant, give --gen {gen}.",
+            found="the checkpoint was made under another path: it was moved, or it was copied "
+            "and the state belongs to another query",
+            advice="If it was moved, start its query once with onPathChange=adopt. If you are "
+            f"sure that you mean this state, give --gen {gen}.",
         )
     return gen
 

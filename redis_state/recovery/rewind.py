@@ -50,7 +50,7 @@ def newest_commit(checkpoint: Path) -> int | None:
     """The newest batch of the commit log; ``None`` if there is none.
 
     Raises:
-        ConfigError: The folder is no checkpoint, or cannot be read.
+        ConfigError: The folder is not a checkpoint, or cannot be read.
     """
     return max(committed_batches(checkpoint), default=None)
 
@@ -59,9 +59,9 @@ def committed_batches(checkpoint: Path) -> set[int]:
     """The batches of the commit log.
 
     Raises:
-        ConfigError: The folder is no checkpoint, or cannot be read.
+        ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    # A checksum that Hadoop left behind is no entry.
+    # A checksum that Hadoop left behind is not an entry.
     return {int(path.name) for path in _entries(checkpoint, "commits") if path.name.isdecimal()}
 
 
@@ -70,7 +70,7 @@ def plan_rewind(checkpoint: Path, to_batch: int) -> Rewind:
 
     Raises:
         UsageError: The commit log does not have that batch.
-        ConfigError: The folder is no checkpoint, or cannot be read.
+        ConfigError: The folder is not a checkpoint, or cannot be read.
     """
     committed = committed_batches(checkpoint)
     if to_batch not in committed:

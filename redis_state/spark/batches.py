@@ -164,8 +164,8 @@ def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
         what,
         found="map_partitions_with_state_store was called again since this DataFrame was made, "
         f"for batch {words[0]}",
-        advice="A DataFrame that it returned can be evaluated until the next call, not later. "
-        "Evaluate it before, or keep its rows with persist(). Nothing was changed.",
+        advice="The DataFrame that a call returns can be evaluated only until the next call. "
+        "Evaluate it before that, or keep its rows with persist(). Nothing was changed.",
     )
 
 
@@ -176,7 +176,7 @@ def _batch(client: Client, what: str, query: list[str], args: list[str], name: s
         case ["OK", count]:
             return int(count)
         case ["FENCED", _]:
-            raise ConflictError(what, found="another driver began a batch meanwhile")
+            raise ConflictError(what, found="another driver began a batch in the meantime")
         case ["PARTITIONS", count]:
             found = f"the store has {count} partitions, not {partitions}"
             advice = "Leave `partitions` out, or give the number of the store: it never changes."
@@ -192,8 +192,8 @@ def _batch(client: Client, what: str, query: list[str], args: list[str], name: s
             found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
             advice = "Run the batches that were left out."
         case ["OLD", newest]:
-            found = f"the newest batch is {newest}, which alone can be run again"
-            advice = "Give a new store where the batches of a stream begin anew."
+            found = f"the newest batch is {newest}, and only that one can be run again"
+            advice = "Give a new store if the batches of a stream start again from the first one."
         case _:
             raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
     raise UsageError(what, found=found, advice=advice)
@@ -204,14 +204,14 @@ def _check_numbers(what: str, number: int, first: int, partitions: int | None) -
         if type(value) is not int or not 0 <= value <= BATCH_MAX:
             raise UsageError(
                 what,
-                found=f"the {name} is no whole number from 0 on",
+                found=f"the {name} is not a whole number of 0 or more",
                 advice="Give the batch id of foreachBatch, or numbers of your own that rise by 1.",
             )
     if number < first:
         raise UsageError(
             what,
             found=f"the first batch id is {first}",
-            advice="Give a batch id from there on.",
+            advice="Give that batch id or a higher one.",
         )
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(
@@ -230,7 +230,8 @@ def _check_committed(client: Client, what: str, batch: Batch) -> None:
             what,
             found=f"{_named(missing)} does not hold version {batch.version}: batch "
             f"{batch.number - 1} never ran to its end there, or its state was lost",
-            advice=f"Run batch {batch.number - 1} again; if it had ended, restore that Redis.",
+            advice=f"Run batch {batch.number - 1} again; if it had ended, restore the data of "
+            "that Redis.",
             kind=Kind.STATE_LOST,
             version=batch.version,
         )

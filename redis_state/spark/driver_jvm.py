@@ -20,5 +20,5 @@ def java_class(spark: SparkSession, name: str) -> Any | None:
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # it ships no types
 
     found = getattr(jvm.org.apache.spark.sql.redisstate, name)
-    # A name that is no class is taken for a package.
+    # A name that is not a class is taken for a package.
     return found if isinstance(found, JavaClass) else None

@@ -293,7 +293,9 @@ def _row_type(schema: StructType | str) -> StructType:
 
     kind = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(kind, StructType):
-        raise _wrong("the schema is no list of columns", "Give it as 'user string, visits long'.")
+        raise _wrong(
+            "the schema is not a list of columns", "Give it as 'user string, visits long'."
+        )
     return kind
 
 
@@ -312,7 +314,7 @@ def _columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
             near = difflib.get_close_matches(str(name), df.columns, n=1, cutoff=0.5)
             hint = f"Did you mean '{near[0]}'? " if near else ""
             raise _wrong(
-                f"{what} names the column {name!r}, which the DataFrame has not",
+                f"{what} names the column {name!r}, which the DataFrame does not have",
                 f"{hint}Columns: {', '.join(df.columns)}.",
             )
     return names
@@ -335,8 +337,8 @@ def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
     for name, kind in df.dtypes:
         if name in keys and any(word in kind for word in _UNHASHABLE):
             raise _wrong(
-                f"the key column {name!r} is of type {kind}, whose values have no one hash",
-                "Take a key of other types.",
+                f"the key column {name!r} is of type {kind}, which cannot be a key",
+                "Use key columns of other types.",
             )
 
 

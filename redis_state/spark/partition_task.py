@@ -168,9 +168,9 @@ class PartitionTask:
     def _unread(self, store: StateStore) -> UsageError:
         return UsageError(
             f"evaluating batch {self.batch.number} of store '{self.batch.name}'",
-            found="the function ended before its rows did",
-            advice="Read all rows, even those that do not matter: what was done with a part of "
-            "them is not committed. Nothing was changed.",
+            found="the function returned before it had read all its rows",
+            advice="Read all rows, even those that you do not need: a partition that was read "
+            "only in part is not committed. Nothing was changed.",
             where=str(store.id),
         )
 
@@ -217,7 +217,7 @@ class _Partition:
             if batch.num_rows and bounds != {"min": self.number, "max": self.number}:
                 raise InternalError(
                     f"reading the rows of partition {self.number} of store '{self._name}'",
-                    found=f"rows of partitions {bounds['min']} to {bounds['max']} lie together",
+                    found=f"one task has rows of partitions {bounds['min']} to {bounds['max']}",
                 )
             if structs.null_count:
                 structs = structs.drop_null()

@@ -47,7 +47,7 @@ class RowFormat:
         """What the function gives out, in the columns of the schema.
 
         Raises:
-            UsageError: It is no rows, or they do not fit the schema.
+            UsageError: It is not rows, or they do not fit the schema.
         """
         if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
             raise _unfit(f"it returned a {type(given).__name__}, not an iterator of rows")
@@ -71,7 +71,7 @@ class RowFormat:
         import pyarrow as pa
 
         if not isinstance(frame, pd.DataFrame):
-            raise _unfit(f"it gave out a {type(frame).__name__} where a pandas DataFrame belongs")
+            raise _unfit(f"it yielded a {type(frame).__name__} instead of a pandas DataFrame")
         self._check_names(frame.columns)
         columns = []
         for field in self.schema:
@@ -98,7 +98,7 @@ class RowFormat:
             yield from (one for part in given.to_batches() for one in self._from_arrow(part))
             return
         if not isinstance(given, pa.RecordBatch):
-            raise _unfit(f"it gave out a {type(given).__name__} where a RecordBatch belongs")
+            raise _unfit(f"it yielded a {type(given).__name__} instead of a RecordBatch")
         self._check_names(given.schema.names)
         columns = []
         for field in self.schema:
@@ -114,7 +114,7 @@ class RowFormat:
         while rows := list(islice(given, _DICTS_AT_ONCE)):
             for row in rows:
                 if not isinstance(row, dict):
-                    raise _unfit(f"it gave out a {type(row).__name__} where a dict belongs")
+                    raise _unfit(f"it yielded a {type(row).__name__} instead of a dict")
                 if not names >= row.keys():
                     self._check_names([*names, *row])
             columns = [
@@ -127,7 +127,9 @@ class RowFormat:
 
         for field, column in zip(self.schema, columns, strict=True):
             if column.null_count and not field.nullable:
-                raise _unfit(f"it gave out nulls in column '{field.name}', which allows none")
+                raise _unfit(
+                    f"it yielded nulls in column '{field.name}', which does not allow them"
+                )
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _check_names(self, names: Iterable[Any]) -> None:
@@ -135,9 +137,9 @@ class RowFormat:
         missing = [name for name in self.schema.names if name not in found]
         foreign = [name for name in found if name not in self.schema.names]
         if missing:
-            raise _unfit(f"it gave out rows without the column '{missing[0]}'")
+            raise _unfit(f"it yielded rows without the column '{missing[0]}'")
         if foreign:
-            raise _unfit(f"it gave out the column {foreign[0]!r}, which the schema has not")
+            raise _unfit(f"it yielded the column {foreign[0]!r}, which the schema does not have")
 
 
 def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -158,12 +160,12 @@ def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Arr
 
 
 def _mistyped(field: pa.Field, kinds: str) -> UsageError:
-    return _unfit(f"what it gave out in column '{field.name}' ({kinds}) is no {field.type}")
+    return _unfit(f"values of column '{field.name}' ({kinds}) are not of type {field.type}")
 
 
 def _unfit(found: str) -> UsageError:
     return UsageError(
         "reading the rows of the function",
         found=found,
-        advice="Give out rows of the kind and the schema that were announced.",
+        advice="Yield rows of the kind and the schema that were declared.",
     )

@@ -100,7 +100,9 @@ class Loader:
         if segments and (start is None or segments[0].alone):
             first = segments.pop(0)
             if not first.alone:
-                raise FormatError(f"applying {first.ident}", found="it does not stand alone")
+                raise FormatError(
+                    f"applying {first.ident}", found="it is neither a snapshot nor a complete delta"
+                )
             base, families = self._base(first)
             layers = []
             history = History(base_bytes=first.entry.bytes)
@@ -176,7 +178,9 @@ class Loader:
                 pairs = zip(some, values, strict=True)
                 grown += [key for key, value in pairs if isinstance(value, Appended)]
         if len(keys) != entry.rows:
-            raise FormatError(f"reading {segment.ident}", found=f"its rows are not {entry.rows}")
+            raise FormatError(
+                f"reading {segment.ident}", found=f"it does not have {entry.rows} rows"
+            )
         size = sum(map(len, fields.values()))
         gone = _cleared(index, below)
         rows = _resolved(found, grown, below, gone)

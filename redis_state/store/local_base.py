@@ -178,7 +178,7 @@ class Base:
         if combined_checksum(self._checks) != entry.checksum:
             raise FormatError(what, found="the checksum does not match")
         if rows != entry.rows:
-            raise FormatError(what, found=f"its rows are not {entry.rows}")
+            raise FormatError(what, found=f"it does not have {entry.rows} rows")
 
 
 def _alone(value: Value) -> bytes | None:

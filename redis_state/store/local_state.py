@@ -140,7 +140,7 @@ class LocalVersion:
         for layer in layers:
             value = layer.rows.get(key, _MISSING)
             if value is not _MISSING:
-                return value  # type: ignore[return-value]  # mypy: object() is no marker type
+                return value  # type: ignore[return-value]  # mypy: object() is not a marker type
         if base is None:
             return None
         # Looked at first: another thread may read the rest of the blocks at this moment.

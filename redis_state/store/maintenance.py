@@ -29,7 +29,7 @@ def interval_s(interval: str | float | timedelta) -> float:
     """Seconds between two passes, as a caller may give them.
 
     Raises:
-        ConfigError: It is no duration from 1 s to 1 d.
+        ConfigError: It is not a duration from 1 s to 1 d.
     """
     option = replace(option_named("deadline"), name="interval")
     option = replace(option, minimum=1000, maximum=86_400_000)

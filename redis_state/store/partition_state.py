@@ -139,7 +139,7 @@ class PartitionState:
         if other._client is not self._client:
             raise UsageError(
                 "going on with cached versions",
-                found="they read on through another client, which may be closed any time",
+                found="they still read through another client, which may be closed at any time",
                 advice="Give both providers the same client.",
                 where=str(self.id.store_id),
             )
@@ -260,7 +260,7 @@ class PartitionState:
         """Drop what an attempt sent. Never raises."""
         if self._link is not None:
             self._link.client.abort(f"d:{version}:{uid}")
-        log.info("%s: gave up an attempt of version %d", self.id.store_id, version)
+        log.info("%s: aborted an attempt of version %d", self.id.store_id, version)
 
     def maintain(self) -> None:
         """Add a snapshot if one is due, and let go what no kept version needs.
@@ -381,7 +381,7 @@ class PartitionState:
             found="Redis knows no checkpoint of that name",
             advice=(
                 "Likely: another server, database or key prefix than before, or another name. "
-                "Give what the state was written with, or start anew at version 0."
+                "Give the values that the state was written with, or start again at version 0."
             ),
             kind=Kind.STATE_LOST,
             where=str(self.id.store_id),

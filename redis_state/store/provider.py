@@ -134,7 +134,7 @@ class StateStoreProvider:
             raise UsageError(
                 "opening a store of lists",
                 found="the provider was made without lists=True",
-                advice="Make it with lists=True when the partition is begun.",
+                advice="Make it with lists=True, from the first version of the partition on.",
                 where=str(self.id.store_id),
             )
         return store
@@ -218,7 +218,7 @@ def _version(version: int) -> int:
     if type(version) is not int or not 0 <= version <= NUMBER_MAX:
         raise UsageError(
             "opening a version",
-            found="it is no whole number from 0 on",
+            found="it is not a whole number of 0 or more",
             advice="Give what `commit` returned, or 0 for a new store.",
         )
     return version
@@ -232,7 +232,7 @@ def _check(id_: StateStoreProviderId, run: RegisteredRun | None) -> None:
         if type(number) is not int or not 0 <= number <= _PARTITION_MAX:
             raise UsageError(
                 f"naming the {what} of a store",
-                found="it is no whole number from 0 on",
+                found="it is not a whole number of 0 or more",
                 advice=f"Give a number up to {_PARTITION_MAX}.",
             )
     if not is_uid(id_.run_id):
@@ -244,6 +244,6 @@ def _check(id_: StateStoreProviderId, run: RegisteredRun | None) -> None:
     if run is not None and run.run_id != id_.run_id:
         raise UsageError(
             "opening a store for a registered run",
-            found="the run has another id than the provider",
+            found="the run and the provider have different ids",
             advice="Give the same id to both.",
         )

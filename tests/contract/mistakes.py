@@ -181,7 +181,7 @@ def unknown_checkpoint(scene: Scene) -> str:
 
 
 def no_id(scene: Scene) -> str:
-    """purge of what is no id"""
+    """purge of what is not an id"""
     return command("purge", "--url", scene.server().url, "--gen", "flights", "--yes")
 
 
@@ -195,7 +195,7 @@ def deleted_folder(scene: Scene) -> str:
 
 
 def no_checkpoint(scene: Scene) -> str:
-    """The folder is no checkpoint"""
+    """The folder is not a checkpoint"""
     return command("doctor", "--url", scene.server().url, "--checkpoint", str(scene.folder))
 
 

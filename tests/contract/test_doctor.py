@@ -130,7 +130,7 @@ def test_nothing_left(
     assert "1. Is it the right server, database and key prefix? What this one holds:\n" in told
     assert f"redis-state queries --url {redis_server.url}\n" in told
     assert "2. If Redis has a backup of its own" in told
-    assert "3. Else the state is gone: start the query with a new checkpoint." in told
+    assert "3. Otherwise the state is gone: start the query with a new checkpoint." in told
 
 
 def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(

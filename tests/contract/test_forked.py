@@ -90,7 +90,7 @@ def test_a_commit_is_there_already_only_if_its_rows_are(
     )
     for _ in range(2):
         partition.commit(run, EMPTY, uid, one.entry, one.fields)
-    with pytest.raises(ConflictError, match="as this very attempt"):
+    with pytest.raises(ConflictError, match="under the id of this attempt"):
         partition.commit(run, EMPTY, uid, other.entry, other.fields)
     (segment,) = partition.open("", 1).segments
     assert segment.entry == one.entry

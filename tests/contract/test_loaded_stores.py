@@ -196,7 +196,7 @@ def test_a_server_is_given_in_any_of_these_forms(
     [
         ({}, "option 'url'; it is missing"),
         ({"config": {"urll": "x"}}, "Did you mean 'url'?"),
-        ({"url": "redis://a", "config": {"url": "redis://b"}}, "name two servers"),
+        ({"url": "redis://a", "config": {"url": "redis://b"}}, "both name a server"),
         ({"url": "redis://a", "dedline": 3}, "Did you mean 'deadline'?"),
         (
             {"config": config.parse({"url": "redis://a"}), "deadline": 3},

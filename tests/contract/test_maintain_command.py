@@ -86,7 +86,7 @@ def test_a_wrong_duration_is_wrong_usage(capsys: pytest.CaptureFixture[str], dur
     with pytest.raises(SystemExit) as ended:
         main(["maintain", "--url", URL, f"--interval={duration}"])
     assert ended.value.code == 2
-    assert "is no duration" in capsys.readouterr().err
+    assert "is not a duration" in capsys.readouterr().err
 
 
 def test_an_age_without_yes_changes_nothing_and_two_looks_with_it_purge(
@@ -102,7 +102,7 @@ def test_an_age_without_yes_changes_nothing_and_two_looks_with_it_purge(
     assert run(redis_server, *arguments) == 0
     caught = capsys.readouterr()
     assert "0 checkpoints purged" in caught.out
-    assert said in caught.err.replace("seems to be of no use: ", "")
+    assert said in caught.err.replace("seems to be unused: ", "")
     looked_earlier(raw, minutes=31)
     assert run(redis_server, *arguments) == 0
     caught = capsys.readouterr()

@@ -83,7 +83,7 @@ def test_http(start: Start, options: dict[str, object]) -> None:
         read(f"redis://127.0.0.1:{port}/0", **options)
     assert caught.value.kind is Kind.CONFIG
     assert f"127.0.0.1:{port}" in str(caught.value)
-    assert "is no Redis" in str(caught.value)
+    assert "is not Redis" in str(caught.value)
     assert "Check host and port" in str(caught.value)
     assert "geheim" not in str(caught.value)
 

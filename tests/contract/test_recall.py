@@ -303,7 +303,7 @@ def test_segments_that_are_not_whole_are_counted(
     raw.hset(keys.meta(planted.id(lost)), "d:nonsense", "x")
     assert purge(redis_server, "--yes") == 0
     assert purge(redis_server, "--recall") == 0
-    assert "warning: 1 segments have not all their blocks" in capsys.readouterr().err
+    assert "warning: 1 segments do not have all their blocks" in capsys.readouterr().err
 
 
 def test_what_nothing_names_expires_too(
@@ -367,7 +367,7 @@ SIGNS: dict[str, tuple[Callable[[Any, Planted], object], str]] = {
     ),
     "a clock that was ahead": (
         lambda raw, planted: written(raw, planted, now_ms(raw) + DAY_MS),
-        "a partition was written at a time that has not come yet",
+        "a partition was written at a time in the future",
     ),
     "nobody can tell": (
         lambda raw, planted: raw.set(keys.instance(planted.id(0)), "junk"),

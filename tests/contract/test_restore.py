@@ -132,7 +132,7 @@ def test_an_older_copy_on_request(case: Case, planted: Planted, raw: Any) -> Non
     plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
     assert case.run("restore", "--to-batch", "2", "--yes") == 1
-    assert "Copies are there of the batches 1, 3." in case.told()
+    assert "There are copies of the batches 1, 3." in case.told()
     assert case.run("restore", "--to-batch", "1", "--yes") == 0
     assert "batch 1 is the newest now" in case.told()
 
@@ -180,7 +180,7 @@ def test_what_redis_has_is_never_replaced(case: Case, planted: Planted, raw: Any
     plant_copy(planted, case.checkpoint, COPIED)
     id_ = planted.id(planted.partition(UA))
     raw.unlink(keys.segment(id_, f"d:{COPIED}:{uid(COPIED)}"))
-    case.refused("[REDIS_STATE_LOST]", "Redis has this partition, in other versions", "purge")
+    case.refused("[REDIS_STATE_LOST]", "Redis has this partition, but in other versions", "purge")
 
 
 def test_a_copy_of_another_timeline_is_passed_over(case: Case, planted: Planted, raw: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_copy_of_another_timeline_is_passed_over(case: Case, planted: Planted,
     raw.flushdb()
     (case.checkpoint / "offsets" / "3").write_text("v1\nthe same batch, run again")
     assert case.run("restore", "--to-batch", "3", "--yes") == 1
-    assert "of a timeline that the query went back from" in case.told()
+    assert "belongs to a timeline that a rewind of the query has left" in case.told()
     assert case.run("restore", "--yes") == 0
     assert "batch 1 is the newest now" in case.told()
 
@@ -199,7 +199,7 @@ def test_what_spark_has_not_logged_is_passed_over(case: Case, planted: Planted, 
     raw.flushdb()
     for batch in (3, 4):
         (case.checkpoint / "commits" / str(batch)).unlink()
-    case.refused("[REDIS_NOT_FOUND]", "whose batch Spark's logs still have")
+    case.refused("[REDIS_NOT_FOUND]", "none of a batch that is still in Spark's logs")
 
 
 @pytest.mark.usefixtures("raw")
@@ -223,8 +223,8 @@ HOSTILE = {
     "cut off": (lambda raw: raw[:-1], "it is cut off"),
     "cut off in the head": (lambda raw: raw[:40], "it is cut off"),
     "empty": (lambda _: b"", "it is cut off"),
-    "something behind": (lambda raw: raw + b"x", "stands behind its end"),
-    "another kind": (lambda raw: b"x" + raw[1:], "it is no file of a copy"),
+    "something behind": (lambda raw: raw + b"x", "bytes follow after its end"),
+    "another kind": (lambda raw: b"x" + raw[1:], "it is not a file of a copy"),
     "of another partition": (
         lambda raw: raw.replace(f"{GEN} 0 1 ".encode(), f"{GEN} 0 2 ".encode(), 1),
         "it is of another partition or version",

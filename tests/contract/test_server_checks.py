@@ -48,7 +48,7 @@ def test_server_that_evicts(start_redis: Callable[..., RedisServer]) -> None:
 
 def test_replica(start_redis: Callable[..., RedisServer], redis_server: RedisServer) -> None:
     replica = start_redis(options={"replicaof": f"127.0.0.1 {redis_server.port}"})
-    assert "Name the master" in str(refusal(replica))
+    assert "Give the address of its master" in str(refusal(replica))
 
 
 def test_server_that_may_drop_what_was_staged(

@@ -236,7 +236,7 @@ def test_run_ids_that_are_none(run: str) -> None:
 
 
 def test_a_run_of_another_id(new_provider: NewProvider) -> None:
-    with pytest.raises(UsageError, match="another id"):
+    with pytest.raises(UsageError, match="have different ids"):
         new_provider(run="one", registered=RegisteredRun("other", 1, "d"))
 
 

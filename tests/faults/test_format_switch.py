@@ -49,7 +49,7 @@ def test_what_a_sibling_replaced_after_it_was_read_is_a_conflict_and_no_loss(
             assert store.get("k") == "first"
         sibling.put("k", "sibling")
         sibling.commit()
-        with pytest.raises(ConflictError, match="replaced by a sibling") as caught:
+        with pytest.raises(ConflictError, match="replaced by that of another attempt") as caught:
             store.put("k", "second")
         assert caught.value.kind is Kind.FENCED
         with asking(2, None):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from jvm import java_command  # noqa: E402  # tools/ is no package: its scripts run by path
+from jvm import java_command  # noqa: E402  # tools/ is not a package: its scripts run by path
 
 
 class JvmActor:

@@ -155,7 +155,7 @@ def test_a_folder_that_was_made_anew_names_what_is_left(streams: Streams, reader
     first = reader.query(streams.run(frame, "anew").id).info
     again = reader.query(streams.run(frame, "anew").id).info
     assert again.gen == first.gen
-    assert again.created_ms == first.created_ms, "a start is no creation"
+    assert again.created_ms == first.created_ms, "a start is not a creation"
     shutil.rmtree(streams.checkpoint("anew"))
     second = reader.query(streams.run(frame, "anew").id).info
     assert second.gen != first.gen

@@ -70,12 +70,12 @@ def test_a_function_that_ends_before_its_rows(store: Store) -> None:
         state.put(row["k"], -1)
         yield {"k": row["k"], "total": -1}
 
-    refused(store, early, r"REDIS_USAGE.*the function ended before its rows did")
+    refused(store, early, r"REDIS_USAGE.*the function returned before it had read all its rows")
 
     def none(_: BatchStore, frames: Iterator[pd.DataFrame]) -> None:
         del frames
 
-    refused(store, none, "the function ended before its rows did", rows="pandas")
+    refused(store, none, "the function returned before it had read all its rows", rows="pandas")
     unchanged(store)
 
 
@@ -128,9 +128,9 @@ def test_a_function_cannot_commit_by_itself(store: Store) -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ([{"k": "a"}, 7], "a int where a dict belongs"),
-        ([{"k": "a", "total": "x"}], r"column 'total' \(str\) is no int64"),
-        ([{"k": "a", "totals": 1}], "the column 'totals', which the schema has not"),
+        ([{"k": "a"}, 7], "a int instead of a dict"),
+        ([{"k": "a", "total": "x"}], r"column 'total' \(str\) are not of type int64"),
+        ([{"k": "a", "totals": 1}], "the column 'totals', which the schema does not have"),
         ({"k": "a"}, "it returned a dict, not an iterator of rows"),
         (7, "it returned a int"),
     ],
@@ -149,9 +149,9 @@ def test_outputs_that_do_not_fit(store: Store, given: Any, match: str) -> None:
     [
         ("pandas", pd.DataFrame({"k": ["a"]}), "rows without the column 'total'"),
         ("pandas", pd.DataFrame({"k": ["a"], "total": [object()]}), r"'total' \(object\)"),
-        ("pandas", [1], "a list where a pandas DataFrame belongs"),
-        ("arrow", pa.table({"k": ["a"], "total": ["x"]}), r"'total' \(string\) is no int64"),
-        ("arrow", pd.DataFrame(), "a DataFrame where a RecordBatch belongs"),
+        ("pandas", [1], "a list instead of a pandas DataFrame"),
+        ("arrow", pa.table({"k": ["a"], "total": ["x"]}), r"\(string\) are not of type int64"),
+        ("arrow", pd.DataFrame(), "a DataFrame instead of a RecordBatch"),
     ],
 )
 def test_frames_that_do_not_fit(store: Store, rows: str, given: Any, match: str) -> None:
@@ -168,7 +168,7 @@ def test_nulls_where_the_schema_allows_none(store: Store) -> None:
         yield from ({"k": row["k"]} for row in rows)
 
     schema = "k string, total long not null"
-    refused(store, gives, "nulls in column 'total', which allows none", schema=schema)
+    refused(store, gives, "nulls in column 'total', which does not allow them", schema=schema)
 
 
 def test_a_value_that_cannot_be_stored(store: Store) -> None:
@@ -185,14 +185,17 @@ def test_a_value_that_cannot_be_stored(store: Store) -> None:
     [
         ({"partitions": 3}, r"the store has 2 partitions, not 3\. Leave `partitions` out"),
         ({"partitions": 0}, "0 partitions were asked for"),
-        ({"key": "kk"}, "key names the column 'kk', which the DataFrame has not. Did you mean 'k'"),
+        (
+            {"key": "kk"},
+            "key names the column 'kk', which the DataFrame does not have. Did you mean 'k'",
+        ),
         ({"key": ()}, "there is no key column"),
         ({"key": "v"}, r"made with .key k string; codec msgpack., not with .key v bigint"),
         ({"order_by": ["time"]}, "order_by names the column 'time'"),
         ({"rows": "lists"}, "rows is 'lists'. Give one of dicts, pandas, arrow"),
-        ({"schema": "long"}, "the schema is no list of columns"),
-        ({"batch_id": -1}, "no whole number from 0 on"),
-        ({"batch_id": True}, "no whole number from 0 on"),
+        ({"schema": "long"}, "the schema is not a list of columns"),
+        ({"batch_id": -1}, "not a whole number of 0 or more"),
+        ({"batch_id": True}, "not a whole number of 0 or more"),
         ({"store": ""}, "a store's name; it has 0 bytes"),
         ({"codec": RAW}, "not with .key k string; codec raw"),
     ],

@@ -81,6 +81,6 @@ def test_what_a_server_lacks_is_said_once(
         job.run()
     (line,) = logged(redis_server.url)
     assert line.endswith(
-        f"{redis_server.url} keeps no append-only file: when it stops, what it took since its last "
-        "RDB save is lost"
+        f"{redis_server.url} keeps no append-only file: when it stops, every write since its "
+        "last RDB save is lost"
     )

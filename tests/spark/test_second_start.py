@@ -38,7 +38,7 @@ class Second:
         self._process.stdin.flush()
 
     def said(self, *begins: str) -> str:
-        """The next line, which begins with one of these words; what Spark prints is no answer."""
+        """The next line that begins with one of these words; what Spark prints is skipped."""
         words = ("ready", "batch", "rows", "failed", "done")
         assert self._process.stdout is not None
         for line in self._process.stdout:

@@ -10,8 +10,8 @@ The option may name parameters of the test, and is left out when there is nothin
     @pytest.mark.parametrize("how", ["inner", "left_outer"])
     @pytest.mark.compatibility("stream-stream join", "{how}, state format 2")
 
-What a Spark minor refuses by itself is no skip: the test runs there too, must end with an error of
-Spark's that has the given text in it, and the cell says "refused" with the reason and the text:
+What a Spark minor refuses by itself is not a skip: the test runs there too, must end with an error
+of Spark's that has the given text in it, and the cell says "refused" with the reason and the text:
 
     @pytest.mark.compatibility(
         "stream-stream join",

@@ -43,7 +43,7 @@ def test_no_sentinel_answers(connect: Connect) -> None:
 
 def test_a_name_that_no_sentinel_knows(sentinels: SentinelSet, connect: Connect) -> None:
     client = connect(url=f"redis+sentinel://127.0.0.1:{sentinels.port}/other")
-    with pytest.raises(ConfigError, match="none named 'other'"):
+    with pytest.raises(ConfigError, match="no master named 'other'"):
         client.call("reading", [("GET", "k")])
 
 

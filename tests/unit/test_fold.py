@@ -172,5 +172,5 @@ def test_rows_of_a_removed_family_are_refused_unless_they_are_taken_away() -> No
             assert list(fold.ordered(3)) == []
             fold.check(1)
         else:
-            with pytest.raises(FormatError, match="of no family"):
+            with pytest.raises(FormatError, match="belongs to no family"):
                 list(fold.ordered(3))

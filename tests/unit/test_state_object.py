@@ -256,7 +256,7 @@ def test_a_new_field_without_a_default_is_an_error() -> None:
 
 def test_an_older_class_does_not_lose_fields_silently() -> None:
     new = StateObject(Grown).encode(Grown("a", 1))
-    with pytest.raises(FormatError, match="field 'mean', which the class has not"):
+    with pytest.raises(FormatError, match="field 'mean', which the class does not have"):
         StateObject(Old).decode(new)
     assert StateObject(Old, version=2).decode(new) == Old("a", 1)
 

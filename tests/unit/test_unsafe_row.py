@@ -107,7 +107,7 @@ def test_plausible_words_are_a_row_or_a_format_error(schema: Struct, words: list
         (["integer"], [0, 1 << 32], "too large"),
         (["boolean"], [0, 2], "neither 0 nor 1"),
         (["integer"], [1, 5], "null field has a value"),
-        (["integer"], [2, 5], "behind the last field"),
+        (["integer"], [2, 5], "after the last field"),
         (["integer"], [0], "fields need 16"),
         (["string"], [0, 16 << 32 | 9, 0], "outside"),
         (["string"], [0, 8 << 32 | 1, 0], "outside"),

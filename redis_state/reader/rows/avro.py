@@ -63,15 +63,17 @@ class AvroRecord:
         """The record with the columns that are wanted: by name, ``None`` where it lacks one.
 
         Raises:
-            FormatError: The bytes are no such record.
+            FormatError: The bytes are not such a record.
         """
         library, stream = _library(), io.BytesIO(data)
         try:
             found = library.schemaless_reader(stream, _schema(self.columns), None)
         except Exception as error:  # the library raises whatever the bytes lead to
-            raise FormatError("decoding a row", found="it is no such Avro record") from error
+            raise FormatError(
+                "decoding a row", found="it is not an Avro record of this schema"
+            ) from error
         if stream.read(1):
-            raise FormatError("decoding a row", found="bytes follow behind the Avro record")
+            raise FormatError("decoding a row", found="bytes follow after the Avro record")
         return _row(self.columns, wanted, found)
 
 
@@ -168,4 +170,4 @@ def _python(written: Type, wanted: Type, raw: Any) -> Any:
                 raw = int.from_bytes(raw, "big", signed=True)
             value = raw if written.name == "binary" else to_python(written, raw)
             return float(value) if wanted.name in _REALS else value
-    raise FormatError("decoding a row", found="a column has become something else")
+    raise FormatError("decoding a row", found="a column changed to a type that cannot be converted")

@@ -102,7 +102,7 @@ class Codec:
         """The key columns of a stored key.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not such a key.
         """
         first, rest = self._decoded(stored[FAMILY_BYTES:])
         by_place = dict(zip((*self.first, *self.rest), (*first, *rest), strict=True))
@@ -139,7 +139,7 @@ class Codec:
         """The value columns of a value.
 
         Raises:
-            FormatError: The bytes are no such value.
+            FormatError: The bytes are not such a value.
         """
         columns = self.values.columns
         row = self.values.decode(range(len(columns.fields)), value)
@@ -149,7 +149,7 @@ class Codec:
         """The value columns of each element of a list.
 
         Raises:
-            FormatError: The bytes are no such list.
+            FormatError: The bytes are not such a list.
         """
         return [self.decode_value(element) for element in split_elements(value)]
 

@@ -37,7 +37,7 @@ class RowBytes(Protocol):
         """The values of these columns.
 
         Raises:
-            FormatError: The bytes are no such row.
+            FormatError: The bytes are not such a row.
         """
 
     def encode_first(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:

@@ -38,7 +38,7 @@ def to_python(type_: Atomic, raw: Any) -> Any:
             try:
                 return str(raw, "utf-8")
             except UnicodeDecodeError as error:
-                raise _malformed(type_, f"no UTF-8 at byte {error.start}") from None
+                raise _malformed(type_, f"not UTF-8 at byte {error.start}") from None
         case "decimal":
             if abs(raw) >= 10**type_.precision:
                 raise _malformed(type_, f"more than {type_.precision} digits")

@@ -49,7 +49,7 @@ def decode(schema: Struct, data: bytes | bytearray | memoryview) -> Row:
     """Read a row.
 
     Raises:
-        FormatError: The bytes are no row of this schema.
+        FormatError: The bytes are not a row of this schema.
     """
     view = memoryview(data)
     if len(view) % _WORD:
@@ -86,7 +86,7 @@ def _decode_struct(schema: Struct, view: memoryview) -> Row:
     if len(view) < fixed:
         raise _malformed(f"it has {len(view)} bytes, {count} fields need {fixed}")
     if int.from_bytes(view[:first], "little") >> count:
-        raise _malformed("null bits are set behind the last field")
+        raise _malformed("null bits are set after the last field")
     region = _Region(view, fixed)
     values: list[Any] = []
     for index, field in enumerate(schema.fields):
@@ -173,7 +173,7 @@ def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:
     keys = _decode_array(Array(type_.key), view[_WORD : _WORD + size])
     values = _decode_array(Array(type_.value), view[_WORD + size :])
     if len(keys) != len(values):
-        raise _malformed("a map has not as many values as keys")
+        raise _malformed("a map does not have as many values as keys")
     result = {_hashable(key): value for key, value in zip(keys, values, strict=True)}
     if len(result) != len(keys) or None in result:
         raise _malformed("a map has a key twice or a null key")

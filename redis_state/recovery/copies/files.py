@@ -124,7 +124,9 @@ def read_copy(folder: Path) -> Copy:
     try:
         return _parse(folder, json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(what, "its manifest is malformed, or of a newer release") from error
+        raise damaged(
+            what, "its manifest is malformed, or was written by a newer release"
+        ) from error
 
 
 def damaged(what: str, found: str) -> FormatError:

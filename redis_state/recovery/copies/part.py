@@ -113,7 +113,9 @@ class PartFile:
 
     def _head(self, source: _Source) -> Head:
         if source.take(len(MAGIC)) != MAGIC:
-            raise damaged(self._what, "it is no file of a copy, or one of a newer release")
+            raise damaged(
+                self._what, "it is not a file of a copy, or it was written by a newer release"
+            )
         try:
             lines = source.take_with_length(_LENGTH, _HEAD_BYTES_MAX).decode("ascii").split("\n")
             segments = tuple(parse_segment(*line.split(" ", 1)) for line in lines[1:])
@@ -213,6 +215,6 @@ class _Source:
     def end(self, sha256: str) -> None:
         """Nothing may follow."""
         if self._left or self._file.read(1):
-            raise damaged(self._what, "something stands behind its end")
+            raise damaged(self._what, "bytes follow after its end")
         if self._digest.hexdigest() != sha256:
             raise damaged(self._what, "it does not match its SHA-256")

@@ -102,7 +102,7 @@ def newest_fitting(checkpoint: Path) -> Copy | None:
 
     Raises:
         FormatError: A manifest is damaged.
-        ConfigError: The folder is no checkpoint, or cannot be read.
+        ConfigError: The folder is not a checkpoint, or cannot be read.
     """
     committed = committed_batches(checkpoint)
     for folder in copies_of(checkpoint):
@@ -132,14 +132,14 @@ def plan_restore(
         NotFoundError: There is no such copy, or its batch is not in Spark's logs.
         FormatError: The copy is damaged, or of another checkpoint.
         StateError: Redis has a partition that does not serve the version.
-        ConfigError: The folder is no checkpoint, or cannot be read.
+        ConfigError: The folder is not a checkpoint, or cannot be read.
     """
     copy = _chosen(checkpoint, to_batch)
     if copy.gen != gen:
         raise FormatError(
             f"reading the copy in {copy.folder}",
             found="it is of another checkpoint",
-            advice="Look whose checkpoint folder this is. Nothing was changed.",
+            advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
     missing: list[CopyPart] = []
     for number, part in enumerate(copy.parts, 1):
@@ -159,7 +159,7 @@ def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
         if newest is None:
             raise NotFoundError(
                 what,
-                found="there is none whose batch Spark's logs still have",
+                found="there is none of a batch that is still in Spark's logs",
                 advice="Copies are made with the option copyEveryBatches; see operations.md.",
                 where=str(checkpoint),
             )
@@ -173,10 +173,11 @@ def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
     batches = sorted({version_of(folder) - 1 for folder in copies_of(checkpoint)})
     raise NotFoundError(
         what,
-        found=f"the copy of batch {to_batch} is of a timeline that the query went back from"
+        found=f"the copy of batch {to_batch} belongs to a timeline that a rewind of the query "
+        "has left"
         if of_batch
         else f"there is none of batch {to_batch}",
-        advice=f"Copies are there of the batches {', '.join(map(str, batches))}."
+        advice=f"There are copies of the batches {', '.join(map(str, batches))}."
         if batches
         else "Copies are made with the option copyEveryBatches; see operations.md.",
         where=str(checkpoint),
@@ -197,11 +198,11 @@ def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
     raise StateError(
         f"restoring version {copy.version}",
         kind=Kind.STATE_LOST,
-        found="Redis has this partition, in other versions"
+        found="Redis has this partition, but in other versions"
         if not health.problem
         else health.problem,
-        advice="Nothing was changed: state that is there is never replaced. `redis-state doctor` "
-        "says what it serves. If that is of no use, stop the query, remove all of it by "
+        advice="Nothing was changed: existing state is never replaced. `redis-state doctor` "
+        "says what it serves. If that does not help, stop the query, remove all of it with "
         f"`redis-state purge --gen {copy.gen} --now`, and restore.",
         where=str(id_),
     )

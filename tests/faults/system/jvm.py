@@ -11,7 +11,7 @@ from redis_state.backend.transport import Transport
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
-from jvm import SHORT_LIVED, java_command  # noqa: E402  # tools/ is no package
+from jvm import SHORT_LIVED, java_command  # noqa: E402  # tools/ is not a package
 
 _MAIN = "org.apache.spark.sql.redisstate.system.SystemActor"
 _RIGHTS = ("on", ">x", "~*", "&*", "+@all")

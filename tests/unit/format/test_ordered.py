@@ -84,7 +84,7 @@ def test_elements_that_were_appended_are_marked() -> None:
     found = written(rows, lists=True, appended={ordered.PREFIX + b"a": b"+new"})
     back = read_back(found, lists=True)
     assert back == {ordered.PREFIX + b"a": Appended(b"+new"), ordered.PREFIX + b"b": b"put"}
-    with pytest.raises(FormatError, match="none that a Python store has"):
+    with pytest.raises(FormatError, match="a Python store does not write"):
         read_back(found)
 
 

@@ -134,7 +134,8 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     node(address).exchange(Seq(Command("CLUSTER", "SLOTS"))).head match {
       case ErrorReply(message) if message.contains("cluster support disabled") =>
         throw new ConfigException(
-          s"${settings.url}: $address is no node of a cluster. Use a redis:// URL for one server.")
+          s"${settings.url}: $address is not a node of a cluster. Use a redis:// URL for one " +
+            "server.")
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Permission =>
         throw ReplyClass.failure(s"asking $address for the nodes of the cluster", message)
       case reply => Routing.owners(reply, address)

@@ -54,7 +54,7 @@ object Durability {
     }
     if (found.isEmpty) {
       throw new PermissionException(
-        noFile(what, s"$server does not let this user ask (the right 'config|get')"))
+        noFile(what, s"$server does not let this user read its settings (the right 'config|get')"))
     }
     if (!found.get("appendonly").contains("yes"))
       throw new ConfigException(noFile(what, s"$server has appendonly no"))
@@ -108,7 +108,7 @@ private[backend] final class Waiting(wanted: Durability) {
     replies.head match {
       case ErrorReply(message) if onDisk && message.contains(Unknown) =>
         hasWaitAof = false
-        "this server knows no WAITAOF"
+        "this server does not know WAITAOF"
       case ErrorReply(message) if onDisk && message.contains(NoFile) =>
         throw new ConfigException(Durability.noFile(what, "the server has appendonly no"))
       case Seq(local: java.lang.Long, followed: java.lang.Long) =>

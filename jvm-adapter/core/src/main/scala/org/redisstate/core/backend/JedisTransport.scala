@@ -147,7 +147,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
 
   /** Until a Redis has answered, TLS at one end only looks like this. */
   private def hint(e: Throwable): String =
-    if (settings.url.tls) " (does that port speak TLS? redis:// is without)"
+    if (settings.url.tls) " (does that port speak TLS? a redis:// URL is without TLS)"
     else if (!wasAnswered && JedisTransport.isHungUp(e))
       " (if the server speaks TLS only, use a rediss:// URL)"
     else ""
@@ -156,7 +156,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     !wasAnswered && Option(e.getMessage).exists(_.startsWith("Unknown reply"))
 
   private def noRedis(e: Throwable) = new ConfigException(
-    s"what answers at $shown is no Redis: it does not speak Redis's protocol. " +
+    s"what answers at $shown is not Redis: it does not speak Redis's protocol. " +
       "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
     e
   )

@@ -68,7 +68,7 @@ private[backend] object PemTls {
         catch { case _: InvalidKeySpecException => None }
       }
       .nextOption()
-      .getOrElse(throw new GeneralSecurityException(s"$file holds no PKCS#8 private key"))
+      .getOrElse(throw new GeneralSecurityException(s"$file has no PKCS#8 private key"))
   }
 
   private def emptyStore(): KeyStore = {

@@ -108,7 +108,7 @@ final class RedisBackend(
           if (waits.nonEmpty && counts.exists(_(results))) checkWaits(what, waits, waited)
           results
         case _ =>
-          throw new InternalException(s"$what: EXEC answered something else than its results.")
+          throw new InternalException(s"$what: EXEC answered something other than its results.")
       }
     }
 
@@ -177,7 +177,8 @@ final class RedisBackend(
   private def asSeq(what: String, reply: AnyRef): Seq[AnyRef] = reply match {
     case ErrorReply(m) => reject(what, m)
     case results: Seq[_] => results.asInstanceOf[Seq[AnyRef]]
-    case _ => throw new InternalException(s"$what: a script answered something else than an array.")
+    case _ => throw new InternalException(s"$what: a script answered something other than an " +
+        "array.")
   }
 
   private def reject(what: String, message: String): Nothing =
@@ -219,9 +220,10 @@ final class RedisBackend(
     last match {
       case e: NotYetDurable =>
         new NotDurableException(
-          s"$what: the server has it, but after $tries tries it is not as safe as " +
-            s"durability=$durability asks: ${e.getMessage}. Spark runs the batch again, which waits again. Look at " +
-            "INFO replication and INFO persistence there: replicas that follow, a disk that keeps up.",
+          s"$what: the server has it, but after $tries tries it is not as durable as " +
+            s"durability=$durability asks: ${e.getMessage}. Spark runs the batch again and waits " +
+            "again. Look at INFO replication and INFO persistence there: do the replicas follow, " +
+            "does the disk keep up?",
           e
         )
       case e if mayHaveApplied =>

@@ -71,15 +71,15 @@ object RedisUrl {
       throw refused("it holds a blank, a control character or a backslash")
     if (text.exists(c => c == '?' || c == '#')) {
       throw refused(
-        "it has a part behind '?' or '#'",
-        "Take it out; settings are options of their own.")
+        "it has a part after '?' or '#'",
+        "Take it out; give settings as options.")
     }
     val (nodes, path) = text.drop(scheme.length + 3).span(_ != '/')
     val tls = scheme.startsWith("rediss")
     scheme.dropWhile(_ != '+') match {
       case "+sentinel" => sentinel(addresses(nodes, SentinelPort), path.drop(1), tls)
       case "+cluster" =>
-        if (database(path.drop(1)) != 0) throw refused("a cluster has no database but 0")
+        if (database(path.drop(1)) != 0) throw refused("a cluster has only database 0")
         RedisUrl(addresses(nodes, Port), 0, tls, Topology.Cluster)
       case _ =>
         RedisUrl(Seq(address(nodes, Port)), database(path.drop(1)), tls, Topology.Single)
@@ -109,7 +109,7 @@ object RedisUrl {
     val (service, rest) = path.span(_ != '/')
     if (!Name.matches(service)) {
       throw refused(
-        "it names no master that the sentinels watch",
+        "it does not name the master that the sentinels watch",
         "Give a URL such as redis+sentinel://host:26379/mymaster/0.")
     }
     RedisUrl(sentinels, database(rest.drop(1)), tls, Topology.Sentinel(service))
@@ -129,7 +129,7 @@ object RedisUrl {
   }
 
   private def portOf(text: String): Int =
-    if (text == "0" || text.isEmpty) throw refused("its port is missing behind ':' or is 0")
+    if (text == "0" || text.isEmpty) throw refused("its port is missing after ':' or is 0")
     else if (text.length <= 5 && text.forall(c => c >= '0' && c <= '9') && text.toInt <= 65535)
       text.toInt
     else throw malformed
@@ -137,14 +137,14 @@ object RedisUrl {
   private def hostOf(text: String): String = {
     val bare = text.stripPrefix("[").stripSuffix("]")
     val good = if (text.startsWith("[")) Ip6.matches(bare) else Name.matches(bare)
-    if (!good) throw refused("it has no host, or one with characters that no host name has")
+    if (!good) throw refused("its host is missing, or has characters that a host name cannot have")
     bare.toLowerCase
   }
 
   private def database(text: String): Int =
     if (text.isEmpty) 0
     else if (Database.matches(text)) text.toInt
-    else throw refused("the part behind the address is not a database number such as /0")
+    else throw refused("the part after the address is not a database number such as /0")
 
   private def malformed: ConfigException =
     refused("its host is malformed or its port is not a number up to 65535")

@@ -74,7 +74,8 @@ object ReplyClass {
   def failure(what: String, message: String): RedisStateException = of(message) match {
     case Full =>
       new FullException(s"$what: the server answers '$message'. Nothing of this attempt stays. " +
-        "Free memory or disk there (a lower versionsToRetain helps); the query can then go on.")
+        "Free memory or disk space there (a lower versionsToRetain helps); the query can then go " +
+        "on.")
     case Permission =>
       new PermissionException(s"$what: the server answers '$message'. Give the user that right; " +
         "`redis-state acl` prints all that it needs.")

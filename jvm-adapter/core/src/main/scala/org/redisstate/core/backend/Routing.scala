@@ -98,11 +98,12 @@ private[backend] object Routing {
                 _*) =>
             val owner = Address(hostOf(host, from), port.intValue)
             (first.intValue to last.intValue).foreach(table(_) = owner)
-          case _ => throw new TransportException(s"$from answers no table of slots", null)
+          case _ =>
+            throw new TransportException(s"$from did not answer with a table of slots", null)
         }
       case ErrorReply(message) =>
         throw new TransportException(s"$from answers CLUSTER SLOTS with '$message'", null)
-      case _ => throw new TransportException(s"$from answers no table of slots", null)
+      case _ => throw new TransportException(s"$from did not answer with a table of slots", null)
     }
     table
   }

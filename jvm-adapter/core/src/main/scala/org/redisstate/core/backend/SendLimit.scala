@@ -24,7 +24,7 @@ private[backend] final class SendLimit(socket: Socket, timeoutMs: Long) {
       catch {
         case e: RuntimeException if closing.isDone =>
           throw new TransportException(
-            s"it took no whole request of $bytes bytes in $limitMs ms",
+            s"it did not accept a request of $bytes bytes within $limitMs ms",
             e)
       } finally {
         closing.cancel(false)

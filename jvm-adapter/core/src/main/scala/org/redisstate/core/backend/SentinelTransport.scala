@@ -7,7 +7,7 @@ import org.redisstate.core.errors.ConfigException
 
 /**
  * The way to the master that sentinels name. It is asked for again after each failure of a connection and each reply of a server
- * that is no master any more, and where replicas do not acknowledge: they may follow another master by now, of which a server that is
+ * that is no longer a master, and where replicas do not acknowledge: they may follow another master by now, of which a server that is
  * cut off has not been told. The caller sends again.
  *
  * @param service the name under which the sentinels watch the master
@@ -87,7 +87,7 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
     if (unknown && last == null) {
       throw new ConfigException(
         s"${settings.url}: the sentinels watch no master named '$service'. " +
-          "Give the name of their configuration (sentinel monitor NAME …) in the URL.")
+          "Put the name from their configuration (sentinel monitor NAME …) into the URL.")
     }
     throw new TransportException(
       s"no sentinel of ${settings.url} names a master" +

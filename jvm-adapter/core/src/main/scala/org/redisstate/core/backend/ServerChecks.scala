@@ -74,7 +74,8 @@ object ServerChecks {
         "Set maxmemory-policy noeviction there.")
     }
     if (info.get("role").contains("slave")) {
-      throw new ConfigException(s"$url is a replica, which cannot be written. Name the master.")
+      throw new ConfigException(s"$url is a replica, which takes no writes. Give the address of " +
+        "its master.")
     }
     val keepsFile = !info.get("aof_enabled").contains("0")
     if (durability.aof && !keepsFile)
@@ -83,10 +84,12 @@ object ServerChecks {
       Durability.checkSettings(Checking, settings(), s"$url, which runs version $version,")
     val warnings = Seq(
       Option.when(policy.startsWith("volatile")) {
-        s"$url has maxmemory-policy $policy: when memory is short commits are repeated; noeviction is better"
+        s"$url has maxmemory-policy $policy: when memory is short, commits have to be repeated; " +
+          "noeviction is better"
       },
       Option.when(!keepsFile) {
-        s"$url keeps no append-only file: when it stops, what it took since its last RDB save is lost"
+        s"$url keeps no append-only file: when it stops, every write since its last RDB save is " +
+          "lost"
       },
       info.get("connected_slaves").flatMap(_.toIntOption).flatMap(
         aboutReplicas(url, _, durability.replicas))
@@ -97,12 +100,12 @@ object ServerChecks {
   private def aboutReplicas(url: String, there: Int, wanted: Int): Option[String] =
     if (there < wanted) {
       Some(
-        s"$url has $there replicas now, and durability=replicas:$wanted waits for $wanted: commits fail until they " +
-          "are there")
+        s"$url has $there replicas now, and durability=replicas:$wanted waits for $wanted: " +
+          "commits fail until there are that many")
     } else {
       Option.when(there > 0 && wanted == 0) {
-        s"$url has replicas and durability waits for none: a fail-over loses the commits that the new master had " +
-          "not received; durability=replicas:1 prevents that"
+        s"$url has replicas and durability waits for none of them: a fail-over loses the commits " +
+          "that the new master had not received; durability=replicas:1 prevents that"
       }
     }
 

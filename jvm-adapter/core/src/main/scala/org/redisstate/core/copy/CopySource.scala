@@ -88,7 +88,7 @@ final class CopySource(
     ids.zip(opened).zip(holders(ids)).map { case ((id, found), (holder, format, retained)) =>
       if (holder != runId) {
         throw new FencedException(
-          s"$what: the run $holder holds $id. This run is over, and copies nothing any more.")
+          s"$what: the run $holder holds $id. This run is over, and makes no more copies.")
       }
       CopyPart(id, found.pin, found.segments, format, retained)
     }
@@ -120,8 +120,8 @@ final class CopySource(
     part.segments.foreach { s =>
       if (written(s) != s.entry.blocks) {
         throw new FormatException(
-          s"copy ${s.ident} of ${part.id}: ${written(s)} of its ${s.entry.blocks} blocks have names " +
-            "that its header knows. Nothing was copied.")
+          s"copy ${s.ident} of ${part.id}: ${written(s)} of its ${s.entry.blocks} blocks have " +
+            "the names that its header gives. Nothing was copied.")
       }
     }
     data.flush()

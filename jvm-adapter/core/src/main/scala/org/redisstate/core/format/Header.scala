@@ -154,7 +154,7 @@ object Header {
         case _ => header.copy(tombstones = read(in)(tombstone(in)))
       }
     }
-    if (!in.atEnd) bad("bytes behind its end")
+    if (!in.atEnd) bad("bytes after its end")
     header.highestId.foreach { id =>
       if (!header.families.exists(_.forall(_.id < id)))
         bad("a highest family id that is not above those of a family table")
@@ -185,7 +185,7 @@ object Header {
 
   private def expect(in: MsgpackReader, size: Int): Unit =
     if (in.arraySize() != size) {
-      throw new FormatException(s"the header holds an array of another size where $size belong")
+      throw new FormatException(s"the header holds an array whose size is not $size")
     }
 
   private def family(in: MsgpackReader): Family = {

@@ -196,5 +196,5 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
   }
 
   private def bad(wanted: String): Nothing =
-    throw new FormatException(s"the payload of a block holds something else where $wanted belongs")
+    throw new FormatException(s"the payload of a block holds something else instead of $wanted")
 }

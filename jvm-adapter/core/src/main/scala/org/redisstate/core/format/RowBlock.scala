@@ -96,7 +96,7 @@ object RowBlock {
       }
       i += 1
     }
-    if (!in.atEnd) throw new FormatException("a block holds bytes behind its last row")
+    if (!in.atEnd) throw new FormatException("a block holds bytes after its last row")
     new RowBlock(payload, places)
   }
 

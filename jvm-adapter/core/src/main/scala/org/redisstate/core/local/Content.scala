@@ -189,7 +189,7 @@ object Content {
     found >= 0
   }
 
-  /** The whole value of an entry of the first of these layers, which is no removal. */
+  /** The whole value of an entry of the first of these layers, which is not a removal. */
   private[local] def value(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
     val layer = from.head
     if (layer.isAppended(entry)) join(from, base, entry, out) else layer.value(entry, out)

@@ -15,8 +15,8 @@ private[protocol] object Refusal {
         new FencedException(s"$what: ${fenced(reason, found, by.mkString, id)}")
       case Seq("TAKEN") =>
         new FencedException(
-          s"$what: another process committed other rows as this very attempt, so it is a copy of this one. " +
-            "Spark runs the task again; nothing was changed.")
+          s"$what: another process committed other rows under the id of this attempt, so one of " +
+            "the two was cloned. Spark runs the task again; nothing was changed.")
       case Seq("STATE_LOST", latest, _*) =>
         new StateLostException(
           s"$what: ${behind(version)}, does not exist there: Redis has ${held(latest)}. Likely: another server or " +
@@ -25,29 +25,30 @@ private[protocol] object Refusal {
       case Seq("VERSION_EXPIRED", floor, _*) =>
         new VersionExpiredException(
           s"$what: version $version does not exist any more, because retention keeps no version below $floor. " +
-            "Ask for a newer one, and set versionsToRetain higher for the next time.")
+            "Ask for a newer one; to keep more versions from now on, raise versionsToRetain.")
       case Seq("FORMAT", found) if found.startsWith(Purged) =>
         val gen = found.stripPrefix(Purged)
         new StateLostException(
-          s"$what: the checkpoint was purged and expires within a day of that. Call it back by " +
-            s"`redis-state purge --gen $gen --recall`; or start a new checkpoint.",
+          s"$what: the checkpoint was purged, and its keys expire within a day of the purge. " +
+            s"Bring it back with `redis-state purge --gen $gen --recall`; or start a new " +
+            "checkpoint.",
           isPurged = true
         )
       case Seq("FORMAT", found) =>
-        new FormatException(s"$what: Redis holds format $found, this release reads format 1. " +
-          "Use the release that wrote it.")
+        new FormatException(s"$what: Redis holds format $found, and this release reads format 1. " +
+          "Use the release of redis-state that wrote it.")
       case Seq("INCOMPLETE", found) =>
         new UnavailableException(
           s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
-            "eviction policy under memory pressure does that: give it more memory.")
+            "eviction policy does that when memory is short: give the server more memory.")
       case Seq("UNSURE", found, by) =>
         new UnavailableException(
           s"$what: run $by goes on (it opened version $found) while this run looks at Spark's commit log. Try again.")
       case Seq("REOPEN", found) =>
         new UnavailableException(
           s"$what: the server keeps forgetting that the version was opened (it says that version $found is). " +
-            "It goes back to older data again and again: see that it stays up and that its fail-overs end, then " +
-            "try again.")
+            "It goes back to older data again and again: make sure that it stays up and that its " +
+            "fail-overs end, then try again.")
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
@@ -65,8 +66,9 @@ private[protocol] object Refusal {
   /** Spark's log has the batch that this run was about to write: another run was faster. */
   def secondStart(what: String, by: String, batch: Long): RedisStateException =
     new FencedException(
-      s"$what: batch $batch stands in Spark's commit log already, and run $by holds the partition: the query runs " +
-        "twice on this checkpoint, and this is the start that lost. Nothing was changed; the other run goes on.")
+      s"$what: batch $batch is already in Spark's commit log, and run $by holds the partition: " +
+        "the query runs twice on this checkpoint, and this is the start that lost. Nothing was " +
+        "changed; the other run goes on.")
 
   private def fenced(
       reason: String,
@@ -77,15 +79,17 @@ private[protocol] object Refusal {
       s"version $found is open already, so this attempt was overtaken by the query itself. " +
         "If Spark runs it again it will start from the right version; nothing was changed."
     case "pinned" =>
-      "the attempt read another copy of the version than the one that the query went on with. " +
+      "the query went on with another attempt's version than the one that this task read. " +
         "Spark runs the task again; nothing was changed."
     case "epoch" =>
       s"run $by of the query holds $id (epoch $found). This run is over; nothing was changed."
     case "unregistered" =>
-      s"this run was not registered by its driver, and goes on neither from the opened version ($found) " +
-        "nor from what was committed after it. " +
-        "Set spark.sql.streaming.streamingQueryListeners as redis_state.configure does and start the query again."
+      "this run was not registered by its driver, and continues neither from the opened version " +
+        s"($found) nor from what was committed after it. Set " +
+        "spark.sql.streaming.streamingQueryListeners as redis_state.configure does and start the " +
+        "query again."
     case _ =>
-      "the version that this attempt read was replaced by a sibling. Spark runs the task again."
+      "the version that this attempt read was replaced by that of another attempt. Spark runs " +
+        "the task again."
   }
 }

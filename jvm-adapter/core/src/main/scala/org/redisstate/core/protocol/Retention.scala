@@ -40,7 +40,7 @@ private[core] object Retention {
   def of(manifest: Map[String, String]): Retention = {
     def number(field: String): Long = manifest.get(field).fold(0L) { text =>
       text.toLongOption.getOrElse(
-        throw new FormatException(s"the field $field of a manifest is no number"))
+        throw new FormatException(s"the field $field of a manifest is not a number"))
     }
     val opened = Pin(number("o"), manifest.getOrElse("ou", ""))
     val floor = number("w")

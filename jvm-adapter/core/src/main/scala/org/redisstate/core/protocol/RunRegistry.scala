@@ -70,7 +70,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   def nowMs: Long = backend.call("ask for the time", Seq(Command("TIME"))).head match {
     case Seq(seconds: AnyRef, micros: AnyRef) =>
       text(seconds).toLong * 1000 + text(micros).toLong / 1000
-    case _ => throw new InternalException("TIME answered no time")
+    case _ => throw new InternalException("the server did not answer TIME with a time")
   }
 
   /** The driver of a run lives; nothing happens if Redis does not know the run any more. */
@@ -135,7 +135,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** Checkpoints that are listed under the same folder, which was deleted and made anew since then. */
+  /** Checkpoints that are listed under the same folder, which was deleted and created again since then. */
   def othersOfFolder(pathHash: String): Seq[String] =
     backend.call("list checkpoints", Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head match {
       case all: Seq[_] => all.map(text).grouped(2).collect {

@@ -408,8 +408,8 @@ final class PartitionStore(
           if (unchanged || tries > LoadsMax) {
             throw new StateLostException(
               s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
-                "manifest, but blocks of it are missing. Likely: eviction, or a restart from an older copy of the " +
-                "data. Nothing was changed.")
+                "manifest, but blocks of it are missing. Likely: eviction, or a restart from " +
+                "older data. Nothing was changed.")
           }
           opened = again
       }

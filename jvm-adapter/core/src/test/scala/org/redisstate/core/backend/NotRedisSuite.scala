@@ -24,7 +24,7 @@ class NotRedisSuite extends AnyFunSuite {
         val e = failure(s"redis://127.0.0.1:${server.port}/0", password)
         assert(e.isInstanceOf[ConfigException], e)
         assert(e.getMessage.contains(s"127.0.0.1:${server.port}"))
-        assert(e.getMessage.contains("is no Redis"))
+        assert(e.getMessage.contains("is not Redis"))
         assert(e.getMessage.contains("Check host and port"))
         assert(!e.getMessage.contains("geheim"))
       }

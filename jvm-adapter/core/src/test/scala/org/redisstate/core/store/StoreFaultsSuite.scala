@@ -124,7 +124,7 @@ class StoreFaultsSuite extends AnyFunSuite {
       server.pause()
       put(session, key(0, "x"), large)
       val gone = intercept[UnavailableException](session.commit())
-      assert(gone.getMessage.contains("took no whole request"))
+      assert(gone.getMessage.contains("did not accept a request"))
       session.abort()
       server.resume()
       commit(store, 1)(put(_, key(0, "x"), large))

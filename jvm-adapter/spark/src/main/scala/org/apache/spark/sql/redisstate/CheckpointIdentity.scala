@@ -85,13 +85,15 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
       throw new FencedException(
         s"write the state of a checkpoint as gen $gen: its marker file ${MarkerFile.Name} has gen " +
           s"${marker.gen}, because another run of the query made it since this task opened the state. Nothing was " +
-          "written. A task of the living run goes on under that gen when Spark runs it again; any other run is over.")
+          "written. When Spark runs the task again, it goes on under that gen if its run is the " +
+          "living one; any other run is over.")
     }
     if (marker.pathHash != file.pathHash && adoptMoved) file.adopt()
   }
 
   private def contested = new UnavailableException(
-    "decide on the gen of a checkpoint: other runs begin and delete it all the time. Start it again when only one does.")
+    "decide on the gen of a checkpoint: other runs keep creating and deleting it. Start the " +
+      "query again when no other run uses the folder.")
 }
 
 private[redisstate] object CheckpointIdentity {

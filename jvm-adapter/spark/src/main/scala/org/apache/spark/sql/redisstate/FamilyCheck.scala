@@ -73,14 +73,14 @@ private[redisstate] final class FamilyCheck(val family: Family) {
   /** Spark's Avro decoder does not read past its bytes, whatever they are: only the frame is checked here. */
   private def avroRow(bytes: Array[Byte], offset: Int, length: Int, least: Int): String =
     if (length < least || bytes(offset) != RowCodec.RowVersion)
-      s"$length bytes are no Avro row of encoding version 0"
+      s"$length bytes are not an Avro row of encoding version 0"
     else null
 
   private def row(bytes: Array[Byte], offset: Int, length: Int, columns: StructType): String = {
     if (avro) return avroRow(bytes, offset, length, AvroHeadBytes)
     val rowBytes = length - RowCodec.VersionBytes
     if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(offset) != RowCodec.RowVersion) {
-      s"$length bytes are no UnsafeRow of encoding version 0"
+      s"$length bytes are not an UnsafeRow of encoding version 0"
     } else {
       val pointed = RowCodec.pointTo(new UnsafeRow(columns.length), bytes, offset, length)
       UnsafeRowUtils.validateStructuralIntegrityWithReason(pointed, columns).orNull

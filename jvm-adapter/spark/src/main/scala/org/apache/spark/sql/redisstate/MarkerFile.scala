@@ -101,8 +101,9 @@ private[redisstate] final class MarkerFile(
   private def moved: CheckpointMovedException = new CheckpointMovedException(
     s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
       "moved or copied. Nothing was changed. If it was moved, and nothing uses the old path, start the query once " +
-      s"with the option ${RedisStateConf.Prefix}onPathChange=adopt. If it is a copy, start its query with a new " +
-      "checkpointLocation: two queries cannot share one state.")
+      s"with the option ${RedisStateConf.Prefix}onPathChange=adopt. If it was copied, start the " +
+      "query of the copied folder with a new checkpointLocation: two queries cannot share one " +
+      "state.")
 
   /** The marker and its adoptions, oldest first. */
   private def markers: Seq[Marker] = {
@@ -110,8 +111,8 @@ private[redisstate] final class MarkerFile(
     all.find(_.gen != all.head.gen).foreach(other =>
       throw new FormatException(
         s"the marker file $Name in $stateRoot is of gen ${all.head.gen}, and the file " +
-          s"$Name.${all.indexOf(other)} beside it of gen ${other.gen}: they are of two checkpoints. Delete the files " +
-          s"$Name.<number> if the first one is right."))
+          s"$Name.${all.indexOf(other)} beside it of gen ${other.gen}: they belong to two " +
+          s"checkpoints. Delete the files $Name.<number> if the first one is right."))
     all
   }
 
@@ -152,6 +153,6 @@ private[redisstate] object MarkerFile {
     } yield Marker(gen, path)
     marker.getOrElse(
       throw new FormatException(s"the marker file $file cannot be read by this release. " +
-        "Restore it from a backup, or use the release that wrote it."))
+        "Restore it from a backup, or use the release of redis-state that wrote it."))
   }
 }

@@ -217,7 +217,7 @@ private[redisstate] object OptionTable {
     // Spark drops them from a properties file, so the password would differ by way of starting.
     if (text != text.strip) {
       throw new ConfigException(
-        s"option '${row.name}'; there is a blank at its beginning or end. " +
+        s"option '${row.name}'; its value begins or ends with a blank. " +
           "Change it, or give a password in 'passwordFile'.")
     }
     text

@@ -40,8 +40,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         logWarning(s"Query ${event.id} was not registered: ${e.getMessage}")
       case NonFatal(e) =>
         logError(
-          s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but cannot restart from " +
-            "an older batch until this is mended.",
+          s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but " +
+            "cannot restart from an older batch until this is fixed.",
           e)
     }
 
@@ -149,7 +149,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
   }
 
-  /** The folder was deleted and made anew: nobody else would tell that the state of before still takes room. */
+  /** The folder was deleted and created again: nobody else would tell that the state of before still takes room. */
   private def tellOfOlder(
       gen: String,
       pathHash: String,
@@ -158,8 +158,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       conf: RedisStateConf): Unit =
     new RunRegistry(backend, conf.keyPrefix, gen).othersOfFolder(pathHash).foreach { older =>
       logWarning(
-        s"Redis still holds the state of an older checkpoint of the folder $checkpoint, which was deleted and made anew. " +
-          s"If nobody needs it, free its memory: redis-state purge --gen $older")
+        s"Redis still holds the state of an older checkpoint of the folder $checkpoint, which " +
+          "was deleted and created again. If nobody needs it, free its memory: redis-state purge " +
+          s"--gen $older")
     }
 
   private def copy(

@@ -69,12 +69,12 @@ private[redisstate] final class StateRowValidator(
       valueLength: Int): String = {
     val rowBytes = valueLength - RowCodec.VersionBytes
     if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(valueOffset) != RowCodec.RowVersion) {
-      return s"a value of $valueLength bytes is no UnsafeRow of encoding version 0"
+      return s"a value of $valueLength bytes is not an UnsafeRow of encoding version 0"
     }
     val keyBytes = keyLength - RowCodec.FamilyBytes - RowCodec.VersionBytes
     val keyFault =
       if (!plainKeys) null
-      else if (keyBytes < 0 || keyBytes % 8 != 0) "the key is no UnsafeRow"
+      else if (keyBytes < 0 || keyBytes % 8 != 0) "the key is not an UnsafeRow"
       else {
         fault(
           RowCodec.pointTo(

@@ -82,14 +82,15 @@ private[redisstate] object StoreErrors {
   /** A family whose rows would be read in a way in which they were not written. */
   def otherFamily(name: String, have: String, wanted: String): Throwable =
     new FormatException(
-      s"the column family '$name' was written with $have, and the query wants $wanted. Nothing was " +
-        "changed. Start a new checkpoint, or go back to the query that wrote this one.")
+      s"the column family '$name' was written with $have, and the query needs $wanted. Nothing " +
+        "was changed. Start a new checkpoint, or go back to the query that wrote this one.")
 
   /** Of a family whose description named other columns than its spec. */
   def otherKeys(name: String): Throwable =
     new FormatException(
-      s"the column family '$name' has keys without columns that the query wants: an earlier redis-state wrote keys of Spark's join " +
-        "state format 4 without their event time after a restart. Its rows are mixed up; nothing was changed. Start a new checkpoint.")
+      s"the column family '$name' has keys without columns that the query needs: an earlier " +
+        "redis-state wrote keys of Spark's join state format 4 without their event time after a " +
+        "restart. Its rows are mixed up; nothing was changed. Start a new checkpoint.")
 
   /** Of a family that nobody has declared. */
   def keyWithoutTime(name: String): Throwable =

@@ -105,7 +105,7 @@ class KeyColumnsSuite extends AnyFunSuite with BeforeAndAfterAll {
         val next = upgraded.getStore(1)
         val refused = intercept[Exception](
           next.createColFamilyIfAbsent(s"f$i", keys.joinKeys, valueSchema, spec))
-        assert(refused.getMessage.contains("has keys without columns that the query wants"))
+        assert(refused.getMessage.contains("has keys without columns that the query needs"))
         next.abort()
       }
       upgraded.close()

@@ -27,7 +27,7 @@ private[redisstate] final class Turns(seed: Long) {
 
   def add(work: => Any): Unit = actors += new Actor(() => work)
 
-  /** Gives the turn back; does nothing on a thread that is no actor. */
+  /** Gives the turn back; does nothing on a thread that is not an actor. */
   def step(): Unit = Option(current.get).foreach { me =>
     turn.release()
     me.go.acquire()
