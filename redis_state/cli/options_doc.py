@@ -17,15 +17,16 @@ _HEAD = """\
 Written by `redis-state options-doc` from `redis_state/options.json`: change that table, not this
 page.
 
-Every name stands behind `{prefix}` in Spark's configuration. In Python the options are keyword
-arguments of `redis_state.configure` and `redis_state.connect` in snake case:
+In Spark's configuration every name has the prefix `{prefix}`.
+In Python the options are keyword arguments of `redis_state.configure` and `redis_state.connect`, in
+snake case:
 
 ```python
 builder = redis_state.configure(builder, url="redis://localhost:6379/0", versions_to_retain=20)
 ```
 
 On the command line: `redis-state conf --url redis://localhost:6379/0 --option versionsToRetain=20`.
-A name that is not in this table is an error, which names the nearest one.
+A name that is not in this table is an error; the message gives the nearest name.
 
 - *duration*: a whole number and `ms`, `s`, `m`, `min` or `h`, such as `60s`.
 - *bytes*: a whole number and `b`, `k`, `m`, `g` or `t`, such as `2g`; a kilobyte has 1,024 bytes.
