@@ -1,4 +1,4 @@
-"""What a server has to allow: the least rights of each way in, as rules of Redis ACLs."""
+"""The least rights that a job, a reader or a maintainer needs, as rules of Redis ACLs."""
 
 from __future__ import annotations
 

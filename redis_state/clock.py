@@ -1,4 +1,4 @@
-"""The only place that reads time or sleeps, so that tests can put another clock in."""
+"""The only place that reads time or sleeps, so that tests can use another clock."""
 
 from __future__ import annotations
 

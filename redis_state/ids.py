@@ -1,4 +1,4 @@
-"""Value types: what a partition, a version and a segment are called."""
+"""Value types that identify a partition, a version and a segment."""
 
 from __future__ import annotations
 

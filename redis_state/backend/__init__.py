@@ -1,1 +1,1 @@
-"""Redis as the reader and the command see it: pipelines, scripts and what their answers mean."""
+"""Talking to Redis: connections, topologies, pipelines, scripts, and what replies mean."""

@@ -1,4 +1,4 @@
-"""Sends pipelines until they are answered, or until the deadline."""
+"""The client: sends a pipeline again until it is answered, or until the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to a cluster."""
+"""The transport to a Redis Cluster."""
 
 from __future__ import annotations
 

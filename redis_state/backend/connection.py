@@ -1,4 +1,4 @@
-"""Connections to a server, and what it means when one cannot be made."""
+"""Connections to one server, and the error to raise when one cannot be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit waits for beyond the server's reply, and how it is asked for."""
+"""The option `durability`: what a commit waits for beyond the reply, and how it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server's error replies mean for the caller: the one table of it, as in the JVM core."""
+"""What the server's error replies mean for the caller: one table, the same as in the JVM core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to the master that sentinels name."""
+"""The transport to the master that sentinels name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server must be like to be trusted with state."""
+"""Checks of a server's version, role and settings, before it is trusted with state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server serves a job, and its user may do what a job does, before there is state."""
+"""The checks at the start of a job: the server, its settings, and the rights of the user."""
 
 from __future__ import annotations
 

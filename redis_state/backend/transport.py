@@ -1,4 +1,4 @@
-"""The way to a server, or to the servers that make up one."""
+"""The interface of a transport: how pipelines reach one server or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a URL describes."""
+"""Chooses the transport that a URL describes."""
 
 from __future__ import annotations
 

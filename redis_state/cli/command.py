@@ -1,4 +1,4 @@
-"""What a command is."""
+"""The interface of a command: what each module of this package offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redis-state completion`: what lets a shell complete this command."""
+"""`redis-state completion`: the script that lets a shell complete this command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redis-state purge`: remove a checkpoint, or call it back."""
+"""`redis-state purge`: remove the state of a checkpoint, or bring it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redis-state queries`: what queries keep state in a server."""
+"""`redis-state queries`: the queries that keep state in a server."""
 
 from __future__ import annotations
 

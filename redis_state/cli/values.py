@@ -1,4 +1,4 @@
-"""Texts of the command line as values of Spark's types, and values as JSON."""
+"""Converts arguments of the command line to values of Spark's types, and values to JSON."""
 
 from __future__ import annotations
 

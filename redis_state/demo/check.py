@@ -1,4 +1,4 @@
-"""Compares what the streaming queries came to with a plain computation over all flights."""
+"""Compares the results of the streaming queries with a plain computation over all flights."""
 
 from __future__ import annotations
 

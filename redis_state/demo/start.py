@@ -1,4 +1,4 @@
-"""Starts the demo: what it needs, its folder and its Redis, and their end."""
+"""Starts the demo: checks what it needs, and makes and removes its folder and its Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments to the rows of a version (docs/format.md, sections 3 and 4.5)."""
+"""The rows of a version from its segments (docs/format.md, sections 3 and 4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How several workers share the partitions. Two at one partition would do no harm, only work."""
+"""How several workers share the partitions. Two at one partition do no harm, only double work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a version piece by piece: its base as it is read, and what its deltas say of it.
+"""The rows of a version piece by piece: its base as it is read, merged with its deltas.
 
 Only the deltas are held in memory. Their weight is what makes a snapshot due, so they are a part
 of the version; the base may be as large as it likes.

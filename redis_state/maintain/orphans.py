@@ -1,4 +1,4 @@
-"""Segments that no manifest names: what is left when a manifest was destroyed or keys were copied.
+"""Orphans: segments that no manifest names, for example because a manifest was destroyed.
 
 What an attempt staged expires by itself. These keys have no expiry, and only a scan finds them.
 """

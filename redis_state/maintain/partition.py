@@ -1,4 +1,4 @@
-"""Maintenance of one partition: snapshot, retention, verification, and who may not serve it."""
+"""Maintenance of one partition: snapshot, retention, verification, overtaken instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a maintenance pass is asked to do, and what it did."""
+"""What a maintenance pass should do, and its report of what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass over all checkpoints of a server, and passes without end."""
+"""The maintenance worker: one pass over all checkpoints of a server, or many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether every segment that a manifest names is whole (docs/format.md, section 8)."""
+"""Verification: is every segment that a manifest names whole (docs/format.md, section 8)?"""
 
 from __future__ import annotations
 

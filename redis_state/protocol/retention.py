@@ -1,4 +1,4 @@
-"""What no kept version needs: the plan of retention, made from the manifest alone.
+"""The plan of retention: what no kept version needs, computed from the manifest alone.
 
 Scripts hold the server for as long as they run, so the plan is made here, from one look at the
 manifest, and carried out in parts of a bounded size (docs/format.md, section 8).

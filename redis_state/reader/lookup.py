@@ -1,4 +1,4 @@
-"""Reading one key from many partitions at once (docs/format.md, section 7)."""
+"""Live reads of one key, from many partitions at once (docs/format.md, section 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A streaming query whose state is read."""
+"""Live reads of one query: its operators, stores and versions."""
 
 from __future__ import annotations
 

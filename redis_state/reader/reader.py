@@ -1,4 +1,4 @@
-"""Live reads of the state of streaming queries, from any process."""
+"""`connect` and `Reader`: live reads of the state of streaming queries, from any process."""
 
 from __future__ import annotations
 

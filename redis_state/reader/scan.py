@@ -1,4 +1,4 @@
-"""All rows of a partition, in chunks: the oldest segment is streamed, changes above it are held."""
+"""Live reads of all rows of a partition: the oldest segment is streamed, later changes are held."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What brings a query back: diagnosis, marker files, rewinds of Spark's logs, copies of state."""
+"""Recovery of a query: diagnosis, marker files, rewinds of Spark's logs, and copies (backups)."""

@@ -1,4 +1,4 @@
-"""The marker file of a checkpoint, which says which keys are its own (docs/format.md, 9)."""
+"""The marker file of a checkpoint, which names its keys (docs/format.md, section 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of our jar that Python uses on the driver, where both are there."""
+"""Calls from Python into classes of our jar on the driver, where there is a JVM and the jar."""
 
 from __future__ import annotations
 

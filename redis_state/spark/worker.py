@@ -1,4 +1,4 @@
-"""What a Python worker keeps from one task of a batch to the next; no pyspark.
+"""What a Python worker keeps between tasks: connections and loaded partitions; no pyspark.
 
 Its connections, and the providers of partitions whose state it has read. Each of these partitions
 stands in the coordinator's table as served by this worker, until another worker serves it.

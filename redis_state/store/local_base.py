@@ -1,4 +1,4 @@
-"""The oldest segment of a local version, of which blocks are read as they are needed."""
+"""The base of a local version: its oldest segment, whose blocks are read as they are needed."""
 
 from __future__ import annotations
 

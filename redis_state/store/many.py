@@ -1,4 +1,4 @@
-"""The keys and rows of calls that take many: encoded and checked before the first one counts."""
+"""`put_many` and the like: all rows of a call are encoded and checked before one counts."""
 
 from __future__ import annotations
 

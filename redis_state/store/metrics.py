@@ -1,4 +1,4 @@
-"""What a store counts, under names that do not change."""
+"""The metrics of a store, under names that do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state store over the versions of a partition: one object for each opened version."""
+"""The implementation of `StateStore`: one object for each opened version of a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider: all versions of one partition, for one run."""
+"""`StateStoreProvider`: all versions of one partition, for one run."""
 
 from __future__ import annotations
 

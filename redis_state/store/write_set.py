@@ -1,4 +1,4 @@
-"""What one attempt changes, until it commits."""
+"""The write set: what one attempt has changed and not committed."""
 
 from __future__ import annotations
 

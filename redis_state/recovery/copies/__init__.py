@@ -1,4 +1,4 @@
-"""Copies of a query's state in its checkpoint folder, and how they come back (docs/format.md, 11).
+"""Copies: backups of a query's state in its checkpoint folder (docs/format.md, section 11).
 
 The driver of a Spark query writes them, see the option `copyEveryBatches`; Python reads them.
 """

@@ -1,4 +1,4 @@
-"""The file of one partition, read piece by piece and compared with all that is known of it."""
+"""The file of one partition in a copy: read piece by piece, and checked completely."""
 
 from __future__ import annotations
 
