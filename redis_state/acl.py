@@ -27,7 +27,7 @@ _SUBCOMMANDS = ("cluster|slots",)
 
 
 class Role(str, Enum):
-    """A way in.
+    """Who connects to the server, and so which rights are needed.
 
     Attributes:
         JOB: A Spark job or a Python store, with the maintenance and the coordinator inside it.
@@ -59,7 +59,7 @@ def commands(role: Role, *, version: str, durability: str = "none") -> tuple[str
             its file needs to ask how it is written: a right that shows all settings.
 
     Raises:
-        ConfigError: The version is none, or too old.
+        ConfigError: The version is malformed, or too old.
     """
     found = set(_COMMANDS[role] + _SUBCOMMANDS)
     if _numbers(version) < WAITAOF_SINCE:
@@ -80,7 +80,7 @@ def rules(
         durability: As for `commands`.
 
     Raises:
-        ConfigError: The version is none, or too old.
+        ConfigError: The version is malformed, or too old.
     """
     pattern = f"~{{{tenant_of(key_prefix)}rs*"
     wanted = commands(role, version=version, durability=durability)

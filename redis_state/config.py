@@ -257,10 +257,10 @@ def to_text(option: Option, value: object) -> str:
 
 
 def duration_ms(option: Option, value: object) -> int:
-    """A duration that is given beside the options, by the rules of one.
+    """A duration that is not an option, read by the rules of one.
 
     Raises:
-        ConfigError: It is none, or out of the range of `option`.
+        ConfigError: It is not a duration, or out of the range of `option`.
     """
     return _parse_duration(option, to_text(option, value))
 
@@ -393,7 +393,7 @@ def resolve(
         options: More of them, by any of their names.
 
     Raises:
-        ConfigError: As `parse`; or there is no server, or it is said twice.
+        ConfigError: As `parse`; or the server is missing, or given twice.
     """
     more = {name: value for name, value in (options or {}).items() if value is not None}
     if isinstance(given, Config):

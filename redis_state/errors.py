@@ -107,7 +107,7 @@ class ConfigError(RedisStateError):
 
 
 class NotFoundError(RedisStateError):
-    """A query, store, column or version that was asked for by name does not exist."""
+    """The named query, store, column or version does not exist."""
 
     kinds = (Kind.NOT_FOUND,)
 
@@ -128,7 +128,7 @@ class UnavailableError(RedisStateError):
 
 
 class FullError(RedisStateError):
-    """Redis refuses writes for want of memory or disk; nothing partial was published."""
+    """Redis refuses writes because memory or disk is full; nothing partial was published."""
 
     kinds = (Kind.FULL,)
     retryable = True
@@ -136,7 +136,7 @@ class FullError(RedisStateError):
 
 
 class CommitOutcomeUnknownError(RedisStateError):
-    """A commit was sent, and until the deadline it was not certain that it is there to stay.
+    """A commit was sent, and by the deadline it was not certain that it will last.
 
     `OUTCOME_UNKNOWN`: its reply was lost. `NOT_DURABLE`: the server has it, but not yet what the
     option `durability` asks for, so that a crash might undo it.
@@ -165,13 +165,13 @@ class LimitError(RedisStateError):
 
 
 class UsageError(RedisStateError):
-    """A call that cannot be served: a store that is done, a key or value that has no encoding."""
+    """A wrong call: a store that was committed or aborted, a key or value without an encoding."""
 
     kinds = (Kind.USAGE,)
 
 
 class StateError(RedisStateError):
-    """The state that was asked for cannot be served exactly, so it is not served at all."""
+    """The requested state cannot be served exactly, so it is not served at all."""
 
     kinds = (
         Kind.STATE_LOST,

@@ -109,7 +109,7 @@ def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
 
 
 def any_pattern(*, tenant: str = "") -> str:
-    """A glob pattern that matches every key of every checkpoint; `gen_in` tells of which."""
+    """A glob pattern that matches every key of every checkpoint; `gen_in` tells which one."""
     return f"{{{tenant}rs:*"
 
 

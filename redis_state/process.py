@@ -22,7 +22,7 @@ _ADVICE = (
 
 
 class Copied(Protocol):
-    """What wants to know that it is the copy that a forked process has."""
+    """An object that has to know when it is used in a forked process."""
 
     def after_fork(self) -> None:
         """Called once in the child, before anything else; asks no server and takes no lock."""
@@ -69,14 +69,14 @@ class Home:
         """Refuse to go on in another process.
 
         Raises:
-            UsageError: This is another one than that in which it was made.
+            UsageError: This process is not the one in which it was made.
         """
         if self._pid != os.getpid():
             raise elsewhere(where=where)
 
 
 def elsewhere(*, where: str, version: int | None = None) -> UsageError:
-    """What is used here was opened in another process."""
+    """The error for using something that was opened in another process."""
     return UsageError(
         "using a state store",
         found="it was opened in another process, from which this one was forked",

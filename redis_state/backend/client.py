@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server of which only idempotent commands are asked, so that each may be sent again.
+    """A client that sends only idempotent commands, so that each may be sent again.
 
     Safe to share between threads: each pipeline has a connection of its own while it runs.
 
     Attributes:
         round_trips: Pipelines that were sent.
         durability: What commits wait for.
-        signer: Signs the blocks that go out and checks those that come in; ``None`` does neither.
+        signer: Signs blocks that are written and checks those that are read; ``None`` does neither.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Client:
     def script(
         self, attempted: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
     ) -> list[str]:
-        """The words that a script answers, which the server learns where it does not know it.
+        """The reply of a script, as words; its text is sent if the server does not know it.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -109,8 +109,8 @@ class Client:
         """The replies of `MULTI` … `EXEC` in one write; none of them is an error.
 
         A lost reply is resolved by sending the same again, so the commands are idempotent. Scripts
-        go by their hash; if the server does not know one, the same is sent again with all texts:
-        the others may have been carried out, and are then found done.
+        are called by their hash; if the server does not know one, the same is sent again with all
+        texts: the others may have been carried out, which does no harm.
 
         Args:
             counts: Whether these replies are of something that has to last as the option
@@ -145,7 +145,7 @@ class Client:
         return self._until_answered(attempted, once, late=CommitOutcomeUnknownError)
 
     def _wait_ms(self) -> int:
-        """The server has to answer well before we take the connection for broken."""
+        """The server has to answer well before we give the connection up."""
         return min(self._config.socket_timeout // 2, self._config.deadline)
 
     def _check_waits(self, attempted: str, sent: list[Command], waited: list[Any]) -> None:
@@ -208,11 +208,11 @@ class Client:
         return values if self.signer is None else self.signer.all_opened(key, fields, values)
 
     def over_parts(self, attempted: str, work: Callable[[Client], Iterable[T]]) -> Iterator[T]:
-        """What a work gives for each server that holds a part of the keys.
+        """The results of `work` for each server that holds a part of the keys.
 
         Args:
-            work: Begun again with all servers when another one took the place of one of them, so
-                some may come twice.
+            work: Started again with all servers when one of them was replaced, so some results
+                may come twice.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -231,7 +231,7 @@ class Client:
                     raise
 
     def without_signer(self) -> Client:
-        """One that neither signs nor checks signatures, on the connections of this one."""
+        """A client that neither signs nor checks signatures, on the connections of this one."""
         plain = replace(self._config, signing_key_file=None)
         return Client(plain, clock=self._clock, connect=partial(_same, self._transport))
 
@@ -277,7 +277,7 @@ class Client:
 
 
 def words(attempted: str, reply: object) -> list[str]:
-    """What a script answered, as text.
+    """The reply of a script, as text.
 
     Raises:
         FormatError: It is not an array of ASCII words.
@@ -300,7 +300,7 @@ def _same(transport: Transport, _config: Config) -> Transport:
 
 
 class _ReplacedError(UnavailableError):
-    """The servers have to be asked for again."""
+    """The addresses of the servers have to be looked up again."""
 
 
 class _TryAgainError(Exception):

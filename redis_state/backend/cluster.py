@@ -41,8 +41,8 @@ class _Step:
 class ClusterTransport:
     """Sends each command to the owner of its slot, a transaction as a whole.
 
-    `MOVED` and `ASK` are followed at once, a few times; all else that passes by itself is answered
-    to the caller, who waits and sends again. Safe to share between threads: no lock is held while
+    `MOVED` and `ASK` are followed at once, a few times; other transient errors are returned to
+    the caller, who waits and sends again. Safe to share between threads: no lock is held while
     a server is asked.
     """
 
@@ -79,7 +79,7 @@ class ClusterTransport:
         """As `exchange`, with one master whatever keys the commands name.
 
         Raises:
-            ReplacedError: The nodes had to be asked for again, and it is none of the masters now.
+            ReplacedError: The nodes had to be asked for again, and it is no longer a master.
         """
         if self._owners is None and address not in set(self._table().values()):
             raise ReplacedError(f"{address} is no longer a master of the cluster")
@@ -90,7 +90,7 @@ class ClusterTransport:
             raise
 
     def after_fork(self) -> None:
-        """A thread of the parent may hold the lock; each server's connections are made anew."""
+        """A thread of the parent may hold the lock; new connections are made to each server."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class ClusterTransport:
         raise NoServerError(str(reply))
 
     def _retire(self, wanted: set[Address]) -> None:
-        """Nodes that left the cluster, or only follow now, keep no connections here."""
+        """Close the connections to nodes that left the cluster, or are replicas now."""
         with self._lock:
             gone = [self._nodes.pop(one) for one in list(self._nodes) if one not in wanted]
         for node in gone:

@@ -32,7 +32,7 @@ def new_connections(
 
     Args:
         address: ``None`` means the one of the URL.
-        anonymous: Whether to log in as nobody, and to choose no database.
+        anonymous: Connect without logging in, and without choosing a database.
 
     Raises:
         ConfigError: The password file cannot be read.
@@ -68,7 +68,7 @@ def new_connections(
 
 
 def let_go(client: redis.Redis) -> None:
-    """Close what a forked process has of its parent's connections; the parent goes on with them."""
+    """Close a forked process's side of its parent's connections; the parent still uses them."""
     # Else it looks after its pool when it is let go, by a lock that nobody may give back any more.
     client.auto_close_connection_pool = False
     pool = client.connection_pool
@@ -82,13 +82,13 @@ class _TlsConnection(redis.SSLConnection):
     """A connection that is not given up because of what TLS itself sends.
 
     redis-py looks before each use whether there is anything to read, since 8.1 at the bare socket.
-    A server's session tickets (RFC 8446, section 4.6.1) come behind the greeting, and stay there
-    until something is read: on a new connection that has nobody to log in, they were taken for an
-    answer to somebody else.
+    A server's session tickets (RFC 8446, section 4.6.1) come after the greeting, and stay there
+    until something is read: on a new connection without a login, they were taken for the reply to
+    another request.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether something else than tickets is there; then the pool drops the connection."""
+        """Whether there is more than tickets to read; then the pool drops the connection."""
         for _ in range(_TICKETS_MAX):
             if not super().can_read(timeout):
                 return False
@@ -119,14 +119,14 @@ def _place(location: Location, address: Address | None) -> dict[str, Any]:
 
 
 def _nameless() -> dict[str, Any]:
-    """Keeps redis-py from introducing itself: two more round trips, and a right to have."""
+    """Keeps redis-py from naming itself: that takes two more round trips, and a right."""
     if "driver_info" in inspect.signature(redis.Redis.__init__).parameters:
         return {"driver_info": None}
     return {"lib_name": None, "lib_version": None}
 
 
 def refused(attempted: str, message: str, config: Config) -> RedisStateError:
-    """The server does not let this user in."""
+    """The server refuses the login."""
     given = config.password is not None or config.password_file is not None
     why = "user name or password is wrong" if given else "it wants a password, and none was given"
     return ConfigError(
@@ -139,7 +139,7 @@ def refused(attempted: str, message: str, config: Config) -> RedisStateError:
 
 
 def no_redis(attempted: str, config: Config) -> RedisStateError:
-    """Something answers, in another protocol."""
+    """Something answers that is not Redis."""
     return ConfigError(
         attempted,
         found=f"what answers at {config.url.url} is not Redis: it does not speak Redis's protocol",
@@ -203,7 +203,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def in_words(error: Exception, config: Config) -> str:
-    """Why a connection gave no answer, with the name by which it can be looked up."""
+    """Why a connection gave no answer, with the name of the exception."""
     causes = list(_causes(error))
     name = type(error).__name__
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
@@ -218,7 +218,7 @@ def in_words(error: Exception, config: Config) -> str:
 
 
 def hint(error: Exception, config: Config) -> str:
-    """What else a server that gives no answer may mean; empty if there is nothing to say."""
+    """A hint at another cause for a missing answer; empty if there is none."""
     if config.url.tls:
         # A server without TLS waits for the end of a line in the greeting.
         silent = isinstance(error, redis.TimeoutError)

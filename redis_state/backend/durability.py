@@ -50,7 +50,7 @@ class Durability:
 class Waiting:
     """The commands that follow a transaction on its own connection, and what their replies mean.
 
-    `WAIT` and `WAITAOF` speak of what their connection wrote: after a transaction that wrote
+    `WAIT` and `WAITAOF` are about what their connection wrote: after a transaction that wrote
     nothing they return at once.
     """
 
@@ -60,7 +60,7 @@ class Waiting:
         self._has_waitaof = True
 
     def commands(self, limit_ms: int) -> list[Command]:
-        """What to send behind `EXEC`.
+        """The commands to send after `EXEC`.
 
         Args:
             limit_ms: How long the server may keep us waiting for it.
@@ -102,14 +102,14 @@ class Waiting:
 
 
 def check_settings(attempted: str, settings: object, *, server: str = _OLDER) -> None:
-    """Refuse a server without `WAITAOF` that answers before what it answers for is on disk.
+    """Refuse a server without `WAITAOF` that confirms a write before it is on disk.
 
     Args:
         settings: What it answered to `CONFIG GET append*`; an error means that it did not.
         server: Which one, and its version.
 
     Raises:
-        ConfigError: It may lose what it answered for.
+        ConfigError: It may lose what it has confirmed.
     """
     found = _texts(settings)
     if not found:

@@ -17,7 +17,7 @@ from redis_state.errors import (
 
 
 class ReplyClass(Enum):
-    """What an error reply asks of us; docs/errors.md has the table."""
+    """How to react to an error reply; docs/errors.md has the table."""
 
     TRANSIENT = "transient"
     """Waiting and sending again helps."""
@@ -64,7 +64,7 @@ _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )",
 
 
 def bare(message: str) -> str:
-    """An error reply without what an old server puts before it; its first word says what it is."""
+    """An error reply without the prefix of an old server; its first word says what it is."""
     around = _AROUND.search(message)
     return message[around.end() :] if around else message
 
@@ -126,7 +126,7 @@ def refusal(reply: list[str], *, where: str, version: int | None) -> RedisStateE
 
 
 def purged_gen(format_number: str) -> str:
-    """The checkpoint that was purged, if that stands in place of a partition's format number."""
+    """The checkpoint that was purged, if a partition's format field says so."""
     word, _, gen = format_number.partition(":")
     return gen if word == "purged" else ""
 
@@ -149,7 +149,7 @@ def purged_error(
 def unserved(
     attempted: str, reply: list[str], *, where: str, version: int | None
 ) -> RedisStateError:
-    """The named error for the refusals that mean the same to whoever reads and whoever writes."""
+    """The named error for the refusals that mean the same to readers and writers."""
     match reply:
         case ["VERSION_EXPIRED", floor, *_]:
             return StateError(

@@ -54,7 +54,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Where a reply sends commands to; `ask` for this one time only."""
+    """Where a redirection sends commands; with `ask` only this once."""
 
     slot: int
     to: Address
@@ -97,7 +97,7 @@ def slot_of(command: Command) -> int | None:
 
 
 def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:
-    """Where the first of the replies that sends elsewhere does.
+    """The first redirection among the replies.
 
     Args:
         source: Who answered: a node that does not know its own host leaves it out.

@@ -24,7 +24,7 @@ def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> It
     """Keys that match a glob pattern, batch by batch and server by server; some may come twice.
 
     Raises:
-        UnavailableError: It does not come to its end.
+        UnavailableError: The scan did not end.
     """
     return client.over_parts(attempted, lambda part: _scan_one(part, attempted, pattern, progress))
 

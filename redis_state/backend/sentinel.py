@@ -22,7 +22,7 @@ _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
 
 class SentinelTransport:
-    """Asks for the master anew after each failed connection and each reply of one that is none.
+    """Looks the master up again after a failed connection, or a reply of a server that is not one.
 
     Also where replicas do not acknowledge: they may follow another master by now, of which a server
     that is cut off has not been told.
@@ -54,7 +54,7 @@ class SentinelTransport:
         return [self]
 
     def after_fork(self) -> None:
-        """A thread of the parent may hold the lock; each server's connections are made anew."""
+        """A thread of the parent may hold the lock; new connections are made to each server."""
         self._lock = threading.Lock()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ _said: set[str] = set()
 def check_server(client: Client) -> None:
     """Refuse a server that would lose state or is too old; once for each run.
 
-    Every master of a cluster is looked at: each has its own memory and its own settings.
+    Every master of a cluster is checked: each has its own memory and its own settings.
 
     Raises:
         ConfigError: What the server would have to be like.
@@ -72,7 +72,7 @@ def judge(
         settings: Asks for the answer to `FILE_SETTINGS`, which is needed of older servers.
 
     Returns:
-        What is allowed and may cost state or time all the same, a sentence each.
+        Warnings: what is allowed but may cost state or time, one sentence each.
 
     Raises:
         ConfigError: It is too old, a replica, may evict keys, or writes no file that

@@ -17,11 +17,11 @@ from redis_state.url import Address
 
 
 class NoServerError(redis.ConnectionError):
-    """There is nobody to send to at the moment; the text says why and may be shown."""
+    """There is no server to send to at the moment; the text says why and may be shown."""
 
 
 class ReplacedError(NoServerError):
-    """Another server holds by now what this one held."""
+    """Another server has taken the place of this one."""
 
 
 class Transport(Protocol):
@@ -47,7 +47,7 @@ class ServerTransport:
 
     Args:
         address: ``None`` means the one of the URL.
-        anonymous: Whether to log in as nobody, and to choose no database.
+        anonymous: Connect without logging in, and without choosing a database.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ServerTransport:
             self._redis.close()
 
     def after_fork(self) -> None:
-        """The connections are the parent's, and a thread of its may hold the lock of their pool."""
+        """The connections are the parent's; one of its threads may hold the lock of their pool."""
         if self._redis is not None:
             let_go(self._redis)
             self._redis = None

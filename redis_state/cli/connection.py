@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command_of(arguments: argparse.Namespace) -> str:
-    """How the same server is reached by another command, for advice that can be pasted."""
+    """The connection arguments for another command, for advice that can be pasted."""
     names = ("url", "username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
     given = {name: getattr(arguments, name) for name in (*names, "tls_key_file")}
     words = [

@@ -54,7 +54,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is looked at, and how other commands find it.
+    """The checkpoint to look at, and the arguments by which other commands find it.
 
     Attributes:
         folder: ``None`` if only the id is known.
@@ -185,7 +185,7 @@ def advice(found: Diagnosis, committed: int | None, place: Place) -> tuple[str, 
 
 
 def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> str:
-    """The ways on, the best one first."""
+    """The ways to recover, the best one first."""
     text = "No batch is served by all partitions."
     if not found.partitions:
         text = f"Redis has nothing of this checkpoint ({place.gen})."

@@ -113,7 +113,7 @@ class Shape:
             lenient: Leave out fields that a record does not know, which is an error otherwise.
 
         Raises:
-            FormatError: The plain value has not the form of the type.
+            FormatError: The plain value does not have the form of the type.
         """
         del path, lenient
         return plain

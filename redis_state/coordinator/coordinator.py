@@ -196,7 +196,7 @@ class StateStoreCoordinatorRef:
         """Who serves a partition for this run; ``None`` if nobody reported within the last ttl.
 
         Raises:
-            FormatError: What is there is no instance.
+            FormatError: The key holds something other than an instance.
         """
         self._check(provider_id)
         found = self._coordinator.look_up(provider_id)
@@ -209,7 +209,7 @@ class StateStoreCoordinatorRef:
         """Whether it is this executor that serves the partition for this run.
 
         Raises:
-            FormatError: What is there is no instance.
+            FormatError: The key holds something other than an instance.
         """
         self._check(provider_id)
         found = self._coordinator.look_up(provider_id)

@@ -113,7 +113,7 @@ class Heartbeat:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """A copy of the table, but none of these instances: they are the parent's."""
+        """The child has the table too, but the instances belong to the parent."""
         self._begin()
 
     def _begin(self) -> None:

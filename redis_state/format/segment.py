@@ -235,7 +235,7 @@ def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
 def read_rows_near(segment: Segment, name: str, raw: bytes, *, key: bytes) -> list[Row]:
     """The rows of one field if a stored key may be among them, else none.
 
-    The block's check holds for its bytes, so a key that is not in them is in no row.
+    The block's checksum is right for its bytes, so a key that is not in them is in no row.
 
     Raises:
         FormatError: As `read_rows`.

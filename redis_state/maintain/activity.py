@@ -55,7 +55,7 @@ class Activity:
         return max(self.written_ms, self.driver_ms, self.recalled_ms)
 
     def signs_of_life(self) -> Iterator[str]:
-        """Why somebody may be using it; nothing if nothing says so."""
+        """Signs that it may be in use; empty if there are none."""
         if self.instances:
             yield f"{self.instances} stores reported within the last minute"
         times = (
@@ -104,7 +104,7 @@ def look(
 
 
 def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
-    """Why somebody may be using a checkpoint; empty if nothing says so.
+    """Signs that a checkpoint may be in use; empty if there are none.
 
     Raises:
         UnavailableError: The server gives no answer.
@@ -118,14 +118,14 @@ def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
 def refuse_if_used(
     client: Client, gen: str, *, tenant: str = "", attempted: str, force: bool = False
 ) -> None:
-    """Let nobody change under a running query what it counts on.
+    """Refuse to change a checkpoint that may be in use.
 
     Args:
         attempted: For the error.
-        force: Do not look: whoever calls knows that nothing runs.
+        force: Do not look: the caller knows that nothing runs.
 
     Raises:
-        UsageError: Somebody seems to use the checkpoint, or that cannot be told.
+        UsageError: The checkpoint seems to be in use, or that cannot be found out.
     """
     signs = [] if force else signs_of_life(client, gen, tenant=tenant)
     if signs:

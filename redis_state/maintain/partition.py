@@ -27,7 +27,7 @@ _OF_THE_SERVER = (UnavailableError, ConfigError)
 def maintain_partition(
     client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
 ) -> Report:
-    """Do what is due in one partition; nothing if another worker is at it.
+    """Do what is due in one partition; nothing if another worker is working on it.
 
     Args:
         instance: Who serves it now.
@@ -84,7 +84,7 @@ def _maintain(
 
 
 def _is_signed(client: Client, id_: PartitionId) -> bool:
-    """Whether the base of the partition says so; what lies over it has to be like it."""
+    """Whether the base of the partition is signed; the deltas after it have to be the same."""
     (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
     for name, entry in raw.items():
         segment = _segment(name, entry)

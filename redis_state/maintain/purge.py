@@ -93,7 +93,7 @@ def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
     """Refuse what is not a checkpoint id.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not one.
     """
     if not is_gen(gen):
         raise ConfigError(
@@ -164,7 +164,7 @@ def _purge_partitions(
 
 
 def _idents(meta: dict[bytes, bytes]) -> list[str]:
-    """Segments with a key; what cannot be read is left to the scan, which needs no manifest."""
+    """Segments that have a key; the scan, which needs no manifest, finds what cannot be read."""
     idents: list[str] = []
     for name, entry in meta.items():
         if name[:2] not in (b"d:", b"s:"):
@@ -202,7 +202,7 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
 
 
 def _unlink(client: Client, names: Sequence[str]) -> None:
-    """One key a command, so that keys of different hash tags may stand side by side."""
+    """One command per key, so that keys of different hash tags fit into one pipeline."""
     for start in range(0, len(names), _KEYS_AT_ONCE):
         chunk = names[start : start + _KEYS_AT_ONCE]
         client.call(_WHAT, [("UNLINK", name) for name in chunk])

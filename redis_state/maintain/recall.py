@@ -43,7 +43,7 @@ class Recalled:
 
     Attributes:
         segments: Deltas and snapshots that a manifest names.
-        incomplete: Those of them that have not all their blocks.
+        incomplete: Those of them that do not have all their blocks.
     """
 
     partitions: int = 0
@@ -234,7 +234,7 @@ def _recall_partitions(client: Client, metas: Sequence[str], found: Recalled) ->
 def _expire_strays(
     client: Client, gen: str, tenant: str, names: Sequence[str], kept_ms: int
 ) -> int:
-    """What has no expiry and is of no manifest gets one; how many those were."""
+    """Give an expiry to keys without one that no manifest names; returns how many."""
     left = client.call(_PURGING, [("PTTL", name) for name in names])
     strays = 0
     for name, left_ms in zip(names, left, strict=True):

@@ -112,7 +112,7 @@ class Service:
         return report
 
     def run(self, interval_s: float, tell: Callable[[Report], None]) -> None:
-        """Do passes until `wait` says that it is enough. A server that is away is waited for.
+        """Do passes until `wait` says that it is enough. If the server is down, wait for it.
 
         Raises:
             RedisStateError: As `run_pass`, but for a server that gives no answer.

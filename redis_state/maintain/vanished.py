@@ -60,13 +60,13 @@ class Look:
 
     @property
     def why(self) -> str:
-        """What speaks for its being unused."""
+        """Why it seems to be unused."""
         since = (self.activity.now_ms - self.used_ms) / _DAY_MS
         what = "it is as it was" if self.is_undated else "nobody wrote it or began a run of it"
         return f"no process serves it, and {what} for {since:.1f} days"
 
     def is_dead(self, age_ms: int) -> bool:
-        """Whether nobody serves it, and nobody used it for so long."""
+        """Whether no process serves it, and nobody has used it for this long."""
         return not self.activity.instances and self.activity.now_ms - self.used_ms > age_ms
 
 

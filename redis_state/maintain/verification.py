@@ -24,7 +24,7 @@ _LOG = logging.getLogger("redis_state.maintain")
 def verify(
     client: Client, partition: PartitionClient, policy: Policy, report: Report, *, where: str
 ) -> None:
-    """Compare the segments of a partition with its manifest; give expiring ones their due."""
+    """Compare the segments of a partition with its manifest, and correct their expiries."""
     id_ = partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
     suspects = _suspects(client, id_, _named(raw, report, where=where), left_ms, report)

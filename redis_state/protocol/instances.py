@@ -120,7 +120,7 @@ def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instan
     """The instances of partitions of one checkpoint, as far as somebody serves them.
 
     Raises:
-        FormatError: What is there is no instance.
+        FormatError: The key holds something other than an instance.
     """
     found: dict[PartitionId, Instance] = {}
     for start in range(0, len(ids), KEYS_AT_ONCE):

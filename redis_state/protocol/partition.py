@@ -124,7 +124,7 @@ class PartitionClient:
 
         Raises:
             StateError: The version is not there.
-            ConflictError: The holding run went on, or reads another copy of the version.
+            ConflictError: The holding run went on, or has another attempt's version.
         """
         wanted = "opened" if version is None else str(version)
         pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]

@@ -90,7 +90,7 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
 
 
 def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError:
-    """The version was there once, or never was."""
+    """The error for a version that was lost, or never existed."""
     return StateError(
         attempted,
         found=f"Redis holds up to version {latest}",

@@ -104,7 +104,7 @@ def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
 def newest_of_folder(queries: Sequence[QueryInfo], info: QueryInfo) -> QueryInfo:
     """The checkpoint that was used last of those which one folder had.
 
-    A folder that is deleted and made anew has a new checkpoint; the state of the one before stays.
+    A folder that is deleted and created again has a new checkpoint; the old one's state stays.
     """
     same = [one for one in queries if info.path and one.path == info.path]
     return max(same, key=lambda one: (one.seen_ms, one.created_ms), default=info)

@@ -48,7 +48,7 @@ class RegisteredRun:
 
 
 def own_run(run_id: str) -> str:
-    """By what Redis knows a run that no driver registered: it is this process's alone.
+    """The id in Redis of a run that no driver registered: it belongs to this process alone.
 
     Another process that was given the same id has another run, so one of the two is fenced;
     otherwise each would replace what the other one committed.
@@ -222,7 +222,7 @@ def confirm_checkpoint(
 
 
 def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:
-    """An ephemeral checkpoint is still there."""
+    """Renew the expiries of an ephemeral checkpoint."""
     command = ("PEXPIRE", keys.query(gen, tenant=tenant), str(keep_ms))
     client.call("renewing a checkpoint", [command])
 

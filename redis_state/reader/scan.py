@@ -47,7 +47,7 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
     Raises:
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
-        UnavailableError: Maintenance dropped a segment after rows of it were given out.
+        UnavailableError: Maintenance dropped a segment after rows of it were returned.
     """
     for _ in range(_REOPENS_MAX):
         if not opened.segments:

@@ -64,7 +64,7 @@ class Diagnosis:
         return any(one.purged for one in self.partitions)
 
     def newest_batch(self, *, at_most: int | None = None) -> int | None:
-        """The newest batch after which the query can go on; ``None`` if it has to start anew.
+        """The newest batch after which the query can go on; ``None`` if it has to start afresh.
 
         Version *v* is the state behind batch *v - 1*.
 
@@ -147,7 +147,7 @@ def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int
 
 
 def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> set[Segment]:
-    """Segments that have not all their blocks."""
+    """Segments that do not have all their blocks."""
     with_key = [segment for segment in segments if segment.entry.blocks]
     broken = set()
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):

@@ -42,7 +42,7 @@ def gen_of(checkpoint: str) -> str:
     """The id of a checkpoint.
 
     Raises:
-        StateError: There is no marker file, or it is a copy of another checkpoint's.
+        StateError: There is no marker file, or it was copied from another checkpoint.
         FormatError: The file is damaged.
         ConfigError: There is no such folder, or it is not in a local file system.
     """

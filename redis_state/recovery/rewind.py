@@ -27,7 +27,7 @@ class Rewind:
     files: tuple[str, ...]
 
     def carry_out(self) -> None:
-        """Move the files; commits go first, so that a cut leaves a checkpoint that Spark reads.
+        """Move the files, commits first: a move that is interrupted leaves what Spark can read.
 
         Raises:
             ConfigError: A file cannot be moved; those before it were.

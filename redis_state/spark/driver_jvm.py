@@ -12,7 +12,7 @@ def java_class(spark: SparkSession, name: str) -> Any | None:
     """A class of the package `org.apache.spark.sql.redisstate`.
 
     Returns:
-        ``None`` where the driver is in another process, as with Spark Connect, or has not our jar.
+        ``None`` where the driver is in another process, as with Spark Connect, or lacks our jar.
     """
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:

@@ -70,7 +70,7 @@ def map_partitions_with_state_store(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> StatefulDataFrame:
-    """Run a function once for each partition of a batch, beside the state of that partition.
+    """Run a function once for each partition of a batch, with the state of that partition.
 
     The call takes the store for this batch at once; the function runs when the returned DataFrame
     is evaluated. Each evaluation starts from the state before the batch and replaces what an

@@ -29,8 +29,8 @@ StatefulFunction = Callable[
 class GroupState(Generic[S]):
     """The state of one group, with the members of Spark's `GroupState` and an object as its value.
 
-    `update` stores a copy, and `get` hands one out: a change of an object counts only once it is
-    given to `update`.
+    Changing an object that `get` returned, or that was given to `update`, changes no state: call
+    `update` again.
     """
 
     NO_TIMESTAMP: int = -1
@@ -131,7 +131,7 @@ def apply_in_pandas_with_state(
     output_mode: str,
     timeout: str = "NoTimeout",
 ) -> DataFrame:
-    """Spark's `applyInPandasWithState` with any msgpack-able object or dataclass as the state.
+    """Spark's `applyInPandasWithState` with a dataclass or another Python object as the state.
 
     Args:
         grouped: What ``df.groupBy(…)`` returns.

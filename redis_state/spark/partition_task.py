@@ -115,11 +115,11 @@ class PartitionTask:
     wide: pa.Schema | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give out what the function gives out, then commit.
+        """Yield what the function yields, then commit.
 
         Raises:
             ConflictError: `map_partitions_with_state_store` was called again meanwhile.
-            UsageError: The function stopped before the end of its rows, or gave out no rows.
+            UsageError: The function returned before the end of its rows, or yielded no rows.
         """
         partition = _Partition(self.batch.name, batches)
         number = partition.number

@@ -27,7 +27,7 @@ class RowFormat:
     """How a function takes and gives its rows.
 
     Attributes:
-        schema: Of what the function gives out.
+        schema: Of what the function yields.
         time_zone: The session's.
     """
 
@@ -44,7 +44,7 @@ class RowFormat:
         return (row for batch in batches for row in _dicts(batch))
 
     def write(self, given: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """What the function gives out, in the columns of the schema.
+        """What the function yields, in the columns of the schema.
 
         Raises:
             UsageError: It is not rows, or they do not fit the schema.

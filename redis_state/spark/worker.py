@@ -40,7 +40,7 @@ class _Server:
 
 
 class Worker:
-    """Of this process, which does one task after the other.
+    """The state of this Python worker process, which does one task after the other.
 
     Attributes:
         warm: The providers that stay, the one that was used last at the end.
@@ -88,7 +88,7 @@ class Worker:
             self._forget(next(iter(self.warm)))
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         for config in list(self._servers):
             self._close(config)
 

@@ -21,7 +21,7 @@ Pairs = Iterable[Row] | Mapping[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StateStoreMetrics:
-    """What a store says of itself.
+    """The metrics of a store.
 
     Attributes:
         num_keys: Live keys without those of internal families; exact after commit, before it that
@@ -36,7 +36,7 @@ class StateStoreMetrics:
 
 
 class State(Enum):
-    """Where a store stands in its life."""
+    """The life cycle of a store."""
 
     OPEN = "open"
     UPDATING = "updating"
@@ -48,7 +48,7 @@ class State(Enum):
 
 
 class Operation(Enum):
-    """What moves a store on."""
+    """The operations that change a store's state."""
 
     UPDATE = "update"
     COMMIT = "commit"
@@ -78,7 +78,7 @@ def following(state: State, operation: Operation, *, id_: StateStoreId, version:
     """The state after an operation.
 
     Raises:
-        UsageError: The operation has no place in this state.
+        UsageError: The operation is not allowed in this state.
     """
     found = _TRANSITIONS.get((state, operation))
     if found is None and state is State.LEFT:
@@ -100,7 +100,7 @@ def following(state: State, operation: Operation, *, id_: StateStoreId, version:
 class ReadStateStore(ABC):
     """One version of one partition, for reading. Keys come in the order of the codec's encoding.
 
-    Keys and values that are handed out are copies: changing them changes nothing in the store.
+    Changing a key or value that the store returned changes nothing in the store.
     """
 
     @property
@@ -125,8 +125,8 @@ class ReadStateStore(ABC):
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The values of keys, in their order; ``None`` where one has none.
 
-        Says what as many calls of `get` say, in far less time, and reads what is not here yet in
-        few round trips. All of the keys are held in memory.
+        Gives the same as one `get` for each key, in far less time, and reads what is not here yet
+        in few round trips. All of the keys are held in memory.
 
         Raises:
             UsageError: A key has no encoding; the message names its place.
@@ -136,7 +136,7 @@ class ReadStateStore(ABC):
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
         """Rows from `start` up to, not including, `end`, in key order; ``None`` is open.
 
-        The rows are those of the moment of the call; changes while they are read do not matter.
+        The rows are those at the moment of the call; changes made while they are read do not show.
         """
 
     @abstractmethod
@@ -161,7 +161,7 @@ class StateStore(ReadStateStore):
         """Set the value of a key.
 
         Raises:
-            UsageError: Key or value has no encoding, or the store is done.
+            UsageError: Key or value has no encoding, or the store has ended.
             LimitError: Key or value is too large.
             ConflictError: Another run took the partition.
         """
@@ -185,7 +185,7 @@ class StateStore(ReadStateStore):
 
         Raises:
             UsageError: A key or value has no encoding, there are more keys than values or fewer,
-                or the store is done. What is refused is named by its place.
+                or the store has ended. What is refused is named by its place.
             LimitError: A key or value is too large.
             ConflictError: Another run took the partition.
         """
@@ -195,7 +195,7 @@ class StateStore(ReadStateStore):
         """Take a key out; nothing happens if it is not there.
 
         Raises:
-            UsageError: The key has no encoding, or the store is done.
+            UsageError: The key has no encoding, or the store has ended.
             ConflictError: Another run took the partition.
         """
 
@@ -204,8 +204,8 @@ class StateStore(ReadStateStore):
         """Take many keys out, as calls of `remove` do. If one is refused, all of them stay.
 
         Raises:
-            UsageError: A key has no encoding, and the message names its place; or the store is
-                done.
+            UsageError: A key has no encoding, and the message names its place; or the store has
+                ended.
             ConflictError: Another run took the partition.
         """
 
@@ -214,7 +214,7 @@ class StateStore(ReadStateStore):
         """Make the changes the next version, which is returned.
 
         Raises:
-            UsageError: The store is done.
+            UsageError: The store has ended.
             ConflictError: Another run took the partition, or another attempt went on.
             StateError: The version under the changes was lost.
             UnavailableError: The server does not answer; nothing was changed.
@@ -223,7 +223,7 @@ class StateStore(ReadStateStore):
 
     @abstractmethod
     def abort(self) -> None:
-        """Give the changes up. Never raises, may come twice; after a commit it does nothing."""
+        """Discard the changes. Never raises, may come twice; after a commit it does nothing."""
 
     @property
     @abstractmethod
@@ -244,7 +244,7 @@ class ListStateStore(StateStore):
         Only the element is sent with the commit, however long the list is.
 
         Raises:
-            UsageError: Key or element has no encoding, or the store is done.
+            UsageError: Key or element has no encoding, or the store has ended.
             LimitError: The key or the whole list is too large.
             ConflictError: Another run took the partition.
         """

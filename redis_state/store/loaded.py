@@ -83,7 +83,7 @@ class LoadedStores:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """A copy of the providers, but neither the threads nor the right to serve partitions."""
+        """The child has the providers, but not the threads, nor the right to serve partitions."""
         self._begin()
 
     def _begin(self) -> None:
@@ -146,7 +146,7 @@ class LoadedStores:
                 is up to a fifth longer or shorter.
 
         Raises:
-            ConfigError: It is none of that.
+            ConfigError: It is not such an interval.
         """
         self.maintenance.set_interval(interval_s(interval))
 

@@ -48,7 +48,7 @@ def _ignore(_id: Hashable, _error: Exception) -> None:
 
 
 class MaintenanceWorker:
-    """Calls `do_maintenance` of all loaded providers in turns, once each interval.
+    """Calls `do_maintenance` of all loaded providers one after the other, once each interval.
 
     Args:
         loaded: The providers that are loaded now; asked before each pass.
@@ -79,7 +79,7 @@ class MaintenanceWorker:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """A process that was forked off has a thread of its own, once it starts it."""
+        """A forked process has no thread until it starts its own."""
         self._begin()
 
     def _begin(self) -> None:

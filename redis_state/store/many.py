@@ -56,7 +56,7 @@ class KeyEncoder:
         return stored
 
     def forget(self) -> None:
-        """Let what is remembered go."""
+        """Forget the keys of the last call."""
         self._last = [], []
 
 
@@ -91,7 +91,7 @@ def _encoded(
 
 
 def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
-    """Refuse keys and values that do not belong together, or of which one is too large.
+    """Refuse keys and values of different number, or of which one is too large.
 
     Raises:
         UsageError: There are more of one than of the other.

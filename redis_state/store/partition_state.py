@@ -69,7 +69,7 @@ class Events:
 
     Attributes:
         linked: Redis knows the checkpoint now; called once, before a version is opened.
-        overtaken: Another run or attempt went on; what is cached here is of no more use.
+        overtaken: Another run or attempt took over; what is cached here is of no more use.
     """
 
     linked: Callable[[], None] = _nothing
@@ -126,7 +126,7 @@ class PartitionState:
         self._link: _Link | None = None
 
     def after_fork(self) -> None:
-        """What is cached reads on as the parent; a thread of its may hold the lock."""
+        """The cache reads through the parent's connections; its threads may hold the lock."""
         self._lock = threading.Lock()
         self._cached = {}
 
@@ -160,7 +160,7 @@ class PartitionState:
 
         Raises:
             StateError: It is not there.
-            ConflictError: The run went on, or reads another copy of the version.
+            ConflictError: The run went on, or has another attempt's version.
         """
         return self._open(self._run_id, version)
 
@@ -263,7 +263,7 @@ class PartitionState:
         log.info("%s: aborted an attempt of version %d", self.id.store_id, version)
 
     def maintain(self) -> None:
-        """Add a snapshot if one is due, and let go what no kept version needs.
+        """Add a snapshot if one is due, and drop what no kept version needs.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
@@ -290,7 +290,7 @@ class PartitionState:
         )
 
     def snapshot(self, local: LocalVersion) -> bool:
-        """Write all rows of an opened version beside its deltas; false if nobody wants it."""
+        """Add a snapshot of an opened version; false if it is not needed any more."""
         link = self._linked()
         if link is None or local.pin.version == 0:
             return False
@@ -320,7 +320,7 @@ class PartitionState:
         return sum(part_bytes(part) for part in parts.values())
 
     def forget_older(self) -> None:
-        """Let all cached versions go but the newest."""
+        """Drop all cached versions but the newest."""
         with self._lock:
             newest = max(self._cached, key=lambda pin: pin.version, default=None)
             self._cached = {pin: one for pin, one in self._cached.items() if pin == newest}
@@ -330,7 +330,7 @@ class PartitionState:
         return self.counters.values | {"round_trips": self._client.round_trips}
 
     def close(self) -> None:
-        """Let the cached versions go."""
+        """Drop the cached versions."""
         with self._lock:
             self._cached.clear()
 

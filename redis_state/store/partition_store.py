@@ -44,7 +44,7 @@ class PartitionReadStore(OpenedVersion, ReadStateStore):
         self._decode_value = codec.decode_value
 
     def after_fork(self) -> None:
-        """This process has a copy of a store that its parent goes on with."""
+        """The parent process goes on with this store; in the child it refuses."""
         super().after_fork()
         self._stored.forget()
 

@@ -115,7 +115,7 @@ class StateStoreProvider:
         Raises:
             StateError: The version was lost, has expired, or never was.
             ConflictError: The run went on from this version already.
-            UsageError: The number is none, the rows were written with another codec, or the
+            UsageError: The version is not a number, the rows have another codec, or the
                 provider is one of families.
         """
         self._check_kind(families=False)
@@ -127,7 +127,7 @@ class StateStoreProvider:
         """As `get_store`, for a provider of lists.
 
         Raises:
-            UsageError: The provider is none of lists; else as `get_store`.
+            UsageError: The provider was made without `lists=True`; else as `get_store`.
         """
         store = self.get_store(version, codec=codec)
         if not isinstance(store, ListStateStore):
@@ -176,11 +176,11 @@ class StateStoreProvider:
         return self._partition.cached_bytes()
 
     def forget_older(self) -> None:
-        """Let all cached versions go but the newest."""
+        """Drop all cached versions but the newest."""
         self._partition.forget_older()
 
     def do_maintenance(self) -> None:
-        """Add a snapshot if one is due, and let go what no kept version needs.
+        """Add a snapshot if one is due, and drop what no kept version needs.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
@@ -208,7 +208,7 @@ class StateStoreProvider:
         return codec or self._codec
 
     def close(self) -> None:
-        """Let go what is cached, and the connections unless they were given."""
+        """Drop what is cached, and close the connections unless they were given."""
         self._partition.close()
         if self._owns_client:
             self._client.close()

@@ -51,7 +51,7 @@ class WriteSet:
         self.appended.pop(key, None)
 
     def replace(self, key: bytes, value: bytes | None) -> None:
-        """Set a list anew, or remove it."""
+        """Replace a list, or remove it."""
         self.growing.pop(key, None)
         self.appended.pop(key, None)
         self.rows[key] = value

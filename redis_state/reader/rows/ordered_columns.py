@@ -21,7 +21,7 @@ _REALS: Final = {"float": ">f", "double": ">d"}
 
 
 def check(field: Field, family: str) -> None:
-    """See to it that a column can be in order.
+    """Check that the order of a column can be kept in bytes.
 
     Raises:
         FormatError: It cannot.
@@ -56,7 +56,7 @@ def decode(field: Field, data: bytes) -> Any:
     """The value of the bytes.
 
     Raises:
-        FormatError: They are none.
+        FormatError: The bytes are not such a value.
     """
     assert isinstance(field.type, Atomic)
     name = field.type.name

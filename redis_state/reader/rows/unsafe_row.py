@@ -275,7 +275,7 @@ def lookup_type(name: str, type_: Type) -> Atomic:
     """The type, if values of it can be looked up.
 
     Raises:
-        ConfigError: They cannot, because equal values may have different bytes or for want of code.
+        ConfigError: They cannot: equal values may have different bytes, or it is not implemented.
     """
     if isinstance(type_, Atomic) and type_.name not in ("calendar", "void") and not type_.collated:
         return type_

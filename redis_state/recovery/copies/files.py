@@ -99,7 +99,7 @@ def version_of(folder: Path) -> int:
 
 
 def offsets_of(checkpoint: Path, batch: int) -> str | None:
-    """What tells the timelines of a batch apart; ``None`` if the offset log has it no more."""
+    """What tells the timelines of a batch apart; ``None`` if the offset log no longer has it."""
     try:
         return hashlib.sha256((checkpoint / "offsets" / str(batch)).read_bytes()).hexdigest()
     except OSError:

@@ -177,7 +177,7 @@ class PartFile:
 
 
 class _Source:
-    """A file of which no more is read, or claimed in memory, than it has to hold."""
+    """Reads a file, and never more of it than it has to hold."""
 
     def __init__(self, file: BinaryIO, what: str, left: int) -> None:
         self._file = file

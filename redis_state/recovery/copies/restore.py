@@ -53,7 +53,7 @@ class Restore:
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
         """Restore the partitions, then the registry, then move the entries.
 
-        It can be cut anywhere and run again.
+        It can be interrupted anywhere and run again.
 
         Raises:
             FormatError: A file changed meanwhile.

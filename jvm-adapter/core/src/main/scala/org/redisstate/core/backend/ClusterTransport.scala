@@ -9,8 +9,9 @@ import scala.util.Random
 import org.redisstate.core.errors.ConfigException
 
 /**
- * The way to a cluster: each command goes to the owner of its slot, a transaction as a whole. `MOVED` and `ASK` are followed at once, a
- * few times; all else that passes by itself is answered to the caller, who waits and sends again.
+ * The transport to a cluster: each command goes to the owner of its slot, a transaction as a whole.
+ * `MOVED` and `ASK` are followed at once, a few times; other transient errors are returned to the
+ * caller, who waits and sends again.
  */
 final class ClusterTransport(settings: ConnectionSettings) extends Transport {
   import ClusterTransport._

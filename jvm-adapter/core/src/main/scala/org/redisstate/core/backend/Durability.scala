@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.redisstate.core.errors.{ConfigException, PermissionException}
 
 /**
- * The option of that name: what a commit waits for beyond the server's reply.
+ * The option `durability`: what a commit waits for beyond the server's reply.
  *
  * @param replicas how many replicas must have received it
  * @param aof whether it must be on disk

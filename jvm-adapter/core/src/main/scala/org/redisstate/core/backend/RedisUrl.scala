@@ -2,7 +2,7 @@ package org.redisstate.core.backend
 
 import org.redisstate.core.errors.ConfigException
 
-/** How the servers behind a URL make up one. */
+/** How the servers of a URL work together: one server, Sentinel or Cluster. */
 sealed trait Topology
 
 object Topology {

@@ -7,8 +7,9 @@ import java.util.concurrent.{Executors, ScheduledThreadPoolExecutor, TimeUnit}
 import org.redisstate.core.backend.SendLimit._
 
 /**
- * Ends what is sent to a server that takes no more bytes. A read has its limit in the socket (`SO_TIMEOUT`), a write has none in Java: a
- * server that stands still, or a network that swallows everything, would hold the caller for minutes or for ever.
+ * Limits how long a request may take to be sent. A read has a limit in the socket (`SO_TIMEOUT`), a
+ * write has none in Java: a server that hangs, or a network that swallows everything, would block
+ * the caller for minutes or for ever.
  *
  * @param timeoutMs for a request, and again for each MiB of it
  */

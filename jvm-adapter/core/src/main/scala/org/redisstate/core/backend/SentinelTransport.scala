@@ -6,9 +6,10 @@ import java.util.concurrent.atomic.AtomicReference
 import org.redisstate.core.errors.ConfigException
 
 /**
- * The way to the master that sentinels name. It is asked for again after each failure of a connection and each reply of a server
- * that is no longer a master, and where replicas do not acknowledge: they may follow another master by now, of which a server that is
- * cut off has not been told. The caller sends again.
+ * The transport to the master that sentinels name. The master is looked up again after each failed
+ * connection and each reply of a server that is not a master, and where replicas do not
+ * acknowledge: they may follow another master by now, which a server that is cut off has not
+ * learned. The caller sends again.
  *
  * @param service the name under which the sentinels watch the master
  */

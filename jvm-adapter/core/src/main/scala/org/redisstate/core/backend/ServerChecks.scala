@@ -7,7 +7,10 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors.{ConfigException, PermissionException}
 
-/** What a server must be like to be trusted with state; looked at once for each pool. */
+/**
+ * Checks of a server's version, role and settings, before it is trusted with state; done once for
+ * each pool.
+ */
 object ServerChecks {
   private val log = LoggerFactory.getLogger(getClass)
   private val Checking = "checking the server"

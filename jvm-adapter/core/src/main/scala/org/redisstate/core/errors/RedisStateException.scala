@@ -1,11 +1,11 @@
 package org.redisstate.core.errors
 
 /**
- * Root of everything that the store raises. The tree is the same in Python (`redis_state.errors`); `docs/errors.md` has a
- * paragraph for each kind.
+ * Root of everything that the store raises. The tree is the same in Python (`redis_state.errors`);
+ * `docs/errors.md` has a paragraph for each kind.
  *
  * @param kind stable name, also the first word of the message: `[REDIS_<kind>]`
- * @param retryable whether the same call may succeed later without anybody doing something
+ * @param retryable whether the same call may succeed later without any change
  */
 sealed abstract class RedisStateException(
     val kind: String,

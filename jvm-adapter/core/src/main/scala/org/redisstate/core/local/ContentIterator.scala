@@ -3,8 +3,8 @@ package org.redisstate.core.local
 import org.redisstate.core.format.RowBlock
 
 /**
- * First the layers, newest first, then the base; a row about which a newer layer decides is passed
- * over.
+ * Iterates over all rows of a version: first the layers, newest first, then the base. A row that a
+ * newer layer changed is skipped.
  */
 private[local] final class ContentIterator(content: Content, family: Int, hashOf: KeyHash)
     extends RowIterator {

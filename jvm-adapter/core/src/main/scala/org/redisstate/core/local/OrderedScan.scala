@@ -4,7 +4,7 @@ import org.redisstate.core.format.{RowBlock, Tombstone}
 
 /**
  * Rows of an ordered family within a range, in key order: the sorted rows of the layers and of the
- * base, taken together as they are asked for. Of equal keys the newest layer decides.
+ * base, merged as they are read. Of equal keys the newest layer decides.
  */
 private[local] final class OrderedScan(content: Content, range: Tombstone) extends RowIterator {
   import OrderedScan._

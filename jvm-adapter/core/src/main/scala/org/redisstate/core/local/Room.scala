@@ -1,6 +1,6 @@
 package org.redisstate.core.local
 
-/** Grants the memory that rows from Redis take, before they are read. Thread-safe. */
+/** Reserves the memory for rows from Redis, before they are read. Thread-safe. */
 trait Room {
 
   /**

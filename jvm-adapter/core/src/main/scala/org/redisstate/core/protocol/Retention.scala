@@ -7,12 +7,14 @@ import org.redisstate.core.format.Segment
 import org.redisstate.core.ids.Pin
 
 /**
- * What no kept version needs: the plan of retention, made from the manifest alone. A script holds the server for as long as it runs, so
- * the plan is made here, from one look at the manifest, and carried out in parts of a bounded size (docs/format.md, section 8).
+ * What no kept version needs: the plan of retention, made from the manifest alone. A script blocks
+ * the server for as long as it runs, so the plan is made here, from one look at the manifest, and
+ * carried out in parts of a bounded size (docs/format.md, section 8).
  *
  * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
  * @param floor that of before; `base` is that of afterwards
- * @param carrier manifest field of the segment on which all kept versions stand; empty if there is none
+ * @param carrier manifest field of the segment on which all kept versions stand; empty if there is
+ *   none
  * @param gone manifest fields
  * @param kept how many segments stay
  */

@@ -5,7 +5,10 @@ import java.util.UUID
 import org.redisstate.core.backend.{Command, RedisBackend}
 import org.redisstate.core.ids.{Keys, PartitionId}
 
-/** Whether a server serves a job, and its user may do all that a job does, asked before there is something to lose. */
+/**
+ * Checks at the start of a query that the server can be reached and that its user has all rights
+ * that a job needs.
+ */
 object Rights {
 
   /**

@@ -9,7 +9,7 @@ import org.redisstate.core.errors.{FencedException, InternalException, RedisStat
 import org.redisstate.core.ids.{Keys, PartitionId, Run}
 
 /**
- * That a process serves a partition.
+ * Reports that a process serves a partition.
  *
  * @param text what the table says of it
  * @param isNew whether it began to, or took the partition back

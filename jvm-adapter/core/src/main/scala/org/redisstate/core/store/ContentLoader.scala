@@ -3,7 +3,7 @@ package org.redisstate.core.store
 import org.redisstate.core.local.{Content, Room}
 import org.redisstate.core.protocol.PartitionClient
 
-/** Makes the content of a version of the segments that it is made up of. */
+/** Builds the content of a version from its segments. */
 private[store] final class ContentLoader(
     client: PartitionClient,
     loader: SegmentLoader,

@@ -3,8 +3,8 @@ package org.redisstate.core.store
 import java.util.concurrent.atomic.AtomicReference
 
 /**
- * What a write session may do when: one table. Thread-safe, since an abort may come from any
- * thread.
+ * The life cycle of a write session, as one table: which operation is allowed in which state.
+ * Thread-safe, since an abort may come from any thread.
  */
 private[store] final class LifeCycle {
   import LifeCycle._

@@ -7,10 +7,10 @@ import java.util.concurrent.locks.ReentrantLock
 import scala.jdk.CollectionConverters._
 
 /**
- * The local memory of all stores of an executor. What comes from Redis asks for its bytes before it
- * is read. Where they are missing, the thread that asks makes room: buckets that nobody touched
- * lately are compressed, then all; then compressed ones that Redis has are forgotten until they are
- * touched; at last the changes since a snapshot are forgotten too, until they are read from their
+ * The local memory of all stores of an executor. Whoever reads from Redis reserves the bytes
+ * first. Where they are not free, the thread that asks makes room: buckets that nobody touched
+ * lately are compressed, then all; then compressed ones that Redis has are dropped until they are
+ * touched; at last the changes since a snapshot are dropped too, until they are read from their
  * deltas, bucket by bucket. Only write sets in progress cannot make way.
  */
 final class MemoryBudget(val bytesMax: Long) {

@@ -4,8 +4,8 @@ import org.redisstate.core.format.{Bucketing, Family, RowBlock}
 import org.redisstate.core.local._
 
 /**
- * The rows of a snapshot and of deltas on it, bucket by bucket: for changes that memory has no room
- * for. A read costs a block of each segment.
+ * The rows of a snapshot and of deltas on it, bucket by bucket: for changes that do not fit into
+ * memory. A read costs a block of each segment.
  *
  * @param segments oldest first; nothing is below the first
  * @param families of the version

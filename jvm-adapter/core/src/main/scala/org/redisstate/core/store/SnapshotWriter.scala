@@ -7,7 +7,7 @@ import org.redisstate.core.local.{Content, OrderedRows, Room}
 import org.redisstate.core.protocol.PartitionClient
 
 /**
- * A snapshot that is entered.
+ * A snapshot that is in the manifest.
  *
  * @param blocks of its ordered families, where they were here as a whole
  */

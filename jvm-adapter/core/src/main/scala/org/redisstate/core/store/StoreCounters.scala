@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import java.util.concurrent.atomic.AtomicLong
 
-/** Running totals of one partition; the edge turns differences into metrics of a batch. */
+/** Running totals of one partition; the Spark edge turns differences into metrics of a batch. */
 final class StoreCounters {
   val rowsWritten: AtomicLong = new AtomicLong
   val rowsRemoved: AtomicLong = new AtomicLong

@@ -2,7 +2,9 @@ package org.redisstate.core.store
 
 import org.redisstate.core.local.Room
 
-/** The room that the budget has for a store, which counts what came before its grant ends. */
+/**
+ * One store's share of the memory budget, which counts what arrived before its reservation ends.
+ */
 private[store] final class StoreRoom(budget: MemoryBudget, store: PartitionStore) extends Room {
   override def take(bytes: Long): Unit = budget.take(bytes)
   override def offer(bytes: Long): Boolean = budget.offer(bytes)

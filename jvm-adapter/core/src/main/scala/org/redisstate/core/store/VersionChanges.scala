@@ -6,7 +6,7 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
 
-/** What became of a key in one version. */
+/** How one version changed a key. */
 sealed trait Change
 
 object Change {

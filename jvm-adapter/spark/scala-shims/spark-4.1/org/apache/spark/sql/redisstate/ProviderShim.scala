@@ -2,7 +2,10 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Spark 4.1 makes a store that reads into one that writes, with fewer arguments than later ones. */
+/**
+ * Spark 4.1 turns a store for reading into one for writing, with fewer arguments than later
+ * versions.
+ */
 private[redisstate] trait ProviderShim extends OpensSince42 {
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,

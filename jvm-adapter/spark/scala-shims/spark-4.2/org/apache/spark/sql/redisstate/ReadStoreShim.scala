@@ -7,7 +7,7 @@ import org.apache.spark.sql.execution.streaming.state.{
 }
 import org.apache.spark.sql.types.StructType
 
-/** Spark 4.2 registers no families on stores that only read. */
+/** Spark 4.2 does not register column families on read-only stores. */
 private[redisstate] trait ReadStoreShim extends ReadStateStore {
   def registerColFamily(
       colFamilyName: String,

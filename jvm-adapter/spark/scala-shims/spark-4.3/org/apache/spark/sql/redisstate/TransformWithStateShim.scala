@@ -4,8 +4,8 @@ import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySpa
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 
 /**
- * The operator of Spark 4.3, whose operators have other parameters than those of 4.2, with all that one has: by name, because
- * neighbours of one type could change places unnoticed.
+ * The operator of Spark 4.3, whose operators have other parameters than those of 4.2, with all
+ * its parameters: by name, because neighbours of one type could be swapped unnoticed.
  */
 private[redisstate] abstract class TransformWithStateCopy(of: TransformWithStateExec)
     extends TransformWithStateExec(

@@ -2,7 +2,10 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** What Spark asks for since 4.2: snapshots that it forces, and stores that begin empty. Before, it wants neither. */
+/**
+ * What Spark asks for since 4.2: snapshots that it forces, and stores that begin empty. Before 4.2
+ * it needs neither.
+ */
 private[redisstate] trait OpensSince42 extends StateStoreProvider {
   def getStore(
       version: Long,

@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** What the stores can do and Spark asks for since 4.2. */
+/** What Spark's interfaces of stores require since 4.2. */
 private[redisstate] trait ReadsSince42 extends ReadStateStore {
   def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow]
   def keyExists(key: UnsafeRow, colFamilyName: String): Boolean

@@ -24,11 +24,13 @@ import org.redisstate.core.protocol.{
 }
 
 /**
- * Shows the state behind the last batch to live readers, who read the version that was opened last. While batch follows batch, the tasks
- * of the next one open it; where none follows, because the query ended or waits, the driver does.
+ * Shows the state after the last batch to live readers, who read the version that was opened last.
+ * While batch follows batch, the tasks of the next one open it; where none follows, because the
+ * query ended or waits, the driver does.
  *
- * It opens as a task of the run would, and only behind a batch of which the run itself reported progress: Spark does so after the run's
- * own entry in the commit log. So nothing is opened that Spark has not logged, and where two runs met, the one that logged goes on.
+ * It opens as a task of the run would, and only after a batch of which the run itself reported
+ * progress: Spark does so after the run's own entry in the commit log. So nothing is opened that
+ * Spark has not logged, and where two runs met, the one that logged goes on.
  *
  * @param gen id of the checkpoint
  * @param isBusy whether a batch is running, whose tasks open what was committed before

@@ -22,8 +22,9 @@ import org.apache.spark.sql.streaming.StreamingQueryProgress
 import org.apache.spark.sql.types.{DataType, LongType, StructField, StructType}
 
 /**
- * What Python's stores count in a batch, where Spark shows such figures: at an operator of its own in the UI's plan of the batch, and in
- * the progress of the streaming query under `observedMetrics`. Spark gives neither to Python workers: the figures come as a last column.
+ * Shows the metrics of Python stores where Spark shows its own: at an operator of its own in the
+ * UI's plan of the batch, and in the progress of the streaming query under `observedMetrics`. Spark
+ * gives neither to Python workers: the figures come as a last column.
  */
 private[redisstate] object BatchFigures {
   private implicit val formats: DefaultFormats.type = DefaultFormats

@@ -20,7 +20,7 @@ import org.apache.spark.util.AccumulatorV2
 
 /**
  * Where the partitions of Python's stores were in their last batch. A Python worker keeps the state
- * that it has read, so the next batch of a partition had best come to the same executor. Spark does
+ * that it has read, so the next batch of a partition should run on the same executor. Spark does
  * that for its own stores with `StateStoreRDD` and `StateStoreCoordinator`.
  */
 private[redisstate] object BatchPlaces {

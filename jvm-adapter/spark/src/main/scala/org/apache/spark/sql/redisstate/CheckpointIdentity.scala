@@ -6,9 +6,10 @@ import org.redisstate.core.errors.{FencedException, UnavailableException}
 import org.redisstate.core.protocol.GenClaims
 
 /**
- * One gen for a checkpoint, whoever decides on it: the driver before the first task, or the first task that writes where no listener is
- * set. The file is what counts. Redis makes those agree who see none: Spark lets no driver begin in a state folder that has files, and
- * not every file system can refuse the second file.
+ * One gen for a checkpoint, whoever decides on it: the driver before the first task, or the first
+ * task that writes where no listener is set. The file decides. Redis makes those agree who see no
+ * file: Spark lets no driver begin in a state folder that has files, and not every file system can
+ * refuse the second file.
  */
 private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: GenClaims) {
   import CheckpointIdentity._

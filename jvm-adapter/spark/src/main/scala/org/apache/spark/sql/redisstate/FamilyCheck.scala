@@ -6,7 +6,7 @@ import org.apache.spark.sql.types.{BinaryType, StructField, StructType}
 
 import org.redisstate.core.format.{Family, FamilyKind}
 
-/** Whether keys and values of a column family are what its encoder and its schemas make. Thread-safe. */
+/** Checks that keys and values of a column family fit its encoder and schemas. Thread-safe. */
 private[redisstate] final class FamilyCheck(val family: Family) {
   import FamilyCheck._
 

@@ -20,7 +20,10 @@ import org.redisstate.core.errors.{
 }
 import org.redisstate.core.ids.Keys
 
-/** Who a checkpoint is: the file `_redis_state` in its state folder (docs/format.md, section 9). */
+/**
+ * The identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md,
+ * section 9).
+ */
 private[redisstate] final case class Marker(gen: String, pathHash: String)
 
 /**

@@ -19,8 +19,9 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
 
 /**
- * A small file that whoever comes first makes, whole, and that nobody changes again. How that is got on each file system is told in
- * docs/design.md, section 7. Where two may both come first, the later one's bytes stay: their writers have to agree on these before.
+ * A small file that is created once, as a whole, by whoever comes first, and never changed.
+ * docs/design.md, section 7, says how on each file system. Where two may both come first, the later
+ * one's bytes stay: their writers have to agree on these before.
  */
 private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) {
   import OnceFile._

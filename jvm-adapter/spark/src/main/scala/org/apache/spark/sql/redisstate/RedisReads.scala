@@ -7,7 +7,10 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}
 
-/** What reading and writing stores share: rows in and out of stored bytes. What is asked of a family is checked as Spark's RocksDB provider does. */
+/**
+ * What stores for reading and for writing share: conversion of rows to stored bytes and back. Calls
+ * are checked as Spark's RocksDB provider does.
+ */
 private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   import RedisReads._
 

@@ -23,9 +23,10 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
 /**
- * Registers each run of a query before its first task exists, so that the run may take its partitions back to an older version and a
- * zombie may not; and has its state copied every so many batches, if that is asked for. Set it in
- * `spark.sql.streaming.streamingQueryListeners`; Spark calls `onQueryStarted` on the query's own thread.
+ * Registers each run of a query before its first task exists, so that the run may take its
+ * partitions back to an older version and a zombie may not; and starts copies (backups) of its
+ * state, if `copyEveryBatches` is set. Set it in `spark.sql.streaming.streamingQueryListeners`;
+ * Spark calls `onQueryStarted` on the query's own thread.
  */
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)

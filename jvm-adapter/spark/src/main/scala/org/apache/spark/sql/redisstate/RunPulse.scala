@@ -11,10 +11,12 @@ import org.apache.spark.internal.Logging
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * Says in Redis each minute that the driver of a run lives: while its query waits for data, or its executors were given up, nothing else
- * shows that somebody counts on the state. A thread for each run, so that a server that is away holds up no other.
+ * Reports to Redis every minute that the driver of a run is alive: while its query waits for data,
+ * or its executors were given up, nothing else shows that the state is in use. A thread for each
+ * run, so that a server that is down does not block another one.
  *
- * @param lives whether the query still runs: a session that is stopped as a whole may not say that it ended
+ * @param lives whether the query still runs: a session that is stopped as a whole may not say that
+ *   it ended
  */
 private[redisstate] final class RunPulse(
     runId: UUID,

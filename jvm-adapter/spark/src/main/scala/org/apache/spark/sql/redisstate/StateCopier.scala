@@ -17,11 +17,13 @@ import org.redisstate.core.copy.CopySource
 import org.redisstate.core.errors.UnavailableException
 
 /**
- * Copies the state of one run into its checkpoint every so many batches (option `copyEveryBatches`), on a thread of the driver. No
- * batch waits for it, and none fails with it: a copy that fails is tried again with a later batch.
+ * Makes copies (backups) of a run's state in its checkpoint (option `copyEveryBatches`), on a
+ * thread of the driver. No batch waits for it, and none fails with it: a copy that fails is tried
+ * again with a later batch.
  *
- * The version that is copied after batch b is at most b, the state that batch b began with: Spark has logged the batch that wrote it,
- * and every partition has opened it, so no attempt replaces it any more.
+ * The version that is copied after batch b is at most b, the state that batch b began with: Spark
+ * has logged the batch that wrote it, and every partition has opened it, so no attempt replaces it
+ * any more.
  *
  * @param gen id of the checkpoint
  */

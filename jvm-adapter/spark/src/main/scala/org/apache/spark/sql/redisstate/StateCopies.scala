@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 
 import org.redisstate.core.copy.{CopyPart, CopySource}
 
-/** What a complete copy says of itself: whose version it is, and of which timeline. */
+/** The manifest of a complete copy: whose version it is, and of which timeline. */
 private[redisstate] final case class CopyHead(
     gen: String,
     version: Long,

@@ -2,7 +2,10 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.catalyst.plans.logical.{Join, LogicalPlan}
 
-/** Whether a query will keep state. One that is not known as such decides on its gen in the first task that writes. */
+/**
+ * Whether a query will keep state. If that cannot be told, the first task that writes decides on
+ * the gen.
+ */
 private[redisstate] object StatefulPlan {
 
   /** By name, since some are not in every Spark minor. */

@@ -8,7 +8,10 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.errors._
 
-/** Says its sentence again below the causes of its stack trace: many a log, and Python's `foreachBatch`, end there. */
+/**
+ * Repeats its message below the causes of its stack trace: many logs, and Python's `foreachBatch`,
+ * end there.
+ */
 private[redisstate] final class StateStoreFailure(
     message: String,
     cause: RedisStateException,

@@ -9,7 +9,10 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.errors.{RedisStateException, StateLostException}
 
-/** What leads on when Redis has not what a checkpoint needs: commands that can be run as they stand. */
+/**
+ * Ways to recover when Redis does not have what a checkpoint needs: commands that can be run as
+ * they stand.
+ */
 private[redisstate] object WaysOn {
 
   /** Nothing for an error that says by itself what to do. */
