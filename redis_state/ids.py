@@ -28,7 +28,7 @@ def is_uid(text: str) -> bool:
 
 
 def text_number(text: str) -> int | None:
-    """A text number of the format; ``None`` if the text is none."""
+    """A text number of the format; ``None`` if the text is not one."""
     if not _NUMBER.fullmatch(text):
         return None
     number = int(text)

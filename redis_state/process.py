@@ -1,6 +1,6 @@
 """Forks: what was opened in one process refuses to work in a child that was forked from it.
 
-What was opened before a fork refuses in the child. What can be made anew there, such as connections
+What was opened before a fork refuses in the child. What can be made there again, like connections
 and the stores that a process keeps, is; nothing of the child uses a socket or a lock of its parent.
 """
 

@@ -1,4 +1,4 @@
-"""What a suite's output says of its failures, in a line each: a CI page may show the end only."""
+"""The failures in a suite's output, one line each: a CI page may show only the end."""
 
 from __future__ import annotations
 

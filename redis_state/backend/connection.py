@@ -69,7 +69,7 @@ def new_connections(
 
 def let_go(client: redis.Redis) -> None:
     """Close a forked process's side of its parent's connections; the parent still uses them."""
-    # Else it looks after its pool when it is let go, by a lock that nobody may give back any more.
+    # Else its finalizer uses its pool, by a lock that nobody may release any more.
     client.auto_close_connection_pool = False
     pool = client.connection_pool
     for held in ("_available_connections", "_in_use_connections"):

@@ -54,7 +54,7 @@ _FULL_IN_SCRIPT = "OOM command not allowed"
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
 # A key that only the script names is on another node, for as long as its slot is half moved.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
-# The server became a replica between a commit and the wait behind it.
+# The server became a replica between a commit and the wait after it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
 # Behind a reply to a command inside a script: of no use to who reads it.

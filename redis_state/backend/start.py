@@ -22,7 +22,7 @@ def check_start(conf: Config) -> None:
     """Ask the server for its address, version and settings, and for the login and its rights.
 
     Leaves nothing behind: the commands of a transaction are judged before the first one is done,
-    and the last one takes away what the others made.
+    and the last one removes what the others made.
 
     Raises:
         ConfigError: What is wrong, and what to do.

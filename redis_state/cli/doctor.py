@@ -199,7 +199,7 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> s
     ]
     if copy is not None:
         ways.append(
-            f"The checkpoint has a copy of the state behind batch {copy.batch}. Stop the query, "
+            f"The checkpoint has a copy of the state after batch {copy.batch}. Stop the query, "
             f"then\n       {place.command('restore', '--yes')}\n"
             "     and start it: it runs the later batches again, and the sink gets them twice."
         )

@@ -96,6 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _told(copy: Copy) -> str:
     made = datetime.fromtimestamp(copy.created_ms / 1000, timezone.utc)
     return (
-        f"copy of the state behind batch {copy.batch}: {len(copy.parts)} partitions, "
+        f"copy of the state after batch {copy.batch}: {len(copy.parts)} partitions, "
         f"{copy.bytes:,} bytes, made {made:%Y-%m-%d %H:%M:%S} UTC"
     )

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise StateError(
             what,
             kind=Kind.STATE_LOST,
-            found="not all partitions have the state behind it",
+            found="not all partitions have the state after it",
             advice="No batch can be served; nothing was moved. `redis-state doctor` says how to "
             "go on."
             if newest is None

@@ -98,7 +98,7 @@ class StateStoreCoordinator:
         if gen is None:
             raise NotFoundError(
                 f"listing the instances of checkpoint '{checkpoint[:80]}'",
-                found="there is none in this Redis, database and key prefix",
+                found="there is no such checkpoint in this Redis, database and key prefix",
                 advice="`redis-state queries` lists the checkpoints.",
             )
         found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
@@ -106,7 +106,7 @@ class StateStoreCoordinator:
         return found
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Take the instances of this process away; waits no longer than `timeout_s`."""
+        """Remove the instances of this process; waits no longer than `timeout_s`."""
         self.heartbeat.stop(timeout_s)
         if self._owned is not None:
             self._owned.close()
@@ -126,7 +126,7 @@ class StateStoreCoordinator:
         return found if found is not None and is_run(found.run_id, provider_id.run_id) else None
 
     def deactivate(self, checkpoint: str, run_id: str) -> int:
-        """Take all instances of a run away; their owners learn it with their next heartbeat."""
+        """Remove all instances of a run; their owners learn it with their next heartbeat."""
         self.heartbeat.settle()
         gen = self._gen_of(checkpoint)
         if gen is None:
@@ -218,7 +218,7 @@ class StateStoreCoordinatorRef:
         return active
 
     def deactivate_instances(self, run_id: str) -> int:
-        """Take all instances of a run away, in whatever process they are.
+        """Remove all instances of a run, in whatever process they are.
 
         Returns:
             How many there were.

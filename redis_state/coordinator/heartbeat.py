@@ -152,11 +152,11 @@ class Heartbeat:
         self._order(_Report(partition, owner, instance, on_lost, keep_ms))
 
     def withdraw(self, owner: Hashable) -> None:
-        """Take an instance away that was unloaded; returns at once."""
+        """Remove an instance that was unloaded; returns at once."""
         self._order(_Withdraw(owner))
 
     def forget_run(self, run_id: str) -> None:
-        """Stop renewing the instances of a run, which were taken away; returns at once."""
+        """Stop renewing the instances of a run, which were removed; returns at once."""
         self._order(_Forget(run_id))
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
@@ -169,7 +169,7 @@ class Heartbeat:
             order.done.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Take all instances away and end the thread; waits no longer than `timeout_s`."""
+        """Remove all instances and end the thread; waits no longer than `timeout_s`."""
         with self._starting:
             thread, self._stopped = self._thread, True
         if thread is None or not thread.is_alive():
@@ -299,7 +299,7 @@ class Heartbeat:
         of_run = {
             id_: one for id_, one in self._held.items() if is_run(one.instance.run_id, run_id)
         }
-        # Whoever took them away may have come before a report that was under way.
+        # Whoever removed them may have come before a report that was under way.
         self._leave([owner for owner, id_ in self._owned.items() if id_ in of_run])
         for id_, held in of_run.items():
             self._drop(id_)

@@ -1,7 +1,7 @@
 """Purging a checkpoint by expiry, and bringing it back in time (docs/format.md, section 12).
 
 A partition and what its manifest names change together, in one script, so that nobody is ever
-served a half of it: while it expires, every release refuses it by name.
+served a half of it: while it expires, every release refuses it with a named error.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Service:
         if not found:
             raise NotFoundError(
                 f"looking for query '{query[:80]}'",
-                found="there is none in this Redis, database and key prefix",
+                found="there is no such query in this Redis, database and key prefix",
                 advice="`redis-state queries` lists them.",
             )
         return found

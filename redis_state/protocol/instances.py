@@ -98,13 +98,13 @@ def heartbeat_commands(held: Mapping[PartitionId, Instance], *, ttl_ms: int) -> 
 
 
 def leave(client: Client, held: Mapping[PartitionId, Instance], *, told_ms: int = 0) -> int:
-    """Take instances away, unless a newer one is in their place.
+    """Remove instances, unless a newer one is in their place.
 
     Args:
         told_ms: For how long the owner is told to leave; 0 if the owner itself calls.
 
     Returns:
-        How many were taken away.
+        How many were removed.
     """
     calls = [
         (keys.instance(id_), (instance.encode(), str(told_ms))) for id_, instance in held.items()
@@ -112,7 +112,7 @@ def leave(client: Client, held: Mapping[PartitionId, Instance], *, told_ms: int 
     left = 0
     for start in range(0, len(calls), KEYS_AT_ONCE):
         commands = script("release").many(calls[start : start + KEYS_AT_ONCE])
-        left += client.call("taking instances away", commands).count([b"OK"])
+        left += client.call("removing instances", commands).count([b"OK"])
     return left
 
 

@@ -54,7 +54,7 @@ class Reader:
             hint = f"Did you mean '{near[0]}'? " if near else ""
             raise NotFoundError(
                 f"looking for query '{which}'",
-                found="there is none in this Redis, database and key prefix",
+                found="there is no such query in this Redis, database and key prefix",
                 advice=f"{hint}Queries: {', '.join(names) or 'none'}.",
             )
         newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))

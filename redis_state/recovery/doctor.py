@@ -66,7 +66,7 @@ class Diagnosis:
     def newest_batch(self, *, at_most: int | None = None) -> int | None:
         """The newest batch after which the query can go on; ``None`` if it has to start afresh.
 
-        Version *v* is the state behind batch *v - 1*.
+        Version *v* is the state after batch *v - 1*.
 
         Args:
             at_most: The newest batch of the checkpoint's commit log, if it is known.

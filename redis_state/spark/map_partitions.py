@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         def state_metrics(self) -> dict[str, int]:
             """What the stores of the batch counted so far, all partitions together.
 
-            ``num_keys`` and ``memory_bytes`` behind the batch, and the figures of
+            ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
             `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
             milliseconds. What is evaluated again counts again.
 

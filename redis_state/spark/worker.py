@@ -63,7 +63,7 @@ class Worker:
         """The provider that the last task of a partition left here.
 
         It comes back by `keep` once the task is done: whoever tries again after a failure reads
-        anew.
+        again.
         """
         found = self.warm.pop(place, None)
         return found.provider if found else None

@@ -163,7 +163,7 @@ class LoadedStores:
             reference.withdraw_instance(provider_id)
 
     def stop(self) -> None:
-        """Unload all, end the threads and close the connections; `get` begins anew."""
+        """Unload all, end the threads and close the connections; `get` starts afresh."""
         with self._lock:
             loaded, servers = list(self._loaded.values()), list(self._servers.values())
             self._loaded.clear()

@@ -49,7 +49,7 @@ class Loader:
         Raises:
             StateError: The version is not there, or not whole.
             ConflictError: As `PartitionClient.open`.
-            FormatError: A segment is damaged, or is none of a Python store.
+            FormatError: A segment is damaged, or does not belong to a Python store.
         """
         gone: Segment | None = None
         for _ in range(_LOADS_MAX):

@@ -39,13 +39,13 @@ CUSTOM_METRICS = (
     CustomMetric("rows_removed", MetricKind.SUM, "rows that commits took out"),
     CustomMetric("commit_bytes", MetricKind.SIZE, "bytes that commits sent"),
     CustomMetric("snapshot_bytes", MetricKind.SIZE, "bytes of snapshots that were added"),
-    CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention let go"),
+    CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention dropped"),
     CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
 )
 """All figures, counted since the provider was made."""
 
 BATCH_METRICS = (
-    CustomMetric("num_keys", MetricKind.SUM, "keys behind the batch"),
+    CustomMetric("num_keys", MetricKind.SUM, "keys after the batch"),
     CustomMetric("memory_bytes", MetricKind.SIZE, "local memory"),
     *CUSTOM_METRICS,
 )

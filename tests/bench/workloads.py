@@ -1,4 +1,4 @@
-"""What is measured: one streaming aggregation on each provider, batch by batch in turns."""
+"""The benchmark: one streaming aggregation on each provider, batch by batch in turns."""
 
 from __future__ import annotations
 

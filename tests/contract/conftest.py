@@ -1,4 +1,4 @@
-"""What the contract of the Python store is held against, unless a file has its own."""
+"""Fixtures of the contract tests: the stores that a test runs over, unless a file has its own."""
 
 from __future__ import annotations
 

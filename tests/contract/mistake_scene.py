@@ -1,4 +1,4 @@
-"""Where a user's mistake is made, and what is read last of it."""
+"""The scene of a user's mistake: server, checkpoint and command, and the last message from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' mistakes with the Python API and the command line, each with the last thing that is read.
+"""Users' mistakes with the Python API and the command line, each with the last message of it.
 
 A mistake is a function that makes it on a real server and returns the text; its first line of
 documentation is the title under which docs/errors.md shows that text. What differs from run to run

@@ -1,4 +1,4 @@
-"""What the client makes of a server that refuses, is away or is another one than was thought."""
+"""The client with a server that refuses, is down, or is not the expected one."""
 
 from __future__ import annotations
 

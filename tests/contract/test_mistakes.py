@@ -1,4 +1,4 @@
-"""What a user reads last after a mistake is what docs/errors.md shows, word by word."""
+"""The last message after a mistake of a user is what docs/errors.md shows, word for word."""
 
 from __future__ import annotations
 

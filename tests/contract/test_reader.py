@@ -1,3 +1,5 @@
+"""Live reads of a planted query: keys, rows, versions, and damage that has a name."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

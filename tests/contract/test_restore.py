@@ -100,7 +100,7 @@ def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
     described = raw.hget(keys.query(GEN), "op:0:default")
     raw.flushdb()
     assert case.run("doctor") == PROBLEMS_STATUS
-    assert "has a copy of the state behind batch 3" in case.told()
+    assert "has a copy of the state after batch 3" in case.told()
     assert case.run("restore") == 0
     assert "4 partitions would be restored, 6 files would be moved" in case.told()
     assert raw.dbsize() == 0

@@ -1,4 +1,4 @@
-"""Servers that are no good for state are refused before anything is written, by Python too."""
+"""Servers that are not fit for state are refused before anything is written, by Python too."""
 
 from __future__ import annotations
 

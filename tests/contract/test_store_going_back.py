@@ -1,4 +1,5 @@
-"""While a store writes, its server goes back to older data: once, in turns, or on and on."""
+"""A server that goes back to older data while a store writes: once, now and then, again and "
+"again."""
 
 from __future__ import annotations
 

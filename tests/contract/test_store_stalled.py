@@ -1,4 +1,4 @@
-"""A server that stands still while it is sent more than its connection's buffers hold."""
+"""A server that hangs while it is sent more than its connection's buffers hold."""
 
 from __future__ import annotations
 

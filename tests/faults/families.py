@@ -1,4 +1,4 @@
-"""The queries of a kill run, one for each operator family; `feed` says what they give out."""
+"""The queries of a kill run, one for each operator family; `feed` has their output."""
 
 # The names and arguments of a processor's methods are Spark's.
 # ruff: noqa: N802, N803, ARG002

@@ -1,4 +1,4 @@
-"""What strikes a run, and the plan of strikes that a seed makes."""
+"""The faults that strike a run (kills, pauses, bad lines), and the plan that a seed makes."""
 
 from __future__ import annotations
 

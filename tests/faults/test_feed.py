@@ -1,4 +1,4 @@
-"""What a kill run takes for right, and what not."""
+"""The judge of a kill run: what it takes for right, and what not."""
 
 from __future__ import annotations
 

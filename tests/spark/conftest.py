@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: its start is the dearest part."""
+"""One Spark session for all tests of this folder: starting it takes most of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a streaming query over prepared batches and keeps what it gives out, batch by batch."""
+"""Runs a streaming query over prepared batches and keeps its output, batch by batch."""
 
 from __future__ import annotations
 

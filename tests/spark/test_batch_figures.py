@@ -47,7 +47,7 @@ def test_an_operator_of_the_ui_has_the_figures(store: Store, spark: SparkSession
     wait_until(lambda: shown(spark, store.name) != [], "the UI to list the query")
     (figures,) = shown(spark, store.name)
     assert figures["rows that commits set"] == "2"
-    assert figures["keys behind the batch"] == "2"
+    assert figures["keys after the batch"] == "2"
     assert figures["bytes that commits sent"].startswith("total (min, med, max")
     assert "ms" in figures["time to encode, send and publish changes"]
     assert len(figures) == 11

@@ -1,4 +1,4 @@
-"""The state behind the last batch is read live, though no further batch opens it."""
+"""The state after the last batch is read live, though no further batch opens it."""
 
 from __future__ import annotations
 

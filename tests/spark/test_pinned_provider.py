@@ -1,4 +1,4 @@
-"""Spark pins the provider in a checkpoint: a query that does not use Redis must not look as if."""
+"""Spark pins the provider in a checkpoint: a query without Redis must not look as if it used it."""
 
 from __future__ import annotations
 

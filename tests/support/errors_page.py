@@ -1,4 +1,4 @@
-"""What docs/errors.md says that is read last after a mistake in a query or its application."""
+"""The messages on docs/errors.md after mistakes in a query or its application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python by a unix socket."""
+"""The Python client and store over a Unix socket."""
 
 from __future__ import annotations
 

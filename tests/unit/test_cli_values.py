@@ -1,3 +1,5 @@
+"""Arguments of the command line as values of key columns, and state as JSON."""
+
 from __future__ import annotations
 
 import json

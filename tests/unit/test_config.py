@@ -1,3 +1,5 @@
+"""The options in Python: names, types, ranges, and the errors for wrong ones."""
+
 from __future__ import annotations
 
 from dataclasses import fields

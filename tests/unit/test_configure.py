@@ -1,3 +1,5 @@
+"""`configure` and `redis-state conf`: what they set, keep and refuse."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""`EmbeddedRedis`: found, started, restarted, killed, and never left behind."""
+
 from __future__ import annotations
 
 import os

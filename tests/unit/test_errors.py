@@ -1,3 +1,5 @@
+"""The tree of errors: kinds, messages, pickling, and a section of docs/errors.md for each kind."""
+
 from __future__ import annotations
 
 import pickle

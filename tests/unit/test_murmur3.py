@@ -1,3 +1,5 @@
+"""Spark's hash of grouping columns, on vectors that Spark made."""
+
 from __future__ import annotations
 
 from typing import Any

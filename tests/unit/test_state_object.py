@@ -1,3 +1,5 @@
+"""State objects: what can be stored, how a class may change, and what is refused."""
+
 from __future__ import annotations
 
 import pickle

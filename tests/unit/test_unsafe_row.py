@@ -1,3 +1,5 @@
+"""UnsafeRow in Python: rows that Spark made, and damaged ones, which are refused."""
+
 from __future__ import annotations
 
 import contextlib

@@ -21,7 +21,7 @@ _TIMESTAMP_BIAS = 1 << 63
 _KNOWN_MAX = 256
 _WITH_TIMESTAMP = ("ts-prefix", "ts-postfix")
 _EVENT_TIME = "__event_time"
-"""Spark's name of the timestamp behind the other key columns."""
+"""Spark's name of the timestamp after the other key columns."""
 
 KeyValues = Mapping[str, Any] | Sequence[Any]
 

@@ -58,7 +58,7 @@ class Atomic:
             ``day-time``, ``calendar`` …
         width: Bytes of the value; 0 means a variable length.
         precision: Digits of a decimal.
-        scale: Digits of a decimal behind the point.
+        scale: Digits of a decimal after the point.
         collated: Whether the string compares otherwise than by its bytes.
     """
 

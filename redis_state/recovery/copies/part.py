@@ -73,7 +73,7 @@ class PartFile:
         self._what = f"reading {copy.folder / part.name}"
 
     def head(self) -> Head:
-        """The beginning of the file; only `fields` sees damage behind it.
+        """The beginning of the file; only `fields` sees damage after it.
 
         Raises:
             FormatError: It is damaged, or of another partition or version.

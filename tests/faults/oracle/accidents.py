@@ -1,4 +1,4 @@
-"""What happens to the server of a schedule."""
+"""Accidents of a schedule's server: fail-overs, lost keys, older data."""
 
 from __future__ import annotations
 

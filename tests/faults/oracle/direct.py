@@ -1,4 +1,4 @@
-"""The way to the server of a schedule that costs the least: one socket, no pool, no retries.
+"""The cheapest connection to the server of a schedule: one socket, no pool, no retries.
 
 Half of a schedule's time went into the client library around the same bytes. Replies mean what they
 mean to that library, whose tables say which error and which type each of them is.

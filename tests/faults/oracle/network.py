@@ -1,4 +1,4 @@
-"""One exchange with the server at a time, in an order and with a fate that a seed decides."""
+"""One exchange with the server at a time; a seed decides the order and what goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those around a query: state readers in both languages, heartbeats, time."""
+"""Actors around a query: state readers in both languages, heartbeats, time."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Format in Python: reading and writing, on the vectors that the JVM adapter is tested on too."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -125,8 +125,9 @@ final class RedisBackend(
   }
 
   /**
-   * Does something behind the caller's back, in the order of the calls, on a thread that no task's end interrupts. It is the server's
-   * own: one that is away keeps nobody waiting who needs another. After `close` the caller does it.
+   * Does something in the background, in the order of the calls, on a thread that no task's end
+   * interrupts. It is the server's own: one that is down blocks nobody who needs another. After
+   * `close` the caller does it.
    */
   def later(work: => Unit): Future[_] = {
     val task = new FutureTask[Unit](() => work)

@@ -44,8 +44,8 @@ object ReplyClass {
   private val permissionInScript = Seq("user executing the script can't run", "ACL failure")
 
   /**
-   * A key that only the script names is on another node, for as long as its slot is half moved; or the server became a replica between
-   * a commit and the wait behind it.
+   * A key that only the script names is on another node, for as long as its slot is half moved; or
+   * the server became a replica between a commit and the wait after it.
    */
   private val transientTexts = Seq(
     "non local key in a cluster node",

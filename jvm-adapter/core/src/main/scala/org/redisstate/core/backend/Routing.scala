@@ -11,7 +11,8 @@ private[backend] object Routing {
   val Slots = 16384
 
   /**
-   * Commands that go to one node on one connection: one command, or all from `MULTI` to `EXEC` with the waits behind it.
+   * Commands that go to one node on one connection: one command, or all from `MULTI` to `EXEC` with
+   * the waits after it.
    *
    * @param at where its first command stands in the pipeline
    * @param slot `None` if any node can answer

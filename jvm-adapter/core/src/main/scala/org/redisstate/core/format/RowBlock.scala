@@ -204,7 +204,7 @@ object RowBlock {
           block.valueLength(i))
       }
 
-    /** Rows [from, until) of a block, whose bytes stand one behind the other. */
+    /** Rows [from, until) of a block, whose bytes follow one another. */
     private[RowBlock] def addRun(block: RowBlock, from: Int, until: Int): Unit =
       if (from < until) {
         val start = block.place(from)

@@ -51,7 +51,7 @@ final class Base private (
   /** Whether what comes from Redis stays: not when nobody counts it any more. */
   @volatile private var keeps = true
 
-  /** The bucket with which the next search for what can make way begins. */
+  /** The bucket with which the next search for what can be dropped begins. */
   @volatile private var hand = 0
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
@@ -239,7 +239,7 @@ final class Base private (
   }
 
   /**
-   * Whether a store counts these rows. What nobody counts is read for its user alone, and forgotten
+   * Whether a store counts these rows. What nobody counts is read for its user alone, and dropped
    * where Redis has it.
    */
   private[core] def counted(isCounted: Boolean): Unit = {

@@ -13,7 +13,7 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
 
   @volatile private var counted = new Sum(-1, 0)
 
-  /** The block with which the next search for what can make way begins. */
+  /** The block with which the next search for what can be dropped begins. */
   @volatile private var hand = 0
 
   def isEmpty: Boolean = slots.isEmpty
@@ -21,7 +21,7 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
   def block(i: Int): RowBlock = slots(i).rows(room)
   def decodedBytes: Long = slots.iterator.map(_.decodedBytes).sum
 
-  /** Summed anew only when a block changed its form since. */
+  /** Summed again only when a block changed its form since. */
   def memoryBytes: Long = {
     val changes = OrderedSlot.Changes.get
     if (counted.changes != changes) counted = new Sum(changes, sumBytes)

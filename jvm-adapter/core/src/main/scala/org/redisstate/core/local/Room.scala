@@ -4,15 +4,15 @@ package org.redisstate.core.local
 trait Room {
 
   /**
-   * Grants bytes that a caller cannot do without: rows that nobody touched lately make way, in the
-   * caller's thread. Not refused, since one block has to fit for anything to go on.
+   * Grants bytes that a caller cannot do without: rows that nobody touched lately are dropped, in
+   * the caller's thread. Not refused, since one block has to fit for anything to go on.
    */
   def take(bytes: Long): Unit
 
   /** Grants bytes while they are free; nothing makes way for them. */
   def offer(bytes: Long): Boolean
 
-  /** Gives a grant back, once what came is counted where it lies, or was let go. */
+  /** Gives a reservation back, once what came is counted where it lies, or was dropped. */
   def give(bytes: Long): Unit
 
   /** Told of blocks that were here once and had to be read again. */

@@ -29,7 +29,7 @@ class GenClaims(backend: RedisBackend, prefix: String) {
     }
   }
 
-  /** Takes a claim away, unless another gen was claimed meanwhile. */
+  /** Removes a claim, unless another gen was claimed in the meantime. */
   def drop(pathHash: String, gen: String): Unit = {
     val args = Seq(gen, "0").map(Command.bytes)
     val key = Keys.genClaim(prefix, pathHash)

@@ -65,7 +65,7 @@ final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, ke
 /** @param damaged what is wrong with published segments, one line each */
 final case class VerifyReport(segments: Int, damaged: Seq[String])
 
-/** Spark's commit log of a query: an entry is created by one run alone, behind its batch. */
+/** Spark's commit log of a query: an entry is created by one run alone, after its batch. */
 trait CommitLog {
 
   /** Whether it has the batch that goes on from this version, or a newer one. */

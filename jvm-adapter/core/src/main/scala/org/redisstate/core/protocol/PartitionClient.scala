@@ -95,7 +95,7 @@ final class PartitionClient(
     }
   }
 
-  /** Work of this partition's server, behind the caller's back and in the order of the calls. */
+  /** Work for this partition's server in the background, in the order of the calls. */
   def later(work: => Unit): Future[_] = backend.later(work)
 
   /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
@@ -290,7 +290,7 @@ final class PartitionClient(
     found.map(new String(_, UTF_8)).grouped(2).collect { case Seq(k, v) => k -> v }.toMap
   }
 
-  /** Sets the expiry of every key to what the settings say: anew, or to none. */
+  /** Sets the expiry of every key to what the settings say: renewed, or none. */
   def renew(): Unit = {
     run(s"renew $id", Script.Renew, Seq(settings.keepMs.toString))
     ()

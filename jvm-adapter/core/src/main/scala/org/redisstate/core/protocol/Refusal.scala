@@ -55,7 +55,7 @@ private[protocol] object Refusal {
 
   /** Batch n loads version n and makes version n + 1. */
   private def behind(version: Long): String =
-    if (version > 0) s"version $version, the state behind batch ${version - 1}"
+    if (version > 0) s"version $version, the state after batch ${version - 1}"
     else "version 0, the empty state"
 
   private def held(latest: String): String = latest.toLongOption match {

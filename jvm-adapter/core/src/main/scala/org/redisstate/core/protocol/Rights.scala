@@ -12,8 +12,8 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 object Rights {
 
   /**
-   * Leaves nothing behind: the commands of a transaction are judged before the first one is done, and the last one takes away what the
-   * others made.
+   * Leaves nothing behind: the commands of a transaction are judged before the first one is done,
+   * and the last one removes what the others made.
    *
    * @throws org.redisstate.core.errors.RedisStateException what is wrong, and what to do
    */

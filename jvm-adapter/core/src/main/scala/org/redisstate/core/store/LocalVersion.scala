@@ -72,7 +72,7 @@ private[store] final class LocalVersion(
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 
-  /** Its rows; read again where they were forgotten. */
+  /** Its rows; read again where they were dropped. */
   def content: Content = {
     val here = current
     if (here != null) here
@@ -82,7 +82,7 @@ private[store] final class LocalVersion(
     }
   }
 
-  /** Its rows, unless they were forgotten. */
+  /** Its rows, unless they were dropped. */
   def here: Option[Content] = Option(current)
 
   /** Lets go what only memory can hold: the version can be read again from Redis, block by block. */
@@ -133,7 +133,10 @@ private[store] final class LocalVersion(
   }
 }
 
-/** Rows of an ordered family; when a segment under them was replaced meanwhile, it goes on behind the last row. */
+/**
+ * Rows of an ordered family; when a segment under them was replaced in the meantime, it goes on
+ * after the last row.
+ */
 private[store] final class OrderedRange(
     version: LocalVersion,
     range: Tombstone,

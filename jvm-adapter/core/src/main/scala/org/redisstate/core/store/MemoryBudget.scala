@@ -11,7 +11,7 @@ import scala.jdk.CollectionConverters._
  * first. Where they are not free, the thread that asks makes room: buckets that nobody touched
  * lately are compressed, then all; then compressed ones that Redis has are dropped until they are
  * touched; at last the changes since a snapshot are dropped too, until they are read from their
- * deltas, bucket by bucket. Only write sets in progress cannot make way.
+ * deltas, bucket by bucket. Only write sets in progress cannot be dropped.
  */
 final class MemoryBudget(val bytesMax: Long) {
   import MemoryBudget._

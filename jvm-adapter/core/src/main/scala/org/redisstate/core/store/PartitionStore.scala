@@ -138,7 +138,7 @@ final class PartitionStore(
     if (sessions.isEmpty) 0L
     else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
 
-  /** Told by a write set in progress that it grew: it cannot make way, so others do. */
+  /** Told by a write set in progress that it grew: it cannot be dropped, so others are. */
   private[store] def grown(session: WriteSession): Unit = {
     sessions.add(session)
     recount()
@@ -246,12 +246,15 @@ final class PartitionStore(
     free(bytes)((base, wanted) => base.compress(wanted, everything))
 
   /**
-   * Compressed blocks that Redis has in a snapshot are forgotten, until so many bytes are free;
+   * Compressed blocks that Redis has in a snapshot are dropped, until so many bytes are free;
    * @return how many are.
    */
   private[store] def drop(bytes: Long): Long = free(bytes)(_.drop(_))
 
-  /** Versions whose rows need more than single blocks are forgotten, the previous one first; @return what is free. */
+  /**
+   * Versions whose rows need more than single blocks are dropped, the previous one first; @return
+   * what is free.
+   */
   private[store] def forget(): Long = {
     val before = localBytes
     cached.reverse.foreach(_.forget())

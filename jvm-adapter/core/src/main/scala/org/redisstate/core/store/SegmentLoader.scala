@@ -56,7 +56,7 @@ private[store] final class SegmentLoader(
     Base.remote(source.buckets, source, source.ordered(room), room)
   }
 
-  /** Lets a base be forgotten that has the rows of a snapshot. */
+  /** Lets a base be dropped that has the rows of a snapshot. */
   def attach(base: Base, head: SegmentHead)(
       ordered: Map[Int, OrderedRows] => Map[Int, OrderedRows]): Unit = {
     val source = new SnapshotSource(blocksOf(head))

@@ -64,7 +64,10 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var writer: SegmentWriter = _
   @volatile private var staging: List[Future[_]] = Nil
 
-  /** Whether a commit that failed may have left blocks; on a server that is away they expire by themselves. */
+  /**
+   * Whether a commit that failed may have left blocks; on a server that is down they expire by
+   * themselves.
+   */
   @volatile private var leftBlocks = false
   private var hashOf: KeyHash = KeyHash.of(families)
   private var internalIds = idsOfInternal

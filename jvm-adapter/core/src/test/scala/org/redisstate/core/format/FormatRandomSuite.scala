@@ -6,6 +6,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.{FormatException, LimitException}
 
+/** The format on random rows, damaged blocks and hostile payloads. */
 class FormatRandomSuite extends AnyFunSuite {
   private val seed = sys.props.get("redisstate.seed").fold(System.nanoTime())(_.toLong)
   info(s"seed $seed (again: -Dredisstate.seed=$seed)")

@@ -7,6 +7,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.FormatException
 
+/** The format on the vectors that Python is tested on too. */
 class FormatVectorsSuite extends AnyFunSuite {
   import Vectors._
 

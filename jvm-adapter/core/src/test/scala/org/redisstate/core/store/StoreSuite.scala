@@ -10,6 +10,7 @@ import org.redisstate.core.ids.{Keys, Pin}
 import org.redisstate.core.local.{Base, Content, RowValidator, Slice}
 import org.redisstate.core.protocol.SegmentGone
 
+/** The store on a real server: versions, attempts, local state, snapshots and retention. */
 class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 

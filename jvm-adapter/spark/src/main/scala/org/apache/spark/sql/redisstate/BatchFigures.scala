@@ -29,7 +29,7 @@ import org.apache.spark.sql.types.{DataType, LongType, StructField, StructType}
 private[redisstate] object BatchFigures {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
-  /** Of more batches than these, those that no progress asked for are forgotten. */
+  /** Of more batches than these, those that no progress asked for are dropped. */
   private val BatchesMax = 1000
 
   private type Batch = (String, Long)

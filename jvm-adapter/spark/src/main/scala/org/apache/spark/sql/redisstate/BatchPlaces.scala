@@ -25,7 +25,7 @@ import org.apache.spark.util.AccumulatorV2
  */
 private[redisstate] object BatchPlaces {
 
-  /** Of more stores than these, the one that had no batch for longest begins anew. */
+  /** Of more stores than these, the one that had no batch for longest is dropped. */
   private val StoresMax = 1000
 
   private val known = Collections.synchronizedMap(

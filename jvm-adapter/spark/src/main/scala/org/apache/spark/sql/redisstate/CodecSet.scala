@@ -24,7 +24,10 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
       }
     }
 
-  /** The next store may have what this one used; what is read of this one from now on is given encoders anew. */
+  /**
+   * The next store may have what this one used; what is read of this one from now on gets new
+   * encoders.
+   */
   def giveBack(): Unit = {
     default.giveBack()
     others.values.foreach(_.giveBack())

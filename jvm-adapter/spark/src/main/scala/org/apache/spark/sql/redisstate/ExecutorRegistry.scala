@@ -31,7 +31,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
-  /** A server with those that use it. Each has a thread of its own, since one that is away keeps its thread waiting. */
+  /**
+   * A server with those that use it. Each has a thread of its own, since one that is down blocks
+   * its thread.
+   */
   private final class Shared(val backend: RedisBackend) {
 
     /** Guarded by the registry. */
@@ -113,7 +116,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     }
   }
 
-  /** Takes away this very instance, and no other of its partition. */
+  /** Removes exactly this instance, and no other of its partition. */
   def unregister(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
     instance.isOver = true
     backends.get(settings).foreach(_.instances -= instance)

@@ -26,7 +26,10 @@ private[redisstate] final case class FamilyLayout(
 
 private[redisstate] object FamilyLayout {
 
-  /** Spark's name of the timestamp behind the columns of a key, `INTERNAL_TIMESTAMP_COLUMN_NAME` of its encoder. */
+  /**
+   * Spark's name of the timestamp after the columns of a key, `INTERNAL_TIMESTAMP_COLUMN_NAME` of
+   * its encoder.
+   */
   private val EventTime = "__event_time"
 
   /**

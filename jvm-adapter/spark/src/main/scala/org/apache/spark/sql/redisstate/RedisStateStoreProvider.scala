@@ -159,7 +159,7 @@ class RedisStateStoreProvider
     newStore(opened.write(), codecs, new Host(connected(opened.pin.version), forceSnapshot))
   }
 
-  /** The store that `getStore` gives out. */
+  /** The store that `getStore` returns. */
   private[redisstate] def newStore(
       session: WriteSession,
       codecs: CodecSet,

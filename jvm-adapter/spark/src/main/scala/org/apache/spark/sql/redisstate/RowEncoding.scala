@@ -35,7 +35,7 @@ private[redisstate] object RowEncoding {
   case object Plain extends RowEncoding {
     private val texts = new ConcurrentHashMap[StructType, String]
 
-    /** Each batch declares its families anew. */
+    /** Each batch declares its families again. */
     override def describe(schema: StructType, family: String, isKey: Boolean): String = {
       if (texts.size >= TextsMax) texts.clear()
       texts.computeIfAbsent(schema, _.json)

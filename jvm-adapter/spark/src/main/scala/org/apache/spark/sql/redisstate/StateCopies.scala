@@ -51,7 +51,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   /** Whether a complete copy of whatever version is there. */
   def hasAny: Boolean = complete(listed()).nonEmpty
 
-  /** Makes a copy; what was written of one that fails is taken away. */
+  /** Makes a copy; what was written of one that fails is removed. */
   def write(head: CopyHead, source: CopySource, parts: Seq[CopyPart]): Unit = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")

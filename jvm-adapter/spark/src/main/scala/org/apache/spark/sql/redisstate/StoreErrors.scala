@@ -30,8 +30,9 @@ private[redisstate] final class StateStoreFailure(
 }
 
 /**
- * Our errors under the conditions that Spark's callers look for. The text is ours to its last word: that of Spark's condition for a
- * version that is not there ends with the advice to clear the checkpoint, and who follows it throws the state away.
+ * Our errors under the conditions that Spark's callers look for. The text is ours to its last word:
+ * that of Spark's condition for a version that is not there ends with the advice to clear the
+ * checkpoint, and whoever follows it throws the state away.
  */
 private[redisstate] object StoreErrors {
 
