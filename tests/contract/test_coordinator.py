@@ -267,7 +267,7 @@ def test_deactivation_does_not_touch_who_came_meanwhile(
     call = process.client.call
 
     def overtaken(attempted: str, commands: object) -> list[object]:
-        if "taking" in attempted:
+        if "removing" in attempted:
             raw.set(key_of(gen), newer, px=60_000)
         return call(attempted, commands)  # type: ignore[arg-type]
 

@@ -65,7 +65,7 @@ def test_problems_have_a_status_of_their_own(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--once", "--query", "nobody"], "there is none"),
+        (["--once", "--query", "nobody"], "there is no such query"),
         (["--once", "--yes"], "removes nothing without an age"),
         (["--once", "--vanished-after", "59m", "--yes"], "below one hour"),
         (["--once", "--vanished-after", "59m"], "below one hour"),
