@@ -19,9 +19,8 @@ import redis_state
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-LOCAL = {"spark.master": "local[2]", "spark.log.level": "OFF", "spark.ui.enabled": "false"}
 VISITS = ("ann\nbob\n", "ann\n", "ann\nbob\n")
-written, failures = {}, [OSError("the sink is away")]
+written, failures = dict[int, dict[str, int]](), [OSError("the sink is away")]
 
 
 def count(store, rows):
@@ -39,7 +38,8 @@ def write(counted, batch_id):
 with ExitStack() as stack:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
-    builder = SparkSession.builder.config(map=LOCAL).config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "OFF")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     spark = stack.enter_context(builder.getOrCreate())
     for number, text in enumerate(VISITS):
@@ -47,10 +47,10 @@ with ExitStack() as stack:
         os.utime(folder / f"{number}.csv", (number, number))  # Spark reads the oldest file first
     source = spark.readStream.schema("user string").option("maxFilesPerTrigger", 1)
     writer = source.csv(f"{folder}/*.csv").writeStream.trigger(availableNow=True)
-    # What is ephemeral expires by itself once nobody uses it.
-    store = {"store": f"visits {folder.name}", "key": "user", "url": url, "ephemeral": True}
-    store["schema"] = "user string, visits long"
-    batch = redis_state.foreach_batch_with_state_store(count, write, **store)
+    name, schema = f"visits {folder.name}", "user string, visits long"
+    batch = redis_state.foreach_batch_with_state_store(
+        count, write, store=name, key="user", schema=schema, url=url, ephemeral=True
+    )  # what is ephemeral expires by itself once nobody uses it
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(batch)
     with suppress(StreamingQueryException):
         writer.start().awaitTermination()

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 import redis_state
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-LOCAL = {"spark.master": "local[2]", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
 SHOWN = ("a,10:00\nb,10:05\n", "c,10:20\nd,10:30\n", "e,10:40\n")
 CLICKED = ("", "a,10:07\nb,12:00\n", "d,10:31\n")
 EXPECTED = ["a", "d"]  # b was clicked after two hours, c and e never
@@ -24,7 +23,8 @@ EXPECTED = ["a", "d"]  # b was clicked after two hours, c and e never
 with ExitStack() as stack:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
-    builder = SparkSession.builder.config(map=LOCAL).config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     spark = stack.enter_context(redis_state.configure(builder, url=url).getOrCreate())
 

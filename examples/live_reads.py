@@ -52,7 +52,7 @@ with ExitStack() as stack:
         thread.start()
         stack.callback(thread.join)
         stack.callback(stop)
-    answers = []
+    answers = list[int]()
     while len(answers) < 2 and not stopped.wait(0.1):
         with urlopen(f"http://127.0.0.1:{server.server_port}/?user=ann") as response:
             state = json.load(response).get("state")

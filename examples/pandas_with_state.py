@@ -20,7 +20,6 @@ import redis_state
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-LOCAL = {"spark.master": "local[2]", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
 VISITS = ("ann,/\nbob,/\n", "ann,/cart\n", "ann,/pay\nbob,/help\n")
 EXPECTED = {"ann": ["/", "/cart", "/pay"], "bob": ["/", "/help"]}
 
@@ -40,7 +39,8 @@ def follow(key, frames, state):
 with ExitStack() as stack:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
-    builder = SparkSession.builder.config(map=LOCAL).config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     spark = stack.enter_context(redis_state.configure(builder, url=url).getOrCreate())
     for number, text in enumerate(VISITS):

@@ -19,13 +19,13 @@ from pathlib import Path
 import redis_state
 
 
-def drive(folder: str, url: str) -> None:
+def drive(folder, url):
     from pyspark.sql import SparkSession
 
-    local = {"spark.master": "local[2]", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
-    local["spark.sql.warehouse.dir"] = f"{folder}/warehouse"
-    local["spark.driver.extraJavaOptions"] = f"-Djava.io.tmpdir={folder}"
-    builder = SparkSession.builder.config(map=local).config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
+    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+    builder = builder.config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
     with redis_state.configure(builder, url=url, ephemeral=True).getOrCreate() as spark:
         source = spark.readStream.schema("kind string").option("maxFilesPerTrigger", 1)
         counts = source.csv(f"{folder}/*.csv").groupBy("kind").count()
@@ -53,7 +53,7 @@ with ExitStack() as stack:
                 os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
         print(f"a driver ended with status {driver.returncode}; the doctor says:", flush=True)
-        doctor = ["doctor", "--checkpoint", folder / "checkpoint", "--url", url]
+        doctor = ["doctor", "--checkpoint", f"{folder}/checkpoint", "--url", url]
         subprocess.run([sys.executable, "-m", "redis_state", *doctor], check=True)
     found = json.loads((folder / "result.json").read_text())
     print("every row counted once:", found == {"even": 4, "odd": 4})

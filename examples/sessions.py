@@ -17,14 +17,14 @@ from pyspark.sql import functions as f
 import redis_state
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-LOCAL = {"spark.master": "local[2]", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
 VISITS = ("ann,10:00\nbob,10:02\nann,10:05\n", "ann,10:09\nbob,11:00\n", "cid,12:00\n")
 EXPECTED = [("ann", "10:00", 3), ("bob", "10:02", 1), ("bob", "11:00", 1)]
 
 with ExitStack() as stack:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
-    builder = SparkSession.builder.config(map=LOCAL).config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     spark = stack.enter_context(redis_state.configure(builder, url=url).getOrCreate())
 
@@ -43,6 +43,7 @@ with ExitStack() as stack:
     closed = sorted(map(tuple, spark.table("sessions").collect()))
     print("closed:", closed)
     print("as it should be:", closed == EXPECTED)
+    assert query.lastProgress is not None
     with redis_state.connect(url) as reader:
         rows = reader.query("sessions").operator(0).items(query.lastProgress["batchId"] + 1)
         print("open, in Redis:", [(key["user"], value["count"]) for key, value in rows])

@@ -14,8 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jvm import ROOT, java_options
-from run_limited import run_limited
+# Run by its path, it finds its neighbours by the names that tests know them by.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.jvm import ROOT, java_options
+from tools.run_limited import run_limited
 
 _ADAPTER = ROOT / "jvm-adapter"
 _SUITES = _ADAPTER / "spark/src/test/scala/org/apache/spark/sql/redisstate"

@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from clock import Clock
-from processes import handles, members, signal_all
+from tools.clock import Clock
+from tools.processes import handles, members, signal_all
 
 _STACKS_S = 10
 _TERMINATE_S = 10

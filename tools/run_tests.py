@@ -27,12 +27,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-import servers
-from clock import Clock
-from failures import failures_in
-from jvm import ROOT, SHORT_LIVED, java_command
-from run_limited import end_all, run_limited
-from suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
+# Run by its path, it finds its neighbours by the names that tests know them by.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools import servers
+from tools.clock import Clock
+from tools.failures import failures_in
+from tools.jvm import ROOT, SHORT_LIVED, java_command
+from tools.run_limited import end_all, run_limited
+from tools.suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
 
 _SCALATEST_COUNTS = re.compile(
     r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"

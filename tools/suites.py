@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from jvm import SHORT_LIVED
+from tools.jvm import SHORT_LIVED
 
 
 @dataclass(frozen=True, slots=True)

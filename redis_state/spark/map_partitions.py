@@ -19,7 +19,7 @@ from redis_state.spark.partition_task import Function, PartitionTask
 from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    import pyarrow as pa
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType

@@ -25,7 +25,7 @@ from redis_state.store import Row, StateStore, StateStoreMetrics
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    import pyarrow as pa
     from pyspark.accumulators import Accumulator
 
 _MAINTAINED_EVERY = 8
@@ -209,7 +209,7 @@ class _Partition:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.compute as pc  # type: ignore[import-untyped]  # the package ships no types
+        import pyarrow.compute as pc
 
         for batch in self._batches:
             numbers, structs = batch.columns

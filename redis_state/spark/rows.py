@@ -15,7 +15,7 @@ from redis_state.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    import pyarrow as pa
 
 RowKind = Literal["dicts", "pandas", "arrow"]
 KINDS: tuple[RowKind, ...] = ("dicts", "pandas", "arrow")

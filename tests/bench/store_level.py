@@ -13,9 +13,7 @@ from typing import Any
 
 import redis
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from jvm import java_command  # noqa: E402  # tools/ is not a package: its scripts run by path
+from tools.jvm import ROOT, java_command
 
 PARTITIONS = 4
 RAW_BYTES = 56

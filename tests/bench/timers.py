@@ -10,7 +10,7 @@ from typing import Any
 
 import redis_state
 from tests.bench.pairs import LANES, LIMIT, TINY_LIMIT, row
-from tests.bench.store_level import ROOT, java_command
+from tools.jvm import ROOT, java_command
 
 NAME = "timers alone"
 TIMERS, TIMERS_QUICK = 1_000_000, 100_000

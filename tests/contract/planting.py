@@ -163,7 +163,7 @@ class Planted:
         fields |= {"l": str(version), "lu": uid(version)}
         if confirmed:
             fields |= {"o": str(version), "ou": uid(version)}
-        self.client.hset(keys.meta(self.id(partition)), mapping=fields)
+        self.client.hset(keys.meta(self.id(partition)), mapping=fields)  # type: ignore[arg-type]  # its stub
         return entry
 
     def snapshot(self, partition: int, version: int, rows: Mapping[bytes, Value]) -> None:
@@ -184,5 +184,6 @@ class Planted:
         self, partition: int, ident: str, name: str, fields: Mapping[str, bytes], entry: Entry
     ) -> None:
         if fields:
-            self.client.hset(keys.segment(self.id(partition), ident), mapping=dict(fields))
+            segment = keys.segment(self.id(partition), ident)
+            self.client.hset(segment, mapping=dict(fields))  # type: ignore[arg-type]  # its stub
         self.client.hset(keys.meta(self.id(partition)), name, entry.text)

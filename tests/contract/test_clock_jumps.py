@@ -25,7 +25,7 @@ from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.runs import RegisteredRun, register_run
 from redis_state.provider import StateStoreProvider
 from tests.contract.store_support import ManualClock
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 HOUR_MS = 3_600_000
 JUMPS = pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def jump(raw: redis.Redis, by_ms: int) -> None:
 
 
 def _age_epochs(raw: redis.Redis, key: bytes, by_ms: int) -> None:
-    for field, value in raw.hgetall(key).items():
+    for field, reply in raw.hgetall(key).items():
         if key.endswith((b":q", b":m")) and (field in (b"epoch", b"e") or field[:4] == b"run:"):
-            epoch, blank, source = value.partition(b" ")
+            epoch, blank, source = bytes_of(reply).partition(b" ")
             raw.hset(key, field, b"%d%b%b" % (max(1, int(epoch) - by_ms), blank, source))
 
 
@@ -86,7 +86,7 @@ def commit(provider: StateStoreProvider, version: int, rows: Rows) -> None:
 
 def registered(server: RedisServer, raw: redis.Redis, run_id: str) -> RegisteredRun:
     """As a driver does before its tasks start."""
-    gen = raw.hget(keys.names(), keys.name_field(NAME))
+    gen = bytes_of(raw.hget(keys.names(), keys.name_field(NAME)))
     with closing(Client(config.parse({"url": server.url}))) as client:
         return register_run(client, gen.decode(), run_id, by_driver=True)
 

@@ -271,7 +271,7 @@ def test_deactivation_does_not_touch_who_came_meanwhile(
             raw.set(key_of(gen), newer, px=60_000)
         return call(attempted, commands)  # type: ignore[arg-type]
 
-    process.client.call = overtaken  # type: ignore[method-assign,assignment]
+    process.client.call = overtaken  # type: ignore[method-assign]
     assert process.ref.deactivate_instances(RUN) == 0
     assert raw.get(key_of(gen)) == newer
 

@@ -119,7 +119,9 @@ def test_a_key_is_found_whose_block_another_thread_reads_at_this_moment(client: 
     class ReadMeanwhile(dict[bytes, bytes | None]):
         """All blocks are read by somebody else behind each look at those that were."""
 
-        def get(self, key: bytes, default: bytes | None = None) -> bytes | None:
+        def get(  # type: ignore[override]  # the overload that is called here
+            self, key: bytes, default: bytes | None = None
+        ) -> bytes | None:
             found = super().get(key, default)
             base.load_all()
             return found

@@ -18,7 +18,7 @@ from redis_state.protocol.instances import Instance
 from redis_state.reader.partition import open_commands, read_opened
 from redis_state.reader.scan import rows_of
 from tests.contract.planting import GEN, Planted, family, schema, uid
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 ONE = schema(k="string")
 WORKER = Policy("worker-1")
@@ -67,7 +67,7 @@ def maintain(client: Client, policy: Policy = WORKER) -> Report:
 
 
 def segments(raw: redis.Redis, planted: Planted) -> list[str]:
-    found = raw.hkeys(keys.meta(planted.id(0)))
+    found = map(bytes_of, raw.hkeys(keys.meta(planted.id(0))))
     return sorted(name.decode() for name in found if name[:2] in (b"d:", b"s:"))
 
 
@@ -204,7 +204,7 @@ def test_a_worker_that_dies_anywhere_does_no_harm(
     client: Client, raw: redis.Redis, applied: bool
 ) -> None:
     planted = grown(raw)
-    dump = {name: raw.dump(name) for name in raw.keys("*")}
+    dump = {name: bytes_of(raw.dump(name)) for name in raw.keys("*")}
     wanted = {version: rows(client, planted.id(0), version) for version in (8, 9, 10)}
     exchange = client._exchange
     steps = 0

@@ -252,7 +252,7 @@ def test_the_rights_of_a_maintainer_are_enough(
     planted = grown(raw)
     raw.pexpire(keys.segment(planted.id(0), f"d:9:{uid(9)}"), 60_000)
     allowed = acl.rules(acl.Role.MAINTAINER, version="7.0")
-    raw.execute_command("ACL", "SETUSER", "worker", *allowed, ">secret")
+    raw.execute_command("ACL", "SETUSER", "worker", *allowed, ">secret")  # type: ignore[no-untyped-call]  # its stub
     password = tmp_path / "password"
     password.write_text("secret")
     user = ["--username", "worker", "--password-file", str(password)]
@@ -273,6 +273,6 @@ def test_the_rights_of_a_maintainer_are_enough(
     grown(raw)
     for missing in ("hexists", "hgetall"):
         # The first is used inside a script only.
-        raw.execute_command("ACL", "SETUSER", "worker", f"-{missing}")
+        raw.execute_command("ACL", "SETUSER", "worker", f"-{missing}")  # type: ignore[no-untyped-call]  # its stub
         assert run(redis_server, "--once", *user) == 1
         assert "PERMISSION" in capsys.readouterr().err

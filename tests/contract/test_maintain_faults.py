@@ -9,6 +9,7 @@ from redis_state.backend.client import Client
 from redis_state.maintain import Policy, sweep_orphans
 from tests.contract.planting import GEN, uid
 from tests.contract.test_maintain import client, grown, maintain, raw, row, rows
+from tests.support.redis_server import bytes_of
 
 __all__ = ["client", "raw"]
 
@@ -42,7 +43,7 @@ def test_a_lost_segment_does_not_stop_retention(client: Client, raw: redis.Redis
 def test_damaged_blocks_are_found_by_reading(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw, versions=2)
     key = keys.segment(planted.id(0), f"d:1:{uid(1)}")
-    block = raw.hget(key, "0")
+    block = bytes_of(raw.hget(key, "0"))
     raw.hset(key, "0", block[:-1] + bytes([block[-1] ^ 1]))
     assert maintain(client).problems == []
     (problem,) = maintain(client, Policy("w", deep=True)).problems

@@ -8,6 +8,7 @@ import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def speaks_tls(tmp_path_factory: pytest.TempPathFactory) -> Handler:
     return handle
 
 
-def read(url: str, **options: object) -> None:
+def read(url: str, **options: Any) -> None:
     with connect(url, deadline="1s", socket_timeout="100ms", **options) as reader:
         reader.queries()
 

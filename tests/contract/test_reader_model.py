@@ -15,7 +15,7 @@ from redis_state.reader.rows.codec import codec_of
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 
-KEYS = [(user, n) for user in ("ann", "bob", None) for n in range(40)]
+KEYS: list[Any] = [(user, n) for user in ("ann", "bob", None) for n in range(40)]
 KINDS: list[tuple[str, tuple[int, ...]]] = [
     ("none", ()),
     ("prefix", (1,)),

@@ -28,7 +28,7 @@ from tests.contract.copying import plant_copy
 from tests.contract.planting import GEN, PLAIN, Planted, plant_checkpoint, uid
 from tests.contract.test_maintain import client, grown, raw, row
 from tests.contract.vanishing import DAY_MS, now_ms, written
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 __all__ = ["client", "raw"]
 
@@ -47,7 +47,7 @@ def planted(raw: redis.Redis) -> Planted:
     return planted
 
 
-def state(raw: redis.Redis) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
+def state(raw: redis.Redis) -> dict[Any, tuple[dict[Any, Any], bool]]:
     """All hashes, and whether they expire; not that the query was called back once."""
     found = {key: (raw.hgetall(key), raw.pttl(key) != -1) for key in raw.keys("*")}
     for fields, _ in found.values():
@@ -407,7 +407,7 @@ def test_what_may_be_in_use_is_not_touched_without_force(
         assert sorted(checkpoint.rglob("*")) == files
     for command in (commands[3], commands[0]):
         assert main([*command, "--force"]) == 0
-    assert json.loads(raw.hget(keys.query(GEN), "purged"))["listed"]
+    assert json.loads(bytes_of(raw.hget(keys.query(GEN), "purged")))["listed"]
 
 
 @pytest.mark.usefixtures("planted")

@@ -18,7 +18,7 @@ from redis_state.format import block
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
 from redis_state.provider import StateStoreProvider
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 ROWS = {("n", number): [number] * 9 for number in range(400)}
 VERSIONS = 6
@@ -88,7 +88,7 @@ def test_state_that_is_signed_is_read_and_maintained(
     gen = checkpoint_gen(of_client, name)
     of_client.close()
     meta = keys.meta(StateStoreId(name, 0, 0).partition(gen or ""))
-    assert any(field.startswith(b"s:") for field in client.hkeys(meta))
+    assert any(field.startswith(b"s:") for field in map(bytes_of, client.hkeys(meta)))
     assert read(open_provider(secret)) == rows
 
 
@@ -137,7 +137,7 @@ def test_what_somebody_changed_is_refused(
         a_block(client, partition=1)[2],
         value[:1] + bytes(16) + value[_HEAD_BYTES:],
     ):
-        client.hset(key, field, bad)  # type: ignore[arg-type]
+        client.hset(key, field, bad)
         with pytest.raises(FormatError, match="no signature by this key"):
             read(open_provider(secret))
     client.hset(key, field, value)

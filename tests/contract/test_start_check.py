@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ LIMIT_S = 20
 """The check may take ten; the machine may be busy."""
 
 
-def check(url: str, **options: object) -> dict[str, str]:
+def check(url: str, **options: Any) -> dict[str, str]:
     conf: dict[str, str] = {}
     return configure(conf, url=url, check=True, **options)
 

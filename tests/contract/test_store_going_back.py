@@ -117,7 +117,7 @@ def test_a_server_that_goes_back_on_and_on_is_named(
     client: GoingBackClient, provider_of: NewProvider, step: str, losses: Sequence[str]
 ) -> None:
     write(provider_of("earlier" if step == "acquiring" else RUN), 0)
-    client.step, client.losses = step, losses * ON_AND_ON
+    client.step, client.losses = step, tuple(losses) * ON_AND_ON
     with pytest.raises(UnavailableError) as caught:
         write(provider_of(RUN), 1)
     assert caught.value.kind is Kind.UNAVAILABLE

@@ -21,7 +21,7 @@ from redis_state.format.segment import SegmentWriter
 from redis_state.maintain import Policy, maintain_checkpoint
 from redis_state.reader import Reader
 from tests.contract.planting import GEN, PLAIN, Planted
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 UA = {"carrier": "UA"}
 WORKER = Policy("worker-1", deep=True)
@@ -65,7 +65,7 @@ def attempt(planted: Planted, version: int, uid: str, parent: str, count: int) -
     entry = writer.finish(ref=parent, live=version + 1, with_families=version == 1)
     meta, segment = keys.meta(planted.id(0)), keys.segment(planted.id(0), ident)
     fields: Mapping[str, bytes] = writer.fields
-    planted.client.hset(segment, mapping=dict(fields))
+    planted.client.hset(segment, mapping=dict(fields))  # type: ignore[arg-type]  # its stub
     head: Mapping[str, str] = {
         ident: entry.text,
         "f": "1",
@@ -76,7 +76,7 @@ def attempt(planted: Planted, version: int, uid: str, parent: str, count: int) -
         "l": str(version),
         "lu": uid,
     }
-    planted.client.hset(meta, mapping=dict(head))
+    planted.client.hset(meta, mapping=dict(head))  # type: ignore[arg-type]  # its stub
     planted.client.hsetnx(meta, "w", "0")
     planted.client.hsetnx(meta, "o", "0")
     planted.client.hsetnx(meta, "ou", "-")
@@ -85,12 +85,12 @@ def attempt(planted: Planted, version: int, uid: str, parent: str, count: int) -
 def go_on_with(planted: Planted, version: int, uid: str) -> None:
     """What `open` of the next batch sets."""
     head: Mapping[str, str] = {"o": str(version), "ou": uid, "l": str(version), "lu": uid}
-    planted.client.hset(keys.meta(planted.id(0)), mapping=dict(head))
+    planted.client.hset(keys.meta(planted.id(0)), mapping=dict(head))  # type: ignore[arg-type]  # its stub
 
 
 def segments(planted: Planted) -> set[str]:
     names = planted.client.hkeys(keys.meta(planted.id(0)))
-    return {name.decode() for name in names if name[:2] in (b"d:", b"s:")}
+    return {name.decode() for name in map(bytes_of, names) if name[:2] in (b"d:", b"s:")}
 
 
 def test_each_attempt_reads_as_it_was_committed(planted: Planted, reader: Reader) -> None:

@@ -29,7 +29,7 @@ from tests.contract.vanishing import (
     written,
     written_long_ago,
 )
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 __all__ = ["client", "raw"]
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_that_nobody_uses_expires_whole(client: Client, raw: redis.
     of_it = [name for name in raw.keys("*") if GEN.encode() in name]
     assert len(of_it) == 4
     assert all(0 < raw.pttl(name) <= DAY_MS for name in of_it)
-    assert {name[:32].decode() for name in raw.hkeys("{rs}:c")} == {GEN_2}
+    assert {bytes_of(name)[:32].decode() for name in raw.hkeys("{rs}:c")} == {GEN_2}
     assert purged(client, raw) == 0
 
 
@@ -236,7 +236,7 @@ def test_a_python_process_that_holds_a_provider_by_itself(
     began_long_ago(raw, gen)
     assert purged(client, raw, looks=3) == 0
     meta = keys.meta(StateStoreId("orders", 0, 0).partition(gen))
-    assert now_ms(raw) - 10 * MINUTE_MS < int(raw.hget(meta, "t")) <= now_ms(raw)
+    assert now_ms(raw) - 10 * MINUTE_MS < int(bytes_of(raw.hget(meta, "t"))) <= now_ms(raw)
     raw.hset(meta, "t", "1")
     store = provider.get_store(2)
     store.put("k", 2)
@@ -252,12 +252,12 @@ def test_a_python_process_that_holds_a_provider_by_itself(
 
 
 def began_long_ago(raw: redis.Redis, gen: str) -> None:
-    entry = json.loads(raw.hget("{rs}:c", gen))
+    entry = json.loads(bytes_of(raw.hget("{rs}:c", gen)))
     raw.hset("{rs}:c", gen, json.dumps(entry | {"seen": 1, "created": 1}))
     run_id, epoch = next(
-        (name, value)
+        (name, bytes_of(value))
         for name, value in raw.hgetall(keys.query(gen)).items()
-        if name.startswith(b"run:")
+        if bytes_of(name).startswith(b"run:")
     )
     raw.hset(keys.query(gen), mapping={run_id: b"5 " + epoch.split()[1], b"epoch": b"5"})
 
@@ -277,5 +277,5 @@ def test_most_commits_write_no_date(
         store = provider.get_store(version)
         store.put("k", version)
         store.commit()
-        kept = int(raw.hget(meta, "t")) == planted
+        kept = int(bytes_of(raw.hget(meta, "t"))) == planted
         assert kept == (wait_ms == 59_000) or wait_ms == -59_000

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -21,7 +22,7 @@ from redis_state.format.entry import parse_segment
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.format.segment import checksum
-from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.rows.codec import Codec, codec_of
 from redis_state.reader.rows.spark_types import parse_schema
 from redis_state.reader.rows.unsafe_row import decode as decode_unsafe_row
 from tests.unit.format.vectors import load
@@ -140,6 +141,10 @@ def _bent_segment(whole: Any, fields: dict[str, bytes], name: str) -> Decode:
     return read
 
 
+def _decode_key(codec: Codec, raw: bytes) -> object:
+    return codec.decode_key(b"\0\1" + raw)
+
+
 def _families() -> Iterator[Target]:
     """Keys and values of column families, in both encodings."""
     columns = {"type": "struct", "fields": [{"name": n, "type": t} for n, t in _COLUMNS.items()]}
@@ -149,7 +154,7 @@ def _families() -> Iterator[Target]:
         for kind, params in (("none", ()), ("prefix", (2,)), ("range", (0,)), ("ts-prefix", ())):
             codec = codec_of(Family(1, "some", kind, params, schema, schema))
             key = codec.encode_key(_ROW)[FAMILY_BYTES:]
-            yield Target(f"{kind} key", lambda raw, c=codec: c.decode_key(b"\0\1" + raw), (key,))
+            yield Target(f"{kind} key", partial(_decode_key, codec), (key,))
         value = codec.values.encode(values, _ROW)
         yield Target("value of a family", codec.decode_value, (value,))
         yield Target("list of a family", codec.decode_values, (rows.join_elements([value, value]),))

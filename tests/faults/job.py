@@ -68,8 +68,8 @@ def session(scratch: Path, url: str) -> SparkSession:
         two_executors("kills", scratch, settings),
         url=url,
         deadline=f"{DEADLINE_S}s",
-        socketTimeout=f"{SOCKET_TIMEOUT_S}s",
-        versionsToRetain=VERSIONS_TO_RETAIN,
+        socket_timeout=f"{SOCKET_TIMEOUT_S}s",
+        versions_to_retain=VERSIONS_TO_RETAIN,
     ).getOrCreate()
 
 

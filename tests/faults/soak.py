@@ -113,7 +113,7 @@ def session(folder: Path, url: str) -> SparkSession:
     }
     builder = application("soak", folder, settings, master="local[2,1000]")
     return redis_state.configure(
-        builder, url=url, deadline="10s", versionsToRetain=10
+        builder, url=url, deadline="10s", versions_to_retain=10
     ).getOrCreate()
 
 

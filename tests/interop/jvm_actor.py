@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from jvm import java_command  # noqa: E402  # tools/ is not a package: its scripts run by path
+from tools.jvm import ROOT, java_command
 
 
 class JvmActor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import DataFrame
 
@@ -20,7 +22,8 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     source = streams.input("in", SCHEMA)
     source.add(rows_of(0))
     seen: list[dict[PartitionId, Instance]] = []
-    registry = streams.spark._jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    jvm: Any = streams.spark._jvm
+    registry = jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
     coordinator = StateStoreCoordinator(reader.client, threaded=False)
 
     def look(batch: DataFrame, _batch_id: int) -> None:
@@ -50,6 +53,7 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     (found,) = seen
     assert sorted(id_.partition for id_ in found) == [0, 1]
     host = streams.spark.conf.get("spark.driver.host")
+    assert host is not None
     assert set(found.values()) == {Instance(host, "driver", str(query.runId))}
 
 
@@ -58,7 +62,8 @@ def test_a_state_reader_leaves_the_instances_of_its_query(
 ) -> None:
     source = streams.input("in", SCHEMA)
     source.add(rows_of(0))
-    registry = streams.spark._jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    jvm: Any = streams.spark._jvm
+    registry = jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
     coordinator = StateStoreCoordinator(reader.client, threaded=False)
     checkpoint = str(streams.checkpoint("read"))
     streams.spark.conf.set(PROVIDER, REDIS)

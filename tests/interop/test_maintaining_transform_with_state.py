@@ -29,7 +29,8 @@ def test_a_query_goes_on_from_the_workers_snapshots(
     half = len(batches) // 2
     for provider in (ROCKSDB, REDIS):
         label = provider.rsplit(".", 1)[-1]
-        source, output = streams.input(label, EVENTS), {}
+        source = streams.input(label, EVENTS)
+        output: Output = {}
         for part in (batches[:half], batches[half:]):
             for batch in part:
                 source.add(batch[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -123,7 +124,8 @@ def test_the_driver_of_a_query_that_waits_for_data_is_a_sign_of_life(
         .option("checkpointLocation", str(streams.checkpoint("waits")))
         .start()
     )
-    pulse = streams.spark._jvm.org.apache.spark.sql.redisstate.RunPulse
+    jvm: Any = streams.spark._jvm
+    pulse = jvm.org.apache.spark.sql.redisstate.RunPulse
     try:
         query.processAllAvailable()
         (gen,) = [info.gen for info in reader.queries() if info.name == "waits"]

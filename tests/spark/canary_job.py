@@ -12,6 +12,7 @@ import sys
 import traceback
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,8 @@ def main(folder: Path, url: str, password: str) -> None:
     try:
         run(spark, folder, "with_wrong_password")
     except StreamingQueryException as error:
-        java = error._origin.toString() if error._origin is not None else ""
+        cause: Any = error
+        java = cause._origin.toString() if cause._origin is not None else ""
         text = "\n".join((str(error), error.getMessage() or "", java, traceback.format_exc()))
         (folder / "errors").write_text(text)
 

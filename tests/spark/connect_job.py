@@ -76,7 +76,7 @@ def ended(query: StreamingQuery) -> int:
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    return progress.stateOperators[0].customMetrics["redisStateRowsWritten"]
+    return int(progress.stateOperators[0].customMetrics["redisStateRowsWritten"])
 
 
 def main(folder: Path, url: str) -> None:

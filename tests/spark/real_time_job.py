@@ -77,7 +77,7 @@ def main(folder: Path, url: str) -> None:
     strings = jvm.org.apache.spark.sql.Encoders.STRING()
     stream = package.LowLatencyMemoryStream.singlePartition(spark._jsparkSession, strings)
     out = folder / "rows.txt"
-    writer = (
+    writer: Any = (  # its stub lacks real time
         DataFrame(stream.toDF(), spark)
         .groupBy("value")
         .count()
@@ -93,7 +93,7 @@ def main(folder: Path, url: str) -> None:
         query = writer.trigger(realTime="2 seconds").start()
         stream.addData(jvm.PythonUtils.toSeq(words))
         wait_until(
-            lambda query=query, expected=expected: (
+            lambda query=query, expected=expected: (  # type: ignore[misc]  # bound at once
                 committed(query, len(expected)) and highest(out) == expected
             ),
             "the counts of a batch that ended",

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 def blocks(server: RedisServer) -> dict[tuple[bytes, bytes], bytes]:
     """Each block of each published segment, by key and field."""
-    found = {}
+    found: dict[tuple[bytes, bytes], bytes] = {}
     with server.client() as client:
         for key in client.scan_iter(count=1000):
             if b":d:" in key or b":s:" in key:

@@ -79,6 +79,7 @@ def use_server(
 ) -> Iterator[Callable[..., RedisServer]]:
     """Points queries that start from here on at a server of this test."""
     before = spark.conf.get(URL)
+    assert before is not None
 
     def use(**options: object) -> RedisServer:
         server = start_redis(**options)
@@ -89,7 +90,7 @@ def use_server(
     spark.conf.set(URL, before)
 
 
-def failure(run: Callable[[], None]) -> str:
+def failure(run: Callable[[], object]) -> str:
     with pytest.raises(StreamingQueryException) as caught:
         run()
     return str(caught.value)
@@ -280,6 +281,6 @@ def test_schema_change_stays_an_error_of_spark(job: Job) -> None:
     job.run()
     job.feed(1)
     frame = job.source.stream(job.streams.spark).groupBy("k").agg(sf.max("k").alias("m"))
-    message = failure(lambda: job.streams.run(frame, NAME, mode="complete") and None)
+    message = failure(lambda: job.streams.run(frame, NAME, mode="complete"))
     assert "STATE_STORE" in message
     assert "SCHEMA" in message

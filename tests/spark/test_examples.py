@@ -162,7 +162,7 @@ def test_ctrl_c_stops_all_that_a_script_started(tmp_path: Path) -> None:
         try:
             # Step by step: each wait has its bound, and the machine may be busy.
             for path in ("*/0.csv", "*/spark-*", "*/checkpoint", "*/checkpoint/commits/0"):
-                wait_until(lambda path=path: any(folder.glob(path)), path)
+                wait_until(lambda path=path: any(folder.glob(path)), path)  # type: ignore[misc]  # bound at once
         finally:
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(LIMIT_S) != 0

@@ -97,6 +97,7 @@ def test_all_stores_of_a_join_show_the_attempts_that_were_logged(
         joined = one.join(two, sf.expr("l.k = r.k and l.ts = r.ts")).select("l.k")
         query = streams.run(joined, "join", mode="append")
         found = reader.query(query.id)
+        assert query.lastProgress is not None
         version = int(query.lastProgress["batchId"]) + 1
 
         def opened() -> set[int]:

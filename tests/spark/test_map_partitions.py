@@ -53,7 +53,7 @@ def add_dicts() -> Callable[..., Any]:
 
 def add_frames() -> Callable[..., Any]:
     def add(store: BatchStore, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        touched = set()
+        touched: set[Any] = set()
         for frame in frames:
             for key, value in frame.groupby("k")["v"].sum().items():
                 store.put(key, (store.get(key) or 0) + int(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -54,7 +54,7 @@ def two_inputs(seed: int) -> list[list[list[dict[str, Any]]]]:
 @pytest.mark.parametrize("mode", ["update", "complete"])
 @pytest.mark.compatibility("aggregation", "{mode} mode")
 def test_aggregation(streams: Streams, mode: str) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         return inputs[0].groupBy("k").agg(sf.sum("v"), sf.count("*"), sf.max("ts"))
 
     streams.same_on_both(build, [EVENTS], events(1), mode=mode)
@@ -62,7 +62,7 @@ def test_aggregation(streams: Streams, mode: str) -> None:
 
 @pytest.mark.compatibility("aggregation", "event-time windows, append mode")
 def test_windowed_aggregation_in_append_mode(streams: Streams) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "5 minutes")
         return late.groupBy(sf.window("ts", "10 minutes"), "k").agg(sf.sum("v"))
 
@@ -87,13 +87,13 @@ def test_deduplication(streams: Streams) -> None:
 
 @pytest.mark.compatibility("dropDuplicatesWithinWatermark")
 def test_deduplication_within_watermark(streams: Streams) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k"])
 
     streams.same_on_both(build, [EVENTS], events(5), mode="append")
 
 
-def joined(inputs: list[DataFrame], how: str) -> DataFrame:
+def joined(inputs: Sequence[DataFrame], how: str) -> DataFrame:
     left = inputs[0].withWatermark("ts", "5 minutes").alias("l")
     right = inputs[1].withWatermark("ts", "5 minutes").alias("r")
     near = sf.expr("l.k = r.k and r.ts between l.ts and l.ts + interval 10 minutes")
@@ -105,7 +105,7 @@ def joined(inputs: list[DataFrame], how: str) -> DataFrame:
 def test_stream_stream_join(streams: Streams, how: str) -> None:
     """State format 2: since 4.2 Spark itself refuses to start a new query with format 1."""
 
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         return joined(inputs, how)
 
     streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append")
@@ -121,7 +121,7 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
 def test_stream_stream_join_with_column_families(
     streams: Streams, spark: SparkSession, state_format: str, how: str
 ) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         return joined(inputs, how)
 
     spark.conf.set(JOIN_FORMAT, state_format)
@@ -137,7 +137,7 @@ def test_stream_stream_join_with_column_families(
 
 @pytest.mark.compatibility("session windows", "append mode")
 def test_session_windows(streams: Streams) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "10 minutes")
         return late.groupBy(sf.session_window("ts", "3 minutes"), "k").agg(sf.sum("v"))
 
@@ -146,7 +146,7 @@ def test_session_windows(streams: Streams) -> None:
 
 @pytest.mark.compatibility("limit")
 def test_limit(streams: Streams) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         return inputs[0].limit(90).select(sf.lit(1).alias("one"))
 
     streams.same_on_both(build, [EVENTS], events(8), mode="append")
@@ -181,7 +181,7 @@ def running_sum() -> StatefulFunction:
 )
 @pytest.mark.compatibility("applyInPandasWithState", "{timeout}")
 def test_apply_in_pandas_with_state(streams: Streams, timeout: str) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
         return late.groupBy("k").applyInPandasWithState(
             running_sum(),
@@ -196,7 +196,7 @@ def test_apply_in_pandas_with_state(streams: Streams, timeout: str) -> None:
 
 @pytest.mark.compatibility("several stateful operators in one query")
 def test_several_operators_in_one_query(streams: Streams) -> None:
-    def build(inputs: list[DataFrame]) -> DataFrame:
+    def build(inputs: Sequence[DataFrame]) -> DataFrame:
         late = inputs[0].withWatermark("ts", "5 minutes").dropDuplicates(["k", "v", "ts"])
         small = late.groupBy(sf.window("ts", "5 minutes"), "k").agg(sf.sum("v").alias("v"))
         return small.groupBy(sf.window(sf.window_time("window"), "10 minutes")).agg(sf.sum("v"))

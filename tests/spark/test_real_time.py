@@ -71,12 +71,13 @@ def test_a_query_goes_on_in_real_time_mode(
 def test_a_new_query_in_real_time_mode(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PROVIDER, REDIS)
     # Older ones lack the trigger; the stream below would hide that.
-    spark.readStream.format("rate").load().writeStream.trigger(realTime="5 seconds")
+    rate: Any = spark.readStream.format("rate").load().writeStream  # its stub lacks real time
+    rate.trigger(realTime="5 seconds")
     jvm: Any = spark._jvm
     package = jvm.org.apache.spark.sql.execution.streaming.sources
     strings = jvm.org.apache.spark.sql.Encoders.STRING()
     stream = package.LowLatencyMemoryStream.singlePartition(spark._jsparkSession, strings)
-    writer = DataFrame(stream.toDF(), spark).groupBy("value").count().writeStream
+    writer: Any = DataFrame(stream.toDF(), spark).groupBy("value").count().writeStream
     query = (
         writer.outputMode("update")
         .format("console")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -58,17 +59,17 @@ def run(job: Job, batches: int) -> None:
     job.check()
 
 
-def gen_of(url: str, **options: str) -> str:
+def gen_of(url: str, **options: Any) -> str:
     with redis_state.connect(url, deadline=DEADLINE, **options) as reader:
         (query,) = reader.queries()
     return query.gen
 
 
-def meta_of(url: str, *, partition: int = 0, **options: str) -> str:
+def meta_of(url: str, *, partition: int = 0, **options: Any) -> str:
     return keys.meta(PartitionId(StoreId(gen_of(url, **options), 0, "default", ""), partition))
 
 
-def read(url: str, **options: str) -> dict[str, dict[str, object]]:
+def read(url: str, **options: Any) -> dict[str, dict[str, object]]:
     with redis_state.connect(url, deadline=DEADLINE, **options) as reader:
         rows = reader.query(gen_of(url, **options)).operator(0).items()
         return {key["k"]: value for key, value in rows}

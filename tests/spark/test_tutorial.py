@@ -169,11 +169,11 @@ def test_every_step_does_what_the_page_shows(shell: Shell, tmp_path: Path) -> No
             continue
         if line.startswith("redis-state get "):
             # Asked again until the query has confirmed its last batch.
-            wait_long(lambda line=line, shown=shown: shell.run(line) == shown, line)
+            wait_long(lambda line=line, shown=shown: shell.run(line) == shown, line)  # type: ignore[misc]  # bound at once
             continue
         if line == "cat visits.log":
             log = folder / "visits.log"
-            wait_long(lambda log=log, shown=shown: log.read_text().splitlines() == shown, line)
+            wait_long(lambda log=log, shown=shown: log.read_text().splitlines() == shown, line)  # type: ignore[misc]  # bound at once
         printed = []
         for command in line.split("; "):
             if command.startswith("sleep "):
@@ -185,7 +185,7 @@ def test_every_step_does_what_the_page_shows(shell: Shell, tmp_path: Path) -> No
             if command.startswith("kill "):
                 killed.append(command)
                 left = 1 if command == "kill %redis-server" else 2  # the shell, and Redis
-                wait_long(lambda left=left: len(shell.processes()) == left, command)
+                wait_long(lambda left=left: len(shell.processes()) == left, command)  # type: ignore[misc]  # bound at once
             if command == "kill -9 %python":
                 assert len(numbers(commits)) < len(list((folder / "in").glob("*.json")))
         compare(line, printed, shown)

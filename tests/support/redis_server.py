@@ -43,6 +43,12 @@ def server_program() -> str | None:
     return named or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
+def bytes_of(reply: object) -> bytes:
+    """What a client of a server for tests answered; its types allow for more than bytes."""
+    assert isinstance(reply, bytes)
+    return reply
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))

@@ -19,7 +19,7 @@ Connect = Callable[..., Client]
 class ActsOnSleep:
     """A clock on which time passes only while somebody waits."""
 
-    def __init__(self, act: Callable[[int], None] | None = None) -> None:
+    def __init__(self, act: Callable[[int], object] | None = None) -> None:
         self.sleeps = 0
         self._now_s = 0.0
         self._act = act

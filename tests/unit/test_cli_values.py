@@ -60,7 +60,7 @@ def test_json_becomes_the_columns_type(type_: str, text: str, value: Any) -> Non
 
 
 def test_a_window_is_an_object() -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"name": name, "type": "timestamp", "nullable": True, "metadata": {}}
         for name in ("start", "end")
     ]

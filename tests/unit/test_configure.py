@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def built_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for minor in jars.SUPPORTED_MINORS:
         name = f"redis-state-spark-{minor}_2.13-{redis_state.__version__}.jar"
         (folder / name).touch()
-    monkeypatch.setattr(jars.resources, "files", lambda _package: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _package: tmp_path)
     monkeypatch.setattr(module, "running_pyspark_version", lambda: "4.3.1")
     monkeypatch.setattr("redis_state.cli.conf.running_pyspark_version", lambda: "4.3.1")
     return folder
@@ -129,7 +130,7 @@ def test_each_spark_gets_the_format_that_all_its_operators_have(
 def test_a_wrong_option_changes_nothing() -> None:
     conf: dict[str, str] = {}
     with pytest.raises(ConfigError, match="Did you mean 'deadline'"):
-        redis_state.configure(conf, url=URL, dead_line="8s")
+        redis_state.configure(conf, url=URL, dead_line="8s")  # type: ignore[call-arg]  # that is it
     assert conf == {}
     with pytest.raises(ConfigError, match="no option 'nope'"):
         redis_state.configure({PREFIX + "nope": "1"}, url=URL)
@@ -138,11 +139,12 @@ def test_a_wrong_option_changes_nothing() -> None:
 @pytest.mark.parametrize("option", ["password_file", "signing_key_file"])
 def test_a_file_that_cannot_be_read_is_told_at_once(option: str, tmp_path: Path) -> None:
     made = Builder()
+    absent: Any = {option: tmp_path / "absent"}
     with pytest.raises(ConfigError, match="there is no such file"):
-        redis_state.configure(made, url=URL, **{option: tmp_path / "absent"})
+        redis_state.configure(made, url=URL, **absent)
     assert made._options == {}
     # What is written into a dict may be for another machine.
-    assert redis_state.configure({}, url=URL, **{option: tmp_path / "absent"})
+    assert redis_state.configure({}, url=URL, **absent)
 
 
 def test_a_foreign_target_is_refused() -> None:

@@ -43,7 +43,7 @@ class Loaded:
     """The loaded providers of a process."""
 
     def __init__(self, **providers: Provider) -> None:
-        self.providers: dict[Hashable, Maintained] = dict(providers)
+        self.providers: dict[Hashable, Maintained] = dict(providers.items())
         self.errors: dict[Hashable, Exception] = {}
 
     def __call__(self) -> dict[Hashable, Maintained]:

@@ -124,7 +124,8 @@ def test_older_rows_of_an_avro_family_have_the_columns_of_now() -> None:
     inner_then = {"type": "struct", "fields": struct(["integer"])["fields"]}
     inner_now = {"type": "struct", "fields": struct(["long", "string"])["fields"]}
     then = struct(["integer", "string", inner_then, "date"])
-    now = {"type": "struct", "fields": [*reversed(then["fields"][:2]), {"name": "c 2"}]}
+    now: dict[str, Any] = {"type": "struct"}
+    now["fields"] = [*reversed(then["fields"][:2]), {"name": "c 2"}]
     now["fields"][1] = {**now["fields"][1], "type": "double"}
     now["fields"][2] = {"name": "c 2", "type": inner_now, "nullable": True, "metadata": {}}
     now["fields"].append({"name": "new", "type": "long", "nullable": True, "metadata": {}})

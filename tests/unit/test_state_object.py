@@ -162,7 +162,7 @@ def cyclic() -> list[Any]:
         (Session("a", anything=2**64), "Session.anything is an int of more than 64 bits"),
         (Session("a", anything=datetime(2024, 1, 1)), "Session.anything is a datetime without"),
         (Session("a", anything=cyclic()), "nested more than 64 deep"),
-        (Session("a", [Page("/", lambda: 1)]), r"Session.pages\[\].seen is a function"),
+        (Session("a", [Page("/", lambda: 1)]), r"Session.pages\[\].seen is a function"),  # type: ignore[arg-type]  # that is it
     ],
 )
 def test_what_cannot_be_stored_is_named(value: Session, named: str) -> None:

@@ -17,9 +17,8 @@ SUITES = """
 import signal, sys
 # A shell ignores it in what it runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, {tools!r})
-import suites
-from suites import Commands
+from tools import suites
+from tools.suites import Commands
 suites.SUITES = (
     Commands("good", ((sys.executable, "-c", "print('ran good')"),), limit_s=60),
     Commands("bad", ((sys.executable, "-c", "raise SystemExit(3)"),), limit_s=60),
@@ -33,7 +32,7 @@ suites.SUITES = (
     Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
 suites.LONG_SUITES = suites.SUITES[2:3]
-import run_tests
+from tools import run_tests
 sys.exit(run_tests.main(sys.argv[1:]))
 """
 LEAVING = """
@@ -53,7 +52,7 @@ waits_for_ever()
 
 
 def command(*names: str) -> list[str]:
-    program = SUITES.format(tools=str(ROOT / "tools"), hanging=HANGING, leaving=LEAVING)
+    program = SUITES.format(hanging=HANGING, leaving=LEAVING)
     return [sys.executable, "-c", program, *names]
 
 
@@ -106,7 +105,7 @@ def test_suites_side_by_side_are_told_apart() -> None:
 def test_who_ends_it_ends_what_runs() -> None:
     with start("--lanes", "2", "hanging", "sleeping") as running:
         assert running.stdout is not None
-        children = []
+        children: list[int] = []
         while len(children) < 2:
             line = running.stdout.readline()
             if "child" in line:
@@ -310,10 +309,15 @@ def test_failures_are_told_in_a_line_each(output: str, told: list[str]) -> None:
 
 def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); import run_tests, suites;"
+        "from tools import run_tests, suites;"
         f"print(run_tests.run_suite(suites.Pytest('none', {str(tmp_path)!r}, 10)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"

@@ -268,4 +268,4 @@ def test_row_is_a_tuple_with_names() -> None:
     assert row == (1, 2)
     assert repr(row) == "Row(a=1, b=2)"
     with pytest.raises(KeyError):
-        row["c"]
+        row["c"]  # type: ignore[call-overload]  # Row is a tuple for type checkers

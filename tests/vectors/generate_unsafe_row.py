@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import date, datetime, timedelta, timezone
 from datetime import time as time_of_day
@@ -241,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

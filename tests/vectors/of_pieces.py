@@ -201,9 +201,8 @@ def rows() -> Any:
 
 
 def entries() -> Any:
-    names = ("ref", "rows", "live", "blocks", "bytes", "buckets", "checksum", "complete", "header")
-    # The last is 0 where the text does not say it.
-    names = (*names, "internal")
+    names = ["ref", "rows", "live", "blocks", "bytes", "buckets", "checksum", "complete", "header"]
+    names += ["internal"]  # 0 where the text does not say it
     good: list[tuple[str, tuple[Any, ...]]] = [
         (f"{UID} 3 10 2 512 4 4294967295 -", (UID, 3, 10, 2, 512, 4, 4294967295, False, False, 0)),
         ("- 0 0 0 0 1 0 -", ("-", 0, 0, 0, 0, 1, 0, False, False, 0)),

@@ -148,7 +148,7 @@ def _stay_on_one_core() -> None:
     """Server and client take turns all the time: to wake another core each time cost a fifth."""
     if hasattr(os, "sched_setaffinity"):  # not on macOS
         cores = sorted(os.sched_getaffinity(0))
-        (number,) = current_process()._identity[-1:]  # type: ignore[attr-defined]  # of the pool
+        (number,) = current_process()._identity[-1:]  # of the pool
         os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from redis_state.backend.transport import Transport
-
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tools"))
-from jvm import SHORT_LIVED, java_command  # noqa: E402  # tools/ is not a package
+from tools.jvm import ROOT, SHORT_LIVED, java_command
 
 _MAIN = "org.apache.spark.sql.redisstate.system.SystemActor"
 _RIGHTS = ("on", ">x", "~*", "&*", "+@all")

@@ -18,7 +18,7 @@ from unittest import mock
 from redis_state.backend import script
 from tests.faults.oracle.mutants import StaleMutantError
 from tests.faults.oracle.wire import forget_scripts
-from tests.faults.system.jvm import ROOT
+from tools.jvm import ROOT
 
 _SPARK = "jvm-adapter/spark/src/main/scala/org/apache/spark/sql/redisstate"
 _CORE = "jvm-adapter/core/src/main/scala/org/redisstate/core"
