@@ -19,7 +19,7 @@ from redis_state.spark import partition_task
 from redis_state.spark.batches import begin_batch
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
-from redis_state.spark.worker import CLIENTS_MAX, WORKER, Worker
+from redis_state.spark.worker import CLIENTS_MAX, Worker
 from redis_state.store.local_state import ROW_BYTES
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -88,8 +88,14 @@ def broken(store: BatchStore, rows: Dicts) -> Dicts:
     raise ValueError(f"no luck with {next(rows)}")
 
 
+def current_worker() -> Worker:
+    """The one that stands in for that of the process."""
+    found: Worker = vars(partition_task)["WORKER"]
+    return found
+
+
 def kept() -> int:
-    return len(WORKER.warm)
+    return len(current_worker().warm)
 
 
 def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., Batches]) -> None:
@@ -124,10 +130,10 @@ def test_the_version_for_another_run_goes_before_the_newest(new: Callable[..., B
         localMemory=str(2 * 2 * KEYS * (ROW_BYTES + 10) * (os.cpu_count() or 1) // 3) + "b"
     )
     batches.run(0, fill)
-    (alone,) = WORKER.warm.values()
+    (alone,) = current_worker().warm.values()
     batches.run(1, fill)
     assert kept() == 1
-    (both,) = WORKER.warm.values()
+    (both,) = current_worker().warm.values()
     assert alone.size * 0.9 < both.size < alone.size * 1.1
     batches.run(1, check)
     batches.run(2, check)
@@ -151,7 +157,7 @@ def test_what_is_kept_stands_in_the_coordinators_table(new: Callable[..., Batche
         wait_until(lambda: bool(table.instances(batches.name)), "the worker to report")
         (instance,) = table.instances(batches.name).values()
         assert instance.executor_id == f"python-{os.getpid()}"
-        WORKER.close()
+        current_worker().close()
         assert not table.instances(batches.name)
     finally:
         table.stop()
