@@ -1,4 +1,4 @@
-"""The README's quick start and conf lines, as they stand."""
+"""The README's quick start and conf lines, and the ways in beside them, as they stand."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from redis_state.cli.main import main
 from tests.spark.streams import Output, Streams
 from tests.support.redis_server import RedisServer
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+WAYS_IN = ROOT / "docs/ways-in.md"
 LIMIT_S = 240
 
 
 URL = "redis://localhost:6379/0"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.M)
+def blocks(language: str, page: Path = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.M)
 
 
 def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    settings["PYTHONPATH"] = str(README.parent)
+    settings["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
         [sys.executable, "-c", blocks("python")[0]],
         cwd=tmp_path,
@@ -81,9 +83,9 @@ def test_the_other_ways_in_run_on_one_session(
     source.add([{"user": "ann"}])
     visits = source.stream(spark)
     scope: dict[str, Any] = {"__name__": "__main__", "redis_state": redis_state, "visits": visits}
-    for code in blocks("python")[1:]:
+    for code in blocks("python", WAYS_IN):
         text = code.replace(URL, shared_redis_server.url).replace('f"visits/', f'f"{tmp_path}/')
-        exec(compile(text, "README", "exec"), scope)
+        exec(compile(text, WAYS_IN.name, "exec"), scope)
     assert capsys.readouterr().out == "1\n"
     stores.stop()
     scope["query"].processAllAvailable()
