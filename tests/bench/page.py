@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
+_COLUMNS = 100
+
 
 def replace_section(page: str, command: str, text: str) -> str:
     """The page with `text` between the comments `<!-- begin: COMMAND -->` and `<!-- end … -->`.
+
+    Lines of prose are wrapped, as in the rest of a page. A row of a table stays whole.
 
     Raises:
         ValueError: The page has no such comments.
@@ -14,4 +20,11 @@ def replace_section(page: str, command: str, text: str) -> str:
         raise ValueError(f"the page needs the two lines {begin} and {end}, once each")
     head, rest = page.split(begin)
     tail = rest.split(end)[1]
-    return f"{head}{begin}\n{text.strip()}\n{end}{tail}"
+    lines = "\n".join(map(_wrapped, text.strip().split("\n")))
+    return f"{head}{begin}\n{lines}\n{end}{tail}"
+
+
+def _wrapped(line: str) -> str:
+    if len(line) <= _COLUMNS or line.startswith("|"):
+        return line
+    return textwrap.fill(line, _COLUMNS, break_long_words=False, break_on_hyphens=False)

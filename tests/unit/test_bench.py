@@ -40,6 +40,15 @@ def test_only_the_section_of_the_command_is_replaced() -> None:
     assert replace_section(page, "x", "new\n") == page.replace("old", "new")
 
 
+def test_prose_of_a_section_is_wrapped_and_tables_are_not() -> None:
+    row = "| " + "cell " * 30 + "|"
+    page = replace_section("<!-- begin: x --><!-- end: x -->", "x", "word " * 30 + "\n\n" + row)
+    prose = page.splitlines()[1:3]
+    assert " ".join(prose) == ("word " * 30).strip()
+    assert max(map(len, prose)) <= 100
+    assert page.splitlines()[4] == row
+
+
 def test_a_page_without_the_section_is_an_error() -> None:
     with pytest.raises(ValueError, match="begin: z"):
         replace_section("nothing", "z", "new")
