@@ -31,7 +31,7 @@ _END = "<!-- end of table -->"
 _RUN_WITH = "*ran with*"
 _EMPTY = "–"
 # The first test of the upgrades runs every query on two minors, which is more than a test may take.
-_HANG_LIMIT = "--hang-limit=2700"
+_TIMEOUT = "--timeout=2700"
 
 Key = tuple[str, str]
 
@@ -150,7 +150,7 @@ def run_minor(minor: str, tests: list[str]) -> tuple[dict[str, Any], str]:
     settings = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "rows.json")
-        options = ["-m", "compatibility", f"--compatibility={report}", _HANG_LIMIT]
+        options = ["-m", "compatibility", f"--compatibility={report}", _TIMEOUT]
         subprocess.run(
             [python, "-m", "pytest", *tests, *options],
             cwd=ROOT,

@@ -27,11 +27,3 @@ def signal_all(session: int, number: signal.Signals) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
-
-
-def handles(pid: int, number: signal.Signals) -> bool:
-    """Whether a process catches a signal, which would end it otherwise."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False

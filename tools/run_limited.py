@@ -1,4 +1,8 @@
-"""Runs a program with a limit on its time; past it, prints the stacks and ends its processes."""
+"""Runs a program with a limit on its time; past it, prints the stacks and ends its processes.
+
+`subprocess` and pytest-timeout know one process; a suite has JVMs and servers below it, whose
+stacks tell why it hangs, and which must not outlive it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import time
 from pathlib import Path
 
 from tools.clock import Clock
-from tools.processes import handles, members, signal_all
+from tools.processes import members, signal_all
+from tools.stacks import stood
 
 _STACKS_S = 10
 _TERMINATE_S = 10
@@ -25,15 +30,15 @@ _ending = threading.Event()
 def run_limited(
     command: list[str], *, cwd: Path, env: dict[str, str], limit_s: int, prefix: str = ""
 ) -> tuple[int, str]:
-    """Runs a command, copies its output to ours, and returns its exit code and output.
+    """Runs a command, copies its output to ours, and returns its exit code.
 
-    Each line that is copied begins with `prefix`, the returned ones do not. After `end_all` nothing
-    is run any more.
+    Beside the code stands where the command stood when its time was over, else nothing. Each line
+    that is copied begins with `prefix`. After `end_all` nothing is run any more.
 
     The command gets a session of its own. After `limit_s` seconds by `Clock` every Java process
-    of the session is asked for its stacks (SIGQUIT) and every Python process for its own (SIGUSR1,
-    a handler that tests/support/hangs.py sets), then all of them are ended. What the command leaves
-    behind is ended with it.
+    of the session is asked for its stacks (SIGQUIT), and every Python process is ended by SIGABRT,
+    on which Python's faulthandler, which pytest enables, prints its stacks. Then the others are
+    ended. What the command leaves behind is ended with it.
     """
     process = subprocess.Popen(
         command,
@@ -49,20 +54,21 @@ def run_limited(
     _sessions.add(process.pid)
     if _ending.is_set():
         signal_all(process.pid, signal.SIGKILL)
-    parts: list[str] = []
-    copying = threading.Thread(target=_copy, args=(process, parts, prefix), daemon=True)
+    stacks: list[str] = []
+    late = threading.Event()
+    copying = threading.Thread(target=_copy, args=(process, prefix, late, stacks), daemon=True)
     copying.start()
     try:
         code = _wait(process, limit_s)
     except TimeoutError:
-        parts.append(f"error: still running after {limit_s} s; stacks follow\n")
-        print(prefix + parts[-1], end="", flush=True)
+        print(f"{prefix}error: still running after {limit_s} s; stacks follow", flush=True)
+        late.set()
         _end_session(process.pid)
         code = process.wait()
     signal_all(process.pid, signal.SIGKILL)
     _sessions.discard(process.pid)
     copying.join(_TERMINATE_S)  # a process of another session may hold the output open
-    return code, "".join(parts)
+    return code, f"still running after {limit_s} s: {stood(stacks)}" if late.is_set() else ""
 
 
 def end_all() -> None:
@@ -85,12 +91,15 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> int:
     raise TimeoutError
 
 
-def _copy(process: subprocess.Popen[str], parts: list[str], prefix: str) -> None:
+def _copy(
+    process: subprocess.Popen[str], prefix: str, late: threading.Event, stacks: list[str]
+) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         sys.stdout.write(prefix + line)
         sys.stdout.flush()
-        parts.append(line)
+        if late.is_set():
+            stacks.append(line.rstrip("\n"))
 
 
 def _end_session(session: int) -> None:
@@ -98,9 +107,9 @@ def _end_session(session: int) -> None:
         try:
             if program == "java":
                 os.kill(pid, signal.SIGQUIT)
-            elif program.startswith(("python", "pytest")) and handles(pid, signal.SIGUSR1):
-                os.kill(pid, signal.SIGUSR1)
-        except (FileNotFoundError, ProcessLookupError):
+            elif program.startswith(("python", "pytest")):
+                os.kill(pid, signal.SIGABRT)
+        except ProcessLookupError:
             continue  # it has just ended
     for number, patience_s in ((signal.SIGTERM, _STACKS_S), (signal.SIGKILL, _TERMINATE_S)):
         if _are_gone(session, patience_s):

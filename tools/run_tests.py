@@ -4,12 +4,15 @@
     python tools/run_tests.py NAME ...            the named ones
     python tools/run_tests.py --long [NAME ...]   those of `make test-long`
 
-A lane takes one suite after the other, those with the highest limit first; where there is more than
-one, each line of output begins with the name of its suite. Goes on after a failure. At the end come
-the time of each suite, what failed, and as the last line `N passed, M failed`, with `, K skipped`
-after it when tests were skipped. Exits with 1 when anything failed, and with CI=true when anything
-was skipped. `--write PAGE` puts the results on a page, row by row: suites that did not run keep
-theirs.
+A lane takes one suite after the other, in the order of the list; where there is more than one, each
+line of output begins with the name of its suite. Goes on after a failure. At the end come the time
+of each suite, what failed, and as the last line `N passed, M failed`, with `, K skipped` after it
+when tests were skipped. Exits with 1 when anything failed, and with CI=true when anything was
+skipped. JUnit reports stay in build/reports. `--write PAGE` puts the results on a page, row by row:
+suites that did not run keep theirs.
+
+Why not a tool that others keep: pytest, ScalaTest and linters are three programs, and two of them
+side by side have to share two cores, the rules on time, and one verdict.
 """
 
 from __future__ import annotations
@@ -19,8 +22,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -29,44 +30,19 @@ from pathlib import Path
 
 # Run by its path, it finds its neighbours by the names that tests know them by.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tools import servers
+from tools import reports, servers
 from tools.clock import Clock
-from tools.failures import failures_in
 from tools.jvm import ROOT, SHORT_LIVED, java_command
+from tools.reports import Counts
 from tools.run_limited import end_all, run_limited
 from tools.suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
 
-_SCALATEST_COUNTS = re.compile(
-    r"Tests: succeeded (\d+), failed (\d+), canceled (\d+), ignored (\d+), pending (\d+)"
-)
-_SCALATEST_ABORTED = re.compile(r"Suites: completed \d+, aborted (\d+)")
 _SLOWEST = 10
+_NAME_MAX = 80
 _LANES = 2
 _STOLEN_SHOWN = 0.1
 _BEGIN = "<!-- begin: make test-long -->"
 _END = "<!-- end: make test-long -->"
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many tests of a suite ended how."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    failures: tuple[str, ...] = ()
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.passed + other.passed,
-            self.failed + other.failed,
-            self.skipped + other.skipped,
-            self.failures + other.failures,
-        )
-
-    def __str__(self) -> str:
-        skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +62,32 @@ class Outcome:
 
 
 def run_commands(suite: Commands, prefix: str) -> Counts:
-    counts = Counts()
+    report = reports.folder_of(suite.name)
+    ended = []
     for command in suite.commands:
-        code, output = run_limited(
+        code, late = run_limited(
             list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s, prefix=prefix
         )
-        counts += Counts(passed=1) if code == 0 else _judged(Counts(), code, output)
-    return counts
+        name = " ".join([Path(command[0]).name, *command[1:]])[:_NAME_MAX]
+        ended.append((name, late or (f"exit code {code}" if code else "")))
+    reports.write(report / "commands.xml", suite.name, ended)
+    return reports.counts_in(report)
 
 
 def run_pytest(suite: Pytest, prefix: str) -> Counts:
     if not list((ROOT / suite.folder).rglob("test_*.py")):
         print(f"error: {suite.folder} has no tests")
         return Counts(failed=1)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report}"]
-        command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
-        environment = _environment()
-        if suite.server:
-            environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
-        code, output = run_limited(
-            command, cwd=ROOT, env=environment, limit_s=suite.limit_s, prefix=prefix
-        )
-        counts = _junit_counts(report) if report.exists() else Counts()
-    return _judged(counts, code, output)
+    report = reports.folder_of(suite.name)
+    command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report / 'pytest.xml'}"]
+    command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
+    environment = _environment()
+    if suite.server:
+        environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
+    code, late = run_limited(
+        command, cwd=ROOT, env=environment, limit_s=suite.limit_s, prefix=prefix
+    )
+    return _judged(report, code, late)
 
 
 def _server(name: str) -> Path:
@@ -118,21 +95,12 @@ def _server(name: str) -> Path:
     return servers.ensure(wanted, servers.cache_folder())
 
 
-def _judged(counts: Counts, code: int, output: str) -> Counts:
+def _judged(report: Path, code: int, late: str) -> Counts:
     """A crash, a hang or an error outside of any test leaves no failed test behind."""
-    if code == 0:
+    counts = reports.counts_in(report)
+    if code == 0 or (counts.failed and not late):
         return counts
-    told = failures_in(output) or [f"exit code {code}"]
-    return counts + Counts(failed=0 if counts.failed else 1, failures=tuple(told))
-
-
-def _junit_counts(report: Path) -> Counts:
-    total = Counts()
-    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        skipped = int(suite.get("skipped", 0))
-        total += Counts(int(suite.get("tests", 0)) - failed - skipped, failed, skipped)
-    return total
+    return counts + Counts(failed=1, failures=(late or f"exit code {code}",))
 
 
 def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
@@ -147,20 +115,15 @@ def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
     target = ROOT / "jvm-adapter" / suite.module / "target"
     command = java_command(suite.module, ROOT / suite.spark_jars if suite.spark_jars else None)
     command += [*suite.options, "org.scalatest.tools.Runner"]
-    command += ["-oDWF", "-R", str(target / "test-classes")]
+    report = reports.folder_of(suite.name)
+    command += ["-oDWF", "-u", str(report), "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
     environment = _environment() | dict(suite.variables)
-    code, output = run_limited(
+    code, late = run_limited(
         command, cwd=target, env=environment, limit_s=suite.limit_s, prefix=prefix
     )
-    counts = Counts()
-    if found := _SCALATEST_COUNTS.search(output):
-        passed, failed, *others = map(int, found.groups())
-        counts = Counts(passed, failed, sum(others))
-    if found := _SCALATEST_ABORTED.search(output):
-        counts += Counts(failed=int(found[1]))
-    return _judged(counts, code, output)
+    return _judged(report, code, late)
 
 
 def _environment() -> dict[str, str]:
@@ -198,8 +161,7 @@ def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
         return outcome
 
     with ThreadPoolExecutor(lanes) as pool:
-        longest_first = sorted(suites, key=lambda suite: -suite.limit_s)
-        running = [pool.submit(run, suite) for suite in longest_first]
+        running = [pool.submit(run, suite) for suite in suites]
         try:
             for ended in as_completed(running):
                 yield ended.result()

@@ -1,88 +1,50 @@
-"""Fails a test that hangs, with the stacks of Python and of its JVMs, and lets the others run."""
+"""Has pytest-timeout tell of the JVMs below a test that hangs, too, and come again.
+
+Its own timer shows Python's threads alone, though what hangs is a query as a rule, and rings once,
+though what takes a failed test down may hang as well.
+"""
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import subprocess
-import threading
 import traceback
-from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
 import pytest
+import pytest_timeout  # type: ignore[import-untyped] # it has no types
 
-from tools import failures, processes
-from tools.clock import Clock
+from tools import processes, stacks
 
 _JSTACK_S = 60
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--hang-limit",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="seconds after which a test is said to hang; stolen ones do not count",
-    )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    stderr = os.dup(2)  # which pytest captures from the first test on
-    config.add_cleanup(lambda: os.close(stderr))
-    # tools/run_limited.py asks a suite that takes too long for its stacks by this signal.
-    faulthandler.register(signal.SIGUSR1, file=stderr, all_threads=True)
-    config.add_cleanup(lambda: faulthandler.unregister(signal.SIGUSR1))  # before it is closed
-    config.pluginmanager.register(_Watch(stderr, config.getoption("hang_limit")))
-
-
-class _Watch:
-    """Looks at the test that runs, from a thread beside it."""
-
-    def __init__(self, stderr: int, limit_s: float) -> None:
-        self._stderr = stderr
-        self._limit_s = limit_s
-        self._java_stacks = ""
-        signal.signal(signal.SIGUSR2, self._fail)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
-        over = threading.Event()
-        threading.Thread(target=self._look, args=(item.nodeid, over), daemon=True).start()
-        try:
-            return (yield)
-        finally:
-            over.set()
-
-    def _look(self, name: str, over: threading.Event) -> None:
-        """Comes again, because what takes a failed test down may hang too."""
-        main = threading.main_thread().ident
-        assert main is not None
-        while True:
-            clock = Clock()
-            while (left_s := clock.left_s(self._limit_s)) > 0:
-                if over.wait(left_s):
-                    return
-            self._say(f"error: {name} took longer than {self._limit_s:g} s; stacks follow\n")
-            # From this thread, which holds the interpreter's lock: a signal's handler does not.
-            faulthandler.dump_traceback(self._stderr, all_threads=True)
-            self._java_stacks = "".join(map(_java_stacks, _java_processes()))
-            self._say(self._java_stacks)
-            if over.is_set():
-                return
-            signal.pthread_kill(main, signal.SIGUSR2)
-
-    def _fail(self, _: int, frame: FrameType | None) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool:
+    def fail(_: int, frame: FrameType | None) -> None:
         """In the thread of the test, where it stands."""
+        java = "".join(map(_java_stacks, _java_processes()))
+        terminal = item.config.get_terminal_writer()
+        pytest_timeout.dump_stacks(terminal)
+        terminal.write(java)
         python = traceback.format_stack(frame)[::-1]
-        stacks = ["Current thread 0x", *python, *self._java_stacks.splitlines()]
-        pytest.fail(f"hangs after {self._limit_s:g} s: {failures.stood(stacks)}")
+        stood = stacks.stood(["Current thread 0x", *python, *java.splitlines()])
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+        pytest.fail(f"hangs after {settings.timeout:g} s: {stood}")
 
-    def _say(self, text: str) -> None:
-        os.write(self._stderr, text.encode())
+    signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
+    del item
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    return True
 
 
 def _java_processes() -> list[int]:

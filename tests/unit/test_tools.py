@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tools import clock, failures
+from tools import clock, reports, stacks
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
-import signal, sys
+import pathlib, signal, sys, tempfile
 # A shell ignores it in what it runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tools import suites
@@ -32,8 +32,10 @@ suites.SUITES = (
     Commands("leaving", ((sys.executable, "-c", {leaving!r}),), limit_s=600),
 )
 suites.LONG_SUITES = suites.SUITES[2:3]
-from tools import run_tests
-sys.exit(run_tests.main(sys.argv[1:]))
+from tools import reports, run_tests
+with tempfile.TemporaryDirectory() as folder:
+    reports.FOLDER = pathlib.Path(folder)
+    sys.exit(run_tests.main(sys.argv[1:]))
 """
 LEAVING = """
 import os, subprocess, sys
@@ -42,8 +44,8 @@ print("child", child.pid, flush=True)
 os._exit(1)
 """
 HANGING = """
-import faulthandler, signal, subprocess, sys
-faulthandler.register(signal.SIGUSR1)
+import faulthandler, subprocess, sys
+faulthandler.enable()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("child", child.pid, flush=True)
 def waits_for_ever(): child.wait()
@@ -92,7 +94,10 @@ def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
     done = run("good", "bad", "late")
     assert done.returncode == 1
     assert "ran late" in done.stdout
-    assert done.stdout.splitlines()[-2:] == ["failed: bad: exit code 3", "2 passed, 1 failed"]
+    told, total = done.stdout.splitlines()[-2:]
+    assert told.startswith("failed: bad: bad.python")
+    assert told.endswith(": exit code 3")
+    assert total == "2 passed, 1 failed"
 
 
 def test_suites_side_by_side_are_told_apart() -> None:
@@ -145,14 +150,16 @@ def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
     assert done.returncode == 1
     assert "waits_for_ever" in done.stdout
     told, total = done.stdout.splitlines()[-2:]
-    assert told.startswith("failed: hanging: still running after 6 s")
+    assert told.startswith("failed: hanging: hanging.python")
+    assert ": still running after 6 s: " in told
     assert total == "0 passed, 1 failed"
     assert has_ended(child_of(done))
 
 
 def test_what_a_suite_leaves_behind_ends_with_it() -> None:
     done = run("leaving")
-    assert done.stdout.splitlines()[-2:] == ["failed: leaving: exit code 1", "0 passed, 1 failed"]
+    assert done.stdout.splitlines()[-2].endswith(": exit code 1")
+    assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
     assert has_ended(child_of(done))
 
 
@@ -204,12 +211,13 @@ def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Pat
     Path(tmp_path, "tests").mkdir()
     Path(tmp_path, "tests", "test_hanging.py").write_text(TESTS)
     java = ["java", "-Xmx64m", str(tmp_path / "Task.java")]
+    pytest_program = [sys.executable, "-m", "pytest", "--junitxml=reports/report.xml"]
     with subprocess.Popen(java, stdout=subprocess.PIPE) as jvm:
         try:
             assert jvm.stdout is not None
             assert jvm.stdout.readline() == b"runs\n"
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-p", "tests.support.hangs", "--hang-limit=2"],
+                [*pytest_program, "-p", "tests.support.hangs", "--timeout=3"],
                 cwd=tmp_path,
                 # CI lets pytest write whole lines.
                 env={**os.environ, "CI": "true", "PYTHONPATH": str(ROOT)},
@@ -221,13 +229,16 @@ def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Pat
         finally:
             jvm.kill()
     assert "2 passed" in done.stdout.splitlines()[-1]
-    assert "in waits_for_ever" in done.stderr
-    assert "Task.main(Task.java:6)" in done.stderr
-    assert failures.failures_in(done.stdout) == [
-        f"tests/test_hanging.py::test_{name} - Failed: hangs after 2 s: "
-        f"tests/test_hanging.py:25 waits_for_ever < tests/test_hanging.py:{line}; Task.java:6"
-        for name, line in (("one", "7 test_one"), ("three", "17 taken_down_late"))
-    ]
+    assert "in waits_for_ever" in done.stdout
+    assert "Task.main(Task.java:6)" in done.stdout
+    hangs = (
+        "Failed: hangs after 3 s: tests/test_hanging.py:25 waits_for_ever < tests/test_hanging.py"
+    )
+    assert reports.counts_in(tmp_path / "reports").failures == (
+        f"tests.test_hanging.test_one: {hangs}:7 test_one; Task.java:6",
+        f'tests.test_hanging.test_three: failed on teardown with "{hangs}:17 taken_down_late; '
+        'Task.java:6"',
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,14 +257,7 @@ def test_where_nothing_tells_of_stolen_time_none_is_lost(
     assert clock.Clock().lost_s == 0
 
 
-JVM_OUTPUT = """
-TopologySuite:
-- a pipeline comes back in order (2 seconds, 197 milliseconds)
-- a name that no sentinel knows *** FAILED *** (125 milliseconds)
-StoreSuite:
-org.redisstate.core.store.FamiliesSuite *** ABORTED *** (3 milliseconds)
-GoingBackSuite:
-error: still running after 900 s; stacks follow
+JVM_STACKS = """
 "redis-state-stage-1" #21 daemon prio=5
    java.lang.Thread.State: RUNNABLE
 \tat app//org.redisstate.core.backend.JedisTransport.exchange(JedisTransport.scala:44)
@@ -262,12 +266,7 @@ error: still running after 900 s; stacks follow
 \tat app//org.redisstate.core.store.WriteSession.abort(WriteSession.scala:272)
 \tat org.redisstate.core.store.GoingBackSuite.write(GoingBackSuite.scala:69)
 """
-PYTEST_OUTPUT = """
-tests/unit/test_a.py:5: AssertionError
-=========================== short test summary info ============================
-FAILED tests/unit/test_a.py::test_one[x] - assert 1 == 2
-ERROR tests/unit/test_b.py
-error: still running after 300 s; stacks follow
+PYTHON_STACKS = """
 Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3/threading.py", line 320 in wait
   File "/x/redis_state/store.py", line 7 in commit
@@ -276,40 +275,56 @@ Current thread 0x00007f (most recent call first):
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("dumped", "told"),
     [
-        (
-            JVM_OUTPUT,
-            [
-                "TopologySuite: a name that no sentinel knows",
-                "org.redisstate.core.store.FamiliesSuite aborted",
-                "still running after 900 s in GoingBackSuite: "
-                "WriteSession.scala:272 < GoingBackSuite.scala:69",
-            ],
-        ),
-        (
-            PYTEST_OUTPUT,
-            [
-                "tests/unit/test_a.py::test_one[x] - assert 1 == 2",
-                "tests/unit/test_b.py",
-                "still running after 300 s: redis_state/store.py:7 commit"
-                " < tests/unit/test_c.py:20 test_two",
-            ],
-        ),
-        (
-            "StoreSuite:\nerror: still running after 9 s; stacks follow\n",
-            ["still running after 9 s in StoreSuite: no stack of ours"],
-        ),
-        ("all is well", []),
+        (JVM_STACKS, "WriteSession.scala:272 < GoingBackSuite.scala:69"),
+        (PYTHON_STACKS, "redis_state/store.py:7 commit < tests/unit/test_c.py:20 test_two"),
+        ("", "no stack of ours"),
     ],
 )
-def test_failures_are_told_in_a_line_each(output: str, told: list[str]) -> None:
-    assert failures.failures_in(output) == told
+def test_where_a_hanging_test_stood_is_told_in_a_line(dumped: str, told: str) -> None:
+    assert stacks.stood(dumped.splitlines()) == told
+
+
+OF_SCALATEST = """<?xml version="1.0" encoding="UTF-8" ?>
+<testsuite errors="0" failures="1" hostname="vm" name="a.BadSuite" tests="3" time="0.1">
+  <testcase name="one" classname="a.BadSuite" time="0.05">
+    <failure message="1 == 2\nwas false" type="class TestFailedException">at ...</failure>
+  </testcase>
+  <testcase name="two" classname="a.BadSuite" time="0.05"></testcase>
+  <testcase name="three" classname="a.BadSuite" time="0.05"><skipped/></testcase>
+</testsuite>"""
+ABORTED = '<testsuite errors="1" failures="0" name="a.AbortingSuite" tests="0" time="0.1"/>'
+OF_PYTEST = """<testsuites><testsuite name="pytest" errors="1" failures="0" skipped="0" tests="2">
+  <testcase classname="tests.unit.test_a" name="test_one[x]" time="0.1"/>
+  <testcase classname="tests.unit.test_a" name="test_two" time="0.1">
+    <error message="failed on teardown">at ...</error>
+  </testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("report", "counts"),
+    [
+        (OF_SCALATEST, reports.Counts(1, 1, 1, ("a.BadSuite.one: 1 == 2 was false",))),
+        (ABORTED, reports.Counts(failed=1, failures=("a.AbortingSuite aborted",))),
+        (
+            OF_PYTEST,
+            reports.Counts(1, 1, 0, ("tests.unit.test_a.test_two: failed on teardown",)),
+        ),
+    ],
+)
+def test_reports_are_counted_and_failures_told_in_a_line_each(
+    report: str, counts: reports.Counts, tmp_path: Path
+) -> None:
+    Path(tmp_path, "report.xml").write_text(report)
+    assert reports.counts_in(tmp_path) == counts
 
 
 def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
     program = (
-        "from tools import run_tests, suites;"
+        "import pathlib; from tools import reports, run_tests, suites;"
+        f"reports.FOLDER = pathlib.Path({str(tmp_path / 'reports')!r});"
         f"print(run_tests.run_suite(suites.Pytest('none', {str(tmp_path)!r}, 10)))"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The failures in a suite's output, one line each: a CI page may show only the end."""
+"""Where a hanging test stood: a line out of pages of stacks, as CI may show the end only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-_PYTEST = re.compile(r"^(?:FAILED|ERROR) (\S+(?: - .*)?)$")
-_SCALATEST_SUITE = re.compile(r"^(\w+):$")
-_SCALATEST = re.compile(r"^- (.*) \*\*\* FAILED \*\*\*")
-_ABORTED = re.compile(r"^(\S.*) \*\*\* ABORTED \*\*\*")
-_LIMIT = re.compile(r"^error: (still running after \d+ s); stacks follow$")
 _THREAD = re.compile(r'^"|^(?:Thread|Current thread) 0x')
 _OF_INTEREST = re.compile(
     r'^"(?:ScalaTest-main|stream execution thread|Executor task launch worker)|^Current thread 0x'
@@ -21,26 +16,6 @@ _OUR_FRAME = re.compile(
 _SPARK_FRAME = re.compile(r"^\s+at (?:\S+/)?org\.apache\.spark\.\S*\((\S+)\)")
 _PYTHON_FRAME = re.compile(r'^\s+File ".*?((?:tests|redis_state)/[^"]+)", line (\d+),? in (\S+)')
 _PLACES_MAX = 4
-_LENGTH_MAX = 300
-
-
-def failures_in(output: str) -> list[str]:
-    """Names of failed tests, and where a suite stood that ran into its limit."""
-    found = []
-    suite = ""
-    lines = output.splitlines()
-    for i, line in enumerate(lines):
-        if header := _SCALATEST_SUITE.match(line):
-            suite = header[1]
-        elif failed := _PYTEST.match(line):
-            found.append(failed[1])
-        elif failed := _SCALATEST.match(line):
-            found.append(f"{suite}: {failed[1]}")
-        elif failed := _ABORTED.match(line):
-            found.append(f"{failed[1]} aborted")
-        elif late := _LIMIT.match(line):
-            found.append(f"{late[1]}{suite and f' in {suite}'}: {stood(lines[i + 1 :])}")
-    return [line[:_LENGTH_MAX] for line in dict.fromkeys(found)]
 
 
 def stood(stacks: Iterable[str]) -> str:

@@ -1,0 +1,89 @@
+"""The JUnit reports of the suites: where they are kept, and what they say.
+
+pytest and ScalaTest write them; for other programs `write` does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
+
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "reports"
+_LENGTH_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many tests ended how; of each failure its name and message, in a line."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failures: tuple[str, ...] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            self.failures + other.failures,
+        )
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def folder_of(suite: str) -> Path:
+    """An empty folder for the reports of one suite: what an earlier run left is gone."""
+    folder = FOLDER / suite
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write(path: Path, suite: str, failed_by_name: Iterable[tuple[str, str]]) -> None:
+    """A report of tests, given by name and message; where the message is empty, it passed."""
+    written = TestSuite(suite)
+    for name, message in failed_by_name:
+        case = TestCase(name, classname=suite)
+        if message:
+            case.result = [Failure(message)]
+        written.add_testcase(case)
+    report = JUnitXml()
+    report.add_testsuite(written)
+    report.write(str(path))
+
+
+def counts_in(folder: Path) -> Counts:
+    """All reports of a folder together."""
+    total = Counts()
+    for path in sorted(folder.glob("*.xml")):
+        for suite in _suites(path):
+            passed = sum(not case.result for case in suite)
+            told = tuple(_failures(suite))
+            failed = suite.failures + suite.errors
+            if failed > len(told):  # ScalaTest's word for a suite that ended outside of its tests
+                told += (f"{suite.name} aborted",)
+            total += Counts(passed, failed, suite.skipped, told)
+    return total
+
+
+def _suites(path: Path) -> Iterator[TestSuite]:
+    root = JUnitXml.fromfile(str(path))
+    if isinstance(root, TestSuite):
+        yield root
+    else:
+        yield from root
+
+
+def _failures(suite: TestSuite) -> Iterator[str]:
+    for case in suite:
+        for result in case.result:
+            if isinstance(result, (Failure, Error)):
+                name = ".".join(filter(None, (case.classname, case.name)))
+                yield " ".join(f"{name}: {result.message}".split())[:_LENGTH_MAX]
