@@ -15,7 +15,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-import org.redisstate.core.backend.RedisBackend
+import org.redisstate.core.backend.{Clock, RedisBackend}
 import org.redisstate.core.errors.{FencedException, RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{PartitionId, Pin, Run}
 import org.redisstate.core.protocol._
@@ -165,6 +165,9 @@ class RedisStateStoreProvider
       codecs: CodecSet,
       host: StoreHost): RedisStateStore = new RedisStateStore(id, session, codecs, host)
 
+  /** What a marker that is not there yet is waited for by. */
+  private[redisstate] def clock: Clock = Clock.System
+
   private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
     override def committed(pin: Pin): Unit = {
       if (!linked.instance.isShown) ExecutorRegistry.register(plan.conf.connection, linked.instance)
@@ -227,7 +230,7 @@ class RedisStateStoreProvider
 
   private def connect(version: Long): Link = {
     val conf = plan.conf
-    val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf)
+    val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf, clock)
     val marker = markerFile.open(version, conf.adoptMovedCheckpoint)
     val backend = ExecutorRegistry.acquire(conf.connection)
     try connect(backend, markerFile, marker)
