@@ -19,7 +19,7 @@ from tests.faults.strikes import plan, strike
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FIRST_SEED = 1_063_074_870
-SEEDED_QUICK = 2
+SEEDED_QUICK = 1
 SEEDED = 20
 BATCHES = 3  # of the runs that are struck at a place
 

@@ -175,7 +175,7 @@ def test_two_round_trips_a_batch_and_store(
 def test_redis_holds_no_more_after_twice_as_many_batches(
     maintenance_every: Callable[[str], None], start: Callable[..., Running], batches: int
 ) -> None:
-    maintenance_every("200ms")
+    maintenance_every("50ms")
     retained = 3
     running = start(partitions=1, versionsToRetain=str(retained))
     footprints = []

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.redis_server import RedisServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
@@ -38,6 +38,7 @@ class Count(StatefulProcessor):
 url, folder = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = redis_state.configure(builder, url=url).config("spark.sql.extensions", "")
+builder = builder.config("spark.sql.shuffle.partitions", "1")
 spark = builder.getOrCreate()
 stream = spark.readStream.schema("k string").json(folder + "/input")
 counted = stream.groupBy("k").transformWithStateInPandas(
