@@ -139,8 +139,8 @@ jvm-suite: build jvm-test-build redis ## Spark's own state store suite, on Spark
 	@$(PY) tools/run_tests.py jvm-suite
 
 .PHONY: spark-test
-spark-test: build redis ## Streaming operators on pyspark
-	@$(PY) tools/run_tests.py spark
+spark-test: build redis ## Streaming operators on pyspark, and applications of their own
+	@$(PY) tools/run_tests.py spark spark-applications
 
 .PHONY: compatibility
 compatibility: build env-4.0 env-4.1 env-4.2 redis ## Every operator on every Spark minor; writes docs/compatibility.md

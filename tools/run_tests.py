@@ -108,6 +108,7 @@ def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
     classes = [
         ".".join(path.relative_to(sources).with_suffix("").parts)
         for path in sorted(sources.rglob("*Suite.scala"))
+        if suite.runs(path.stem)
     ]
     if not classes:
         print(f"error: {sources.relative_to(ROOT)} has no *Suite.scala")

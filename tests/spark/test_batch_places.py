@@ -13,7 +13,7 @@ import pytest
 from tests.spark.places_job import BATCHES, PARTITIONS
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 

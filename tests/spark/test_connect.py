@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240  # for a machine that is busy with other work

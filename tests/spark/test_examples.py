@@ -14,7 +14,7 @@ import pytest
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -113,6 +113,7 @@ def test_all_stores_of_a_join_show_the_attempts_that_were_logged(
         streams.spark.conf.set(FORMAT, "1")
 
 
+@pytest.mark.application
 def test_a_program_that_ends_at_once_shows_its_last_batch(
     reader: Reader, shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:

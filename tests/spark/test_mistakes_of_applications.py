@@ -13,7 +13,7 @@ from redis_state.spark.jars import jar_path, running_pyspark_version
 from tests.support.errors_page import documented
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "applications"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary7f3a91c2"

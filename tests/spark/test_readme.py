@@ -31,6 +31,7 @@ def blocks(language: str, page: Path = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.M)
 
 
+@pytest.mark.application
 def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     settings["PYTHONPATH"] = str(ROOT)

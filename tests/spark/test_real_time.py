@@ -27,6 +27,7 @@ NO_TRIGGER = "unexpected keyword argument 'realTime'"
 ALLOWLIST = "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"
 
 
+@pytest.mark.application
 @pytest.mark.compatibility(
     "real-time mode",
     "of a query that an ordinary batch began",
