@@ -5,8 +5,8 @@
     python tools/compatibility.py 4.3 -- ARGS  only the tests that pytest finds by ARGS, such as
                                                tests/upgrades; the other cells stay
 
-A minor runs in the environment `.venv-MINOR`, and the newest in `.venv`. How a test becomes a row:
-tests/support/compatibility.py.
+pytest runs the tests; the rest is the table, which no tool knows. A minor runs in the environment
+`.venv-MINOR`, and the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The command that runs test classes of a Maven module on a JVM."""
+"""The command that runs test classes of a Maven module on a JVM.
+
+Maven's plugins run tests on the classes of a module; these run on the shaded jar that users get,
+and on the Spark of pyspark as well.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 
 Compiles the suites that need nothing newer with the compiler that comes with pyspark, and runs them
 on the jar that users get, with the Spark jars of the environment `.venv-MINOR`. Needs `make build
-jvm-test-build` and `make env-MINOR`. Exits with 1 when a suite fails.
+jvm-test-build` and `make env-MINOR`. Exits with 1 when a suite fails. By Maven, every build would
+compile the suites for each minor.
 """
 
 from __future__ import annotations

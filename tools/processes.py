@@ -1,4 +1,8 @@
-"""Processes of a session, as Linux lists them; elsewhere there are none."""
+"""Processes of a session, as Linux lists them; elsewhere there are none.
+
+What a suite starts, it shares a session with, JVMs and servers of tests included; the standard
+library finds none of them, and psutil would be a dependency for these lines.
+"""
 
 from __future__ import annotations
 
