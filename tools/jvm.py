@@ -14,6 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For a JVM of a few minutes: the optimising compiler takes more CPU than it gives back there."""
 
+OF_A_QUERY = (
+    *SHORT_LIVED,
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+"""For drivers and executors, which tests start by the dozen: a fifth of the CPU of a start is the
+verification of Spark's classes. The Scala suites run with ours verified."""
+
 # Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
 _OPENED_PACKAGES = (
     "java.lang",

@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import reports, servers
 from tools.clock import Clock
-from tools.jvm import ROOT, SHORT_LIVED, java_command
+from tools.jvm import OF_A_QUERY, ROOT, java_command
 from tools.reports import Counts
 from tools.run_limited import end_all, run_limited
 from tools.suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
@@ -136,7 +136,7 @@ def _environment() -> dict[str, str]:
         "PATH": path,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED),
+        "SPARK_SUBMIT_OPTS": " ".join(OF_A_QUERY),
     }
 
 

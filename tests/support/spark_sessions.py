@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from tools.jvm import SHORT_LIVED
+from tools.jvm import OF_A_QUERY
 
 
 def application(
@@ -41,10 +41,10 @@ def two_executors(name: str, scratch: Path, settings: Mapping[str, str]) -> Spar
     """An application with two executors of one core, which are processes of their own."""
     os.environ["SPARK_HOME"] = str(_home(scratch))
     ours = {
-        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
+        "spark.driver.extraJavaOptions": " ".join(OF_A_QUERY),
         "spark.executor.memory": "768m",
         "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
+        "spark.executor.extraJavaOptions": " ".join(OF_A_QUERY),
     }
     return application(name, scratch, {**ours, **settings}, master="local-cluster[2,1,1024]")
 
