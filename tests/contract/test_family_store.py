@@ -251,7 +251,7 @@ def test_segments_that_are_not_read_whole(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_family_store(0)
     prefixes = [declare(store, name) for name in "abc"]
-    rows = {}
+    rows: dict[bytes, bytes] = {}
     for version in range(3):
         some = {
             prefix + b"%06d" % chance.randrange(LARGE): chance.randbytes(1000)
