@@ -101,7 +101,7 @@ def test_elements_are_appended_in_families_of_lists_alone() -> None:
     key, other = stored_key(LISTS, b"a"), stored_key(1, b"a")
     found = written({key: b"old+new", other: b"put"}, appended={key: b"+new"})
     assert read_back(found) == {key: Appended(b"+new"), other: b"put"}
-    with pytest.raises(FormatError, match="none that a Python store has"):
+    with pytest.raises(FormatError, match="of a kind that a Python store does not"):
         read_back(written({other: b"old+new"}, appended={other: b"+new"}))
 
 
