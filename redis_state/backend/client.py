@@ -276,8 +276,11 @@ class Client:
         return replies
 
 
-def words(attempted: str, reply: object) -> list[str]:
+def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
     """The reply of a script, as text.
+
+    Args:
+        where: What an error says that it was tried on.
 
     Raises:
         FormatError: It is not an array of ASCII words.
@@ -287,7 +290,7 @@ def words(attempted: str, reply: object) -> list[str]:
             return [word.decode("ascii") for word in reply]
     except (AttributeError, UnicodeDecodeError):
         pass
-    raise FormatError(attempted, found="the answer of its script is malformed")
+    raise FormatError(attempted, found="the answer of its script is malformed", where=where)
 
 
 def _lacks_script(replies: Sequence[Any]) -> bool:

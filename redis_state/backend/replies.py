@@ -107,24 +107,6 @@ def failure(attempted: str, message: str) -> RedisStateError:
     return InternalError(attempted, found=found)
 
 
-def refusal(reply: list[str], *, where: str, version: int | None) -> RedisStateError:
-    """The named error for what the script `open` answers other than a version."""
-    attempted = "opening the state"
-    if version is not None:
-        attempted = f"opening version {version} of the state"
-    match reply:
-        case ["STATE_LOST", latest, *_]:
-            return StateError(
-                attempted,
-                found=f"Redis has no such version; the newest is {latest}",
-                advice="Ask for a version that exists, or restore the data of the Redis that "
-                "held it.",
-                where=where,
-                version=version,
-            )
-    return unserved(attempted, reply, where=where, version=version)
-
-
 def purged_gen(format_number: str) -> str:
     """The checkpoint that was purged, if a partition's format field says so."""
     word, _, gen = format_number.partition(":")

@@ -1,6 +1,7 @@
 """The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name."""
 
-from redis_state.protocol.partition import Opened, PartitionClient, RetainReport, SegmentGoneError
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.partition import PartitionClient, RetainReport, SegmentGoneError
 from redis_state.protocol.runs import (
     RegisteredRun,
     checkpoint_gen,

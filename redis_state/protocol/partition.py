@@ -10,18 +10,18 @@ from typing import ClassVar
 from redis_state import keys
 from redis_state.backend.client import Client, words
 from redis_state.backend.script import Command, script
-from redis_state.errors import FormatError, FullError, RedisStateError
-from redis_state.format.entry import Entry, Segment, parse_segment
-from redis_state.ids import EMPTY, PartitionId, Pin, text_number
+from redis_state.errors import FullError, RedisStateError
+from redis_state.format.entry import Entry, Segment
+from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
 from redis_state.protocol import retention
+from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 
 DROPPED_TTL_MS = 10 * 60 * 1000
 """A segment that was dropped lives this long for readers under way."""
 
-_CACHED_MAX = 4
 _RISES_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
@@ -29,31 +29,11 @@ _PLANS_MAX = 4
 _CHUNK_BYTES_MAX = 1 << 20
 _CHUNK_FIELDS_MAX = 1024
 _READ_BYTES_MAX = 16 << 20
-_HEAD_WORDS = 8
 _NO_LOG = "-"  # whoever opens a Python store says which version to go on from
 
 log = logging.getLogger(__name__)
 
 Fields = Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What `open` found: apply the segments, oldest first, over `start`.
-
-    Attributes:
-        held: Whether the caller's run holds the partition.
-        opened: The newest version that a task of the holding run opened.
-        start: A pin that the caller has cached, or `EMPTY` if the oldest segment stands alone.
-        segments: Newest first.
-    """
-
-    pin: Pin
-    held: bool
-    opened: int
-    floor: int
-    start: Pin
-    segments: tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +106,9 @@ class PartitionClient:
             StateError: The version is not there.
             ConflictError: The holding run went on, or has another attempt's version.
         """
-        wanted = "opened" if version is None else str(version)
-        pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
-        what = f"opening version {wanted} of the state"
-        reply = self._script(what, "open", [], [run_id, wanted, "", *pairs])
-        if reply == ["EMPTY"]:
-            return Opened(EMPTY, False, 0, 0, EMPTY, ())
-        if reply[:1] != ["OK"] or len(reply) < _HEAD_WORDS or len(reply) % 2:
-            raise refusal(what, reply, where=self._where, version=version or 0)
-        numbers = [text_number(reply[place]) for place in (1, 4, 5, 6)]
-        if any(number is None for number in numbers):
-            raise FormatError(what, found="the answer of its script is malformed")
-        at, opened, floor, start = (number or 0 for number in numbers)
-        segments = map(parse_segment, reply[_HEAD_WORDS::2], reply[_HEAD_WORDS + 1 :: 2])
-        pins = Pin(at, reply[2]), Pin(start, reply[7])
-        return Opened(pins[0], reply[3] == "1", opened, floor, pins[1], tuple(segments))
+        args = open_args(run_id, version, cached=cached)
+        answer = self._script(opening(version), "open", [], args)
+        return read_opened(self.id, answer, version=version, cached=cached, where=self._where)
 
     def latest(self) -> int | None:
         """The newest published version; ``None`` if nothing was ever written."""

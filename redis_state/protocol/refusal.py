@@ -37,7 +37,9 @@ _FENCED = {
 }
 
 
-def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> RedisStateError:
+def refusal(
+    attempted: str, reply: list[str], *, where: str, version: int | None
+) -> RedisStateError:
     """The error for what a script answered instead of OK."""
     match reply:
         case ["FENCED", reason, found, *by] if reason in _FENCED:
@@ -89,7 +91,7 @@ def refusal(attempted: str, reply: list[str], *, where: str, version: int) -> Re
     return unserved(attempted, reply, where=where, version=version)
 
 
-def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError:
+def lost(attempted: str, *, latest: str, where: str, version: int | None) -> StateError:
     """The error for a version that was lost, or never existed."""
     return StateError(
         attempted,
@@ -99,6 +101,18 @@ def lost(attempted: str, *, latest: str, where: str, version: int) -> StateError
             "restart from older data, eviction. Restore that Redis; open the version that it "
             "holds; or start again at version 0."
         ),
+        kind=Kind.STATE_LOST,
+        where=where,
+        version=version,
+    )
+
+
+def not_there(attempted: str, *, latest: str, where: str, version: int | None) -> StateError:
+    """A reader asked for a version that Redis does not hold."""
+    return StateError(
+        attempted,
+        found=f"Redis holds no such version; the newest is {latest}",
+        advice="Ask for a version that is there, or restore the Redis that held it.",
         kind=Kind.STATE_LOST,
         where=where,
         version=version,

@@ -14,7 +14,7 @@ from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import part_fields, read_header, read_rows_near
-from redis_state.reader.partition import Opened, reopen
+from redis_state.protocol.opening import Opened, reopen
 
 _REOPENS_MAX = 5
 _WHAT = "reading a key"

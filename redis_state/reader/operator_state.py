@@ -9,9 +9,9 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
 from redis_state.format.rows import family_of
+from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.lookup import Found, look_up
-from redis_state.reader.partition import Opened
 from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
 from redis_state.reader.rows.codec import Codec, codec_of
 from redis_state.reader.scan import families_of, rows_of

@@ -11,9 +11,9 @@ from redis_state.backend.script import Command
 from redis_state.codec import Codec
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
+from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
-from redis_state.reader.partition import Opened, open_commands, read_opened
 
 
 class Query:
@@ -115,11 +115,7 @@ class Query:
         commands = [*([head] if head else []), *open_commands(ids, version, uids=uids)]
         replies = self._client.call("opening the state", commands) if commands else []
         first = replies.pop(0) if head else None
-        opened = [
-            read_opened(id_, reply, version=version)
-            for id_, reply in zip(ids, replies, strict=True)
-        ]
-        return first, [one for one in opened if one is not None]
+        return first, read_replies(ids, replies, version=version)
 
     def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))

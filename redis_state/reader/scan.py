@@ -21,7 +21,7 @@ from redis_state.format.segment import (
     read_rows,
     read_segment,
 )
-from redis_state.reader.partition import Opened, reopen
+from redis_state.protocol.opening import Opened, reopen
 
 CHUNK_FIELDS = 64
 _REOPENS_MAX = 5

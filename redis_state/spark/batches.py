@@ -24,8 +24,8 @@ from redis_state.protocol import (
     confirm_checkpoint,
     register_run,
 )
+from redis_state.protocol.opening import is_opened, open_commands
 from redis_state.protocol.runs import is_newest
-from redis_state.reader.partition import open_commands
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN, family_of
 
 OPERATOR = 0
@@ -241,7 +241,7 @@ def _without(client: Client, batch: Batch, version: int) -> list[int]:
     """Partitions that do not hold a version."""
     ids = batch.ids()
     replies = client.call("looking for the committed partitions", open_commands(ids, version))
-    return [id_.partition for id_, reply in zip(ids, replies, strict=True) if reply[0] != b"OK"]
+    return [id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)]
 
 
 def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:

@@ -15,7 +15,7 @@ from redis_state.format.rows import Appended, Value
 from redis_state.ids import PartitionId
 from redis_state.maintain import Policy, Report, maintain_checkpoint
 from redis_state.protocol.instances import Instance
-from redis_state.reader.partition import open_commands, read_opened
+from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.reader.scan import rows_of
 from tests.contract.planting import GEN, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer, bytes_of
@@ -44,8 +44,7 @@ def raw(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 def rows(client: Client, id_: PartitionId, version: int) -> dict[bytes, bytes]:
     (reply,) = client.call("reading", open_commands([id_], version))
-    opened = read_opened(id_, reply, version=version)
-    assert opened is not None
+    (opened,) = read_replies([id_], [reply], version=version)
     return {key: value for key, value, _ in rows_of(client, opened)}
 
 

@@ -97,7 +97,7 @@ def _open_by_version(
         if 0 < pin.version < opened.pin.version:
             newer = tuple(one for one in opened.segments if one.version > pin.version)
             if not any(one.alone for one in newer):
-                return Opened(opened.pin, opened.held, opened.opened, opened.floor, pin, newer)
+                return replace(opened, start=pin, segments=newer)
     return opened
 
 

@@ -1,0 +1,193 @@
+"""The script `open`: which segments make up a version (docs/format.md, sections 6 and 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client, words
+from redis_state.backend.script import Command, script
+from redis_state.errors import FormatError, Kind, StateError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import EMPTY, PartitionId, Pin, is_uid, text_number
+from redis_state.protocol.refusal import not_there, refusal
+
+NO_RUN = ""
+"""Who opens a version for reading alone, which changes nothing."""
+
+_NEWEST = "opened"
+_CACHED_MAX = 4
+_HEAD_WORDS = 8
+_MALFORMED = "the answer of its script is malformed"
+_ANY: Mapping[int, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What `open` found: apply the segments, oldest first, over `start`.
+
+    Attributes:
+        held: Whether the caller's run holds the partition.
+        opened: The newest version that a task of the holding run opened.
+        start: A pin that the caller has cached, or `EMPTY` if the oldest segment stands alone.
+        segments: Newest first.
+    """
+
+    id: PartitionId
+    pin: Pin
+    held: bool
+    opened: int
+    floor: int
+    start: Pin
+    segments: tuple[Segment, ...]
+
+    def key(self, segment: Segment) -> str:
+        """The Redis key of one of the segments."""
+        return keys.segment(self.id, segment.ident)
+
+
+def opening(version: int | None) -> str:
+    """What errors call it; ``None`` is the newest confirmed version."""
+    return "opening the state" if version is None else f"opening version {version} of the state"
+
+
+def open_args(
+    run_id: str, version: int | None, *, uid: str = "", cached: Sequence[Pin] = ()
+) -> list[str]:
+    """The arguments of the script.
+
+    Args:
+        run_id: `NO_RUN`, or the run that opens the version to write on top of it.
+        version: ``None`` for the newest confirmed one.
+        uid: Which attempt at the version; empty for the one on the living timeline.
+        cached: What the caller has, best first; the script is told of the first few.
+    """
+    pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
+    return [run_id, _NEWEST if version is None else str(version), uid, *pairs]
+
+
+def open_commands(
+    ids: Sequence[PartitionId], version: int | None, *, uids: Mapping[int, str] = _ANY
+) -> list[Command]:
+    """Open a version of each partition in one pipeline, for reading.
+
+    Args:
+        version: As `open_args` takes it.
+        uids: Which attempt at the version, by partition.
+    """
+    asked = [open_args(NO_RUN, version, uid=uids.get(id_.partition, "")) for id_ in ids]
+    return script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
+
+
+def is_opened(reply: list[bytes]) -> bool:
+    """Whether a reply names a version; it is not looked at any closer."""
+    return reply[0] == b"OK"
+
+
+def read_replies(
+    ids: Sequence[PartitionId], replies: Sequence[object], *, version: int | None
+) -> list[Opened]:
+    """What `open` answered to `open_commands`.
+
+    Raises:
+        StateError: The version is not there any more, or not yet.
+        FormatError: A partition is of another format, or damaged.
+    """
+    found: list[Opened] = []
+    for id_, reply in zip(ids, replies, strict=True):
+        where = str(id_)
+        answer = words(opening(version), reply, where=where)
+        if answer[:1] == ["STATE_LOST"]:
+            latest = answer[1]
+            raise not_there(opening(version), latest=latest, where=where, version=version)
+        found.append(read_opened(id_, answer, version=version))
+    return found
+
+
+def read_opened(
+    id_: PartitionId,
+    answer: list[str],
+    *,
+    version: int | None,
+    cached: Sequence[Pin] = (),
+    where: str = "",
+) -> Opened:
+    """What `open` answered; version 0 without segments if nothing was ever written.
+
+    Args:
+        version: As it was asked for, and so is `cached`.
+        where: What errors call the partition; empty means by its numbers.
+
+    Raises:
+        StateError: The version is not there.
+        ConflictError: The run of the caller went on, or reads another copy of the version.
+        FormatError: The partition is of another format, or damaged.
+    """
+    what, where = opening(version), where or str(id_)
+    match answer:
+        case ["EMPTY"]:
+            return Opened(id_, EMPTY, False, 0, 0, EMPTY, ())
+        case ["OK", at, uid, held, opened, floor, start, start_uid, *pairs]:
+            numbers = [text_number(word) for word in (at, opened, floor, start)]
+        case ["OK", *_]:
+            raise FormatError(what, found=_MALFORMED, where=where)
+        case _:
+            raise refusal(what, answer, where=where, version=version)
+    if None in numbers or len(pairs) % 2 or (at != "0" and not is_uid(uid)):
+        raise FormatError(what, found=_MALFORMED, where=where)
+    version_at, opened_at, floor_at, start_at = (number or 0 for number in numbers)
+    found = Opened(
+        id_,
+        Pin(version_at, uid),
+        held == "1",
+        opened_at,
+        floor_at,
+        Pin(start_at, start_uid),
+        tuple(map(parse_segment, pairs[::2], pairs[1::2])),
+    )
+    wrong = _wrong_chain(found, cached)
+    if wrong:
+        raise FormatError(what, found=wrong, where=where)
+    return found
+
+
+def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
+    """The same versions once more, after a segment of each was found to be gone or not whole.
+
+    Raises:
+        StateError: The manifest still names the segment, so it was destroyed.
+    """
+    calls = [
+        (keys.meta(one.id), open_args(NO_RUN, one.pin.version, uid=one.pin.uid)) for one in gone
+    ]
+    replies = client.call("opening the state again", script("open").many(calls))
+    found: list[Opened] = []
+    for one, reply in zip(gone, replies, strict=True):
+        (again,) = read_replies([one.id], [reply], version=one.pin.version)
+        if again.pin != one.pin or again.segments == one.segments:
+            raise StateError(
+                f"reading version {one.pin.version} of the state",
+                found="blocks of a published segment are missing",
+                advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
+                kind=Kind.STATE_LOST,
+                where=str(one.id),
+                version=one.pin.version,
+            )
+        found.append(again)
+    return found
+
+
+def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
+    """Why the segments do not lead from the version down to its start; empty if they do."""
+    at = opened.pin
+    for segment in opened.segments:
+        if at == EMPTY:
+            return "there are segments below one that stands alone"
+        if Pin(segment.version, segment.uid) != at:
+            return "a segment is of another version than the one before it says"
+        full = segment.snapshot or segment.entry.complete
+        at = EMPTY if full else Pin(segment.version - 1, segment.entry.ref)
+    if at != opened.start or (at != EMPTY and at not in cached):
+        return "the segments do not end where one stands alone"
+    return ""
