@@ -24,8 +24,8 @@ from redis_state.protocol.instances import (
     Instance,
     find,
     leave,
-    partitions_of,
 )
+from redis_state.protocol.registry import served_partitions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -101,7 +101,7 @@ class StateStoreCoordinator:
                 found="there is no such checkpoint in this Redis, database and key prefix",
                 advice="`redis-state queries` lists the checkpoints.",
             )
-        found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
+        found = find(self._client, served_partitions(self._client, gen, tenant=self._tenant))
         _LOG.debug("checkpoint %s has %d instances", gen, len(found))
         return found
 
@@ -131,7 +131,7 @@ class StateStoreCoordinator:
         gen = self._gen_of(checkpoint)
         if gen is None:
             return 0
-        found = find(self._client, partitions_of(self._client, gen, tenant=self._tenant))
+        found = find(self._client, served_partitions(self._client, gen, tenant=self._tenant))
         of_run = {
             id_: instance for id_, instance in found.items() if is_run(instance.run_id, run_id)
         }

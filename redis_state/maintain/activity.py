@@ -10,10 +10,14 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError, UsageError
 from redis_state.ids import PartitionId, text_number
-from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE, find_partitions
+from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE
 from redis_state.maintain.recall import RECALLED
-from redis_state.protocol.instances import find, partitions_of
-from redis_state.protocol.registry import parse_operators
+from redis_state.protocol.instances import find
+from redis_state.protocol.registry import (
+    counted_partitions,
+    parse_operators,
+    served_partitions,
+)
 
 LATELY_MS = 3 * 60_000
 """Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance
@@ -84,9 +88,8 @@ def look(
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    ids = set(partitions_of(client, gen, tenant=tenant) if listed is None else listed)
-    for operator in parse_operators(raw).values():
-        ids.update(find_partitions(client, gen, operator, tenant))
+    ids = set(served_partitions(client, gen, tenant=tenant) if listed is None else listed)
+    ids.update(counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant))
     ordered = sorted(ids, key=str)
     metas = _metas(client, ordered)
     digest = hashlib.sha256(repr(sorted(raw.items())).encode())

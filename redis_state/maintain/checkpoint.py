@@ -8,11 +8,11 @@ from collections.abc import Callable
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
-from redis_state.ids import PartitionId, StoreId
+from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.report import Policy, Report
 from redis_state.protocol.instances import Instance, decode_instance
-from redis_state.protocol.registry import PARTITIONS_MAX, OperatorInfo, parse_operators
+from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 256
 
@@ -58,7 +58,7 @@ def maintain_checkpoint(
     except FormatError as error:
         report.problem(f"{called}: {error}")
         return report
-    ids = [id_ for one in operators.values() for id_ in find_partitions(client, gen, one, tenant)]
+    ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
     random.shuffle(ids)
     for start in range(0, len(ids), PARTITIONS_AT_ONCE):
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
@@ -70,27 +70,6 @@ def maintain_checkpoint(
             report.add(found)
             progress(f"maintaining {called}", start + index + 1, len(ids))
     return report
-
-
-def find_partitions(client: Client, gen: str, info: OperatorInfo, tenant: str) -> list[PartitionId]:
-    """The partitions of a store; of one whose number is not listed, those that have been written.
-
-    An executor that describes a store outside of a task does not know how many there are.
-    """
-    store = StoreId(gen, info.operator, info.store, tenant)
-    if info.partitions:
-        return [PartitionId(store, number) for number in range(info.partitions)]
-    found: list[PartitionId] = []
-    while len(found) < PARTITIONS_MAX:
-        chunk = [PartitionId(store, len(found) + number) for number in range(PARTITIONS_AT_ONCE)]
-        commands = [("EXISTS", keys.meta(id_)) for id_ in chunk]
-        there = client.call("looking for partitions", commands)
-        # Each batch writes all partitions, so the first that is missing is one too many.
-        count = there.index(0) if 0 in there else len(there)
-        found += chunk[:count]
-        if count < len(chunk):
-            break
-    return found
 
 
 def _instances(

@@ -16,8 +16,8 @@ from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress, scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
-from redis_state.ids import PartitionId, StoreId, is_gen
-from redis_state.protocol.registry import parse_listing, parse_operators
+from redis_state.ids import PartitionId, is_gen
+from redis_state.protocol.registry import counted_partitions, parse_listing, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
@@ -130,17 +130,13 @@ def _name_field(gen: str, listed: bytes | None) -> str:
 
 
 def registered_partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
-    """The partitions that the registry names; others, or all if it is damaged, are scanned for."""
+    """The partitions that the query counts; others, or all if it is damaged, are scanned for."""
     (reply,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
     try:
         operators = parse_operators(reply)
     except FormatError:
         return []
-    found: list[PartitionId] = []
-    for operator in operators.values():
-        store = StoreId(gen, operator.operator, operator.store, tenant)
-        found += [PartitionId(store, number) for number in range(operator.partitions)]
-    return found
+    return counted_partitions(client, gen, operators.values(), tenant=tenant)
 
 
 def _purge_partitions(

@@ -19,8 +19,7 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.recall import KEPT_MS, expire
 from redis_state.maintain.report import Report
-from redis_state.protocol.instances import listed_partitions
-from redis_state.protocol.registry import QueryInfo, parse_listing
+from redis_state.protocol.registry import QueryInfo, listed_partitions, parse_listing
 
 AGE_MIN_MS = 3_600_000
 LOOKS_APART_MS = 30 * 60_000
@@ -153,7 +152,8 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
     )
     for info in parse_listing(listed):
         try:
-            activity = look(client, info.gen, tenant=tenant, listed=listed_partitions(info, tenant))
+            ids = listed_partitions(info, tenant=tenant)
+            activity = look(client, info.gen, tenant=tenant, listed=ids)
         except FormatError as error:
             report.problem(f"{info.name or info.id} ({info.gen}): not purged: {error}")
             continue

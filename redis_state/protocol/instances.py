@@ -14,8 +14,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.ids import PartitionId, StoreId, text_number
-from redis_state.protocol.registry import QueryInfo, parse_listing
+from redis_state.ids import PartitionId
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
@@ -131,46 +130,6 @@ def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instan
             if instance is not None:
                 found[id_] = instance
     return found
-
-
-def partitions_of(client: Client, gen: str, *, tenant: str) -> list[PartitionId]:
-    """The partitions of a checkpoint, by the list of checkpoints and by what was reported.
-
-    Raises:
-        FormatError: The list, or what was reported, is damaged.
-    """
-    raw, reported = client.call(
-        _WHAT,
-        [
-            ("HGETALL", keys.checkpoints(tenant=tenant)),
-            ("HGETALL", keys.places(gen, tenant=tenant)),
-        ],
-    )
-    own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
-    listed = [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant)]
-    known = set(listed)
-    more = (_place(gen, name, tenant) for name in reported)
-    return listed + sorted(set(more) - known, key=str)
-
-
-def _place(gen: str, name: bytes, tenant: str) -> PartitionId:
-    try:
-        operator, partition, store = name.decode().split(":", 2)
-    except ValueError as error:
-        raise _bad("a place is malformed") from error
-    numbers = text_number(operator), text_number(partition)
-    if numbers[0] is None or numbers[1] is None or not store:
-        raise _bad("a place is malformed")
-    return PartitionId(StoreId(gen, numbers[0], store, tenant), numbers[1])
-
-
-def listed_partitions(info: QueryInfo, tenant: str) -> list[PartitionId]:
-    """The partitions of a checkpoint, by its entries in the list of checkpoints."""
-    return [
-        PartitionId(StoreId(info.gen, operator, store, tenant), number)
-        for (operator, store), count in sorted(info.partitions.items())
-        for number in range(count)
-    ]
 
 
 def _bad(found: str) -> FormatError:

@@ -1,9 +1,15 @@
-"""What Redis lists of queries and operators (docs/format.md, section 9)."""
+"""What Redis lists of queries, operators and partitions (docs/format.md, section 9).
+
+Which partitions a checkpoint has is said in three places. What its query counts holds: that is
+`counted_partitions`, for whoever changes or judges a checkpoint. `listed_partitions` are those of
+the list of checkpoints, which may lag. `served_partitions` are those that somebody can serve: the
+listed ones, and what a process of Python has reported though no store has ever opened it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +17,12 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
-from redis_state.ids import is_gen, text_number
+from redis_state.ids import PartitionId, StoreId, is_gen, text_number
 
 FORMAT = "1"
 PARTITIONS_MAX = 1 << 20
 _FAMILY_PARTS = 8
+_LOOKED_FOR_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,70 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
                 tuple(map(_family, families)),
             )
     return dict(sorted(found.items()))
+
+
+def counted_partitions(
+    client: Client, gen: str, operators: Iterable[OperatorInfo], *, tenant: str
+) -> list[PartitionId]:
+    """The partitions of these stores; of one whose number is not counted, those that were written.
+
+    An executor that describes a store outside of a task does not know how many there are.
+    """
+    found: list[PartitionId] = []
+    for one in operators:
+        store = StoreId(gen, one.operator, one.store, tenant)
+        count = one.partitions or _written(client, store)
+        found += [PartitionId(store, number) for number in range(count)]
+    return found
+
+
+def listed_partitions(info: QueryInfo, *, tenant: str) -> list[PartitionId]:
+    """The partitions of a checkpoint, by its entries in the list of checkpoints."""
+    return [
+        PartitionId(StoreId(info.gen, operator, store, tenant), number)
+        for (operator, store), count in sorted(info.partitions.items())
+        for number in range(count)
+    ]
+
+
+def served_partitions(client: Client, gen: str, *, tenant: str) -> list[PartitionId]:
+    """The partitions of a checkpoint that somebody may serve, written or not.
+
+    Raises:
+        FormatError: The list of checkpoints, or what was reported, is damaged.
+    """
+    raw, reported = client.call(
+        "looking up partitions",
+        [
+            ("HGETALL", keys.checkpoints(tenant=tenant)),
+            ("HGETALL", keys.places(gen, tenant=tenant)),
+        ],
+    )
+    own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
+    listed = [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant=tenant)]
+    more = {_place(gen, name, tenant) for name in reported}
+    return listed + sorted(more - set(listed), key=str)
+
+
+def _written(client: Client, store: StoreId) -> int:
+    """How many partitions of a store were written: each batch writes all of them."""
+    count = 0
+    while count < PARTITIONS_MAX:
+        chunk = [PartitionId(store, count + number) for number in range(_LOOKED_FOR_AT_ONCE)]
+        there = client.call("looking for partitions", [("EXISTS", keys.meta(id_)) for id_ in chunk])
+        if 0 in there:
+            return count + there.index(0)
+        count += len(chunk)
+    return count
+
+
+def _place(gen: str, name: bytes, tenant: str) -> PartitionId:
+    operator, _, rest = _text(name).partition(":")
+    partition, _, store = rest.partition(":")
+    numbers = text_number(operator), text_number(partition)
+    if numbers[0] is None or numbers[1] is None or not store:
+        raise _bad("a place is malformed")
+    return PartitionId(StoreId(gen, numbers[0], store, tenant), numbers[1])
 
 
 def _store(text: str) -> tuple[int, str]:

@@ -12,8 +12,13 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.checkpoint import Progress, find_partitions, silent
-from redis_state.protocol.registry import QueryInfo, list_queries, parse_operators
+from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.protocol.registry import (
+    QueryInfo,
+    counted_partitions,
+    list_queries,
+    parse_operators,
+)
 
 _WHAT = "looking at a partition"
 _SEGMENTS_AT_ONCE = 256
@@ -86,7 +91,7 @@ def diagnose(
     """
     (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
     operators = parse_operators(raw)
-    ids = [id_ for one in operators.values() for id_ in find_partitions(client, gen, one, tenant)]
+    ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
     found = []
     for number, id_ in enumerate(ids, 1):
         found.append(look_at(client, id_))
