@@ -10,8 +10,8 @@ from redis_state.errors import RedisStateError
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.rows import Row
 from redis_state.format.segment import SegmentWriter
-from redis_state.maintain.fold import Fold
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
+from redis_state.protocol.version_rows import VersionRows
 
 BLOCKS_AT_ONCE = 256
 _LOG = logging.getLogger("redis_state.maintain")
@@ -81,21 +81,22 @@ def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[Segm
     Returns:
         The writer, and the highest id that a family of the lineage ever had.
     """
-    fold = Fold(partition, opened.segments)
-    segment = SegmentWriter(ident, fold.families, fold.buckets)
+    version = VersionRows(partition.fetch, opened.segments)
+    buckets = version.fitting_buckets()
+    segment = SegmentWriter(ident, version.families, buckets)
     name = f"s:{opened.pin.version}:{opened.pin.uid}"
     count = 0
-    for group in fold.hashed():
+    for group in version.hashed(buckets):
         segment.add(group)
         count += len(group)
         _stage(partition, segment, name)
-    for family in fold.ordered_families():
-        rows = _Counted(fold.ordered(family))
+    for family in version.ordered_families():
+        rows = _Counted(version.ordered(family))
         for _ in segment.add_ordered(family, rows):
             _stage(partition, segment, name)
         count += rows.count
-    fold.check(count)
-    return segment, fold.highest_id
+    version.check(count)
+    return segment, version.highest_id
 
 
 def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> None:

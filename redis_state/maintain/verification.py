@@ -11,9 +11,9 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.fold import read_whole
 from redis_state.maintain.report import Policy, Report
 from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.protocol.version_rows import read_whole
 
 SEGMENTS_AT_ONCE = 256
 _WHAT = "verifying segments"
@@ -92,7 +92,7 @@ def _read(
     client: Client, partition: PartitionClient, segment: Segment, report: Report, *, where: str
 ) -> None:
     try:
-        read_whole(partition, segment)
+        read_whole(partition.fetch, segment)
     except (FormatError, SegmentGoneError) as error:
         (now,) = client.call(_WHAT, [("HGET", keys.meta(partition.id), segment.field)])
         if now == segment.entry.text.encode():

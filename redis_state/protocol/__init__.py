@@ -1,7 +1,7 @@
 """The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name."""
 
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.partition import PartitionClient, RetainReport, SegmentGoneError
+from redis_state.protocol.partition import PartitionClient, RetainReport
 from redis_state.protocol.runs import (
     RegisteredRun,
     checkpoint_gen,
@@ -12,6 +12,7 @@ from redis_state.protocol.runs import (
     register_run,
     renew_checkpoint,
 )
+from redis_state.protocol.segments import SegmentGoneError
 
 __all__ = [
     "Opened",

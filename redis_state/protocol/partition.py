@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from redis_state import keys
 from redis_state.backend.client import Client, words
-from redis_state.backend.script import Command, script
+from redis_state.backend.script import script
 from redis_state.errors import FullError, RedisStateError
 from redis_state.format.entry import Entry, Segment
 from redis_state.ids import PartitionId, Pin
@@ -18,6 +18,7 @@ from redis_state.protocol import retention
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
+from redis_state.protocol.segments import Fields, chunks, fetch, fetch_whole
 
 DROPPED_TTL_MS = 10 * 60 * 1000
 """A segment that was dropped lives this long for readers under way."""
@@ -26,14 +27,9 @@ _RISES_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
 _PLANS_MAX = 4
-_CHUNK_BYTES_MAX = 1 << 20
-_CHUNK_FIELDS_MAX = 1024
-_READ_BYTES_MAX = 16 << 20
 _NO_LOG = "-"  # whoever opens a Python store says which version to go on from
 
 log = logging.getLogger(__name__)
-
-Fields = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +46,6 @@ class RetainReport:
     dropped: int
     dropped_bytes: int
     kept: int
-
-
-class SegmentGoneError(Exception):
-    """A segment is not whole any more: maintenance replaced it, or it was destroyed."""
-
-    def __init__(self, segment: Segment) -> None:
-        super().__init__(segment.ident)
-        self.segment = segment
 
 
 class PartitionClient:
@@ -212,23 +200,7 @@ class PartitionClient:
         Raises:
             SegmentGoneError: It is not whole any more.
         """
-        key = keys.segment(self.id, segment.ident)
-        blocks = max(1, segment.entry.blocks)
-        each = max(1, min(_CHUNK_BYTES_MAX * blocks // max(1, segment.entry.bytes), 1024))
-        at_once = each * (_READ_BYTES_MAX // _CHUNK_BYTES_MAX)
-        found: list[bytes | None] = []
-        for start in range(0, len(names), at_once):
-            group = names[start : start + at_once]
-            commands: list[Command] = [
-                ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
-            ]
-            # HLEN comes last: if the key vanishes in between, no bucket is taken for empty.
-            replies = self._client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
-            if replies.pop() != segment.entry.blocks:
-                raise SegmentGoneError(segment)
-            for reply in replies:
-                found += reply
-        return self._opened(segment, names, found)
+        return fetch(self._client, self.id, segment, names)
 
     def fetch_whole(self, segments: Sequence[Segment]) -> list[dict[str, bytes]]:
         """All fields of several small segments, in few round trips.
@@ -237,19 +209,7 @@ class PartitionClient:
             SegmentGoneError: One is not whole any more.
             FormatError: The name of a field is none.
         """
-        found: list[dict[str, bytes]] = []
-        for group in _groups(segments):
-            named = [keys.segment(self.id, segment.ident) for segment in group]
-            what = f"reading {len(group)} segments"
-            replies = self._client.call(what, [("HGETALL", key) for key in named])
-            for segment, key, reply in zip(group, named, replies, strict=True):
-                if len(reply) != segment.entry.blocks:
-                    raise SegmentGoneError(segment)
-                names = _names(segment, reply)
-                blocks = self._client.opened(key, names, list(reply.values()))
-                pairs = zip(names, blocks, strict=True)
-                found.append({name: raw for name, raw in pairs if raw is not None})
-        return found
+        return fetch_whole(self._client, self.id, segments)
 
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
         """Enter a snapshot of a version; false if it is not wanted any more."""
@@ -317,11 +277,6 @@ class PartitionClient:
             fields = {name: signer.signed(key, name, block) for name, block in fields.items()}
         return [word for pair in fields.items() for word in pair]
 
-    def _opened(
-        self, segment: Segment, names: Sequence[str], values: list[bytes | None]
-    ) -> list[bytes | None]:
-        return self._client.opened(keys.segment(self.id, segment.ident), names, values)
-
     def _check_staged(self, what: str, reply: list[str], *, version: int) -> None:
         if reply not in (["OK"], ["PUBLISHED"]):
             raise refusal(what, reply, where=self._where, version=version)
@@ -361,40 +316,3 @@ class PartitionClient:
 
 def _is_published(replies: Sequence[object]) -> bool:
     return replies[-1] in ([b"OK"], [b"ALREADY"])
-
-
-def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
-    """Fields in groups of about 1 MiB; a larger block is a group of its own."""
-    chunk: dict[str, bytes] = {}
-    size = 0
-    for name, block in fields.items():
-        full = size + len(block) > _CHUNK_BYTES_MAX or len(chunk) >= _CHUNK_FIELDS_MAX
-        if chunk and full:
-            yield chunk
-            chunk, size = {}, 0
-        chunk[name] = block
-        size += len(block)
-    if chunk:
-        yield chunk
-
-
-def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    group: list[Segment] = []
-    size = 0
-    for one in segments:
-        if group and size + one.entry.bytes > _READ_BYTES_MAX:
-            yield group
-            group, size = [], 0
-        group.append(one)
-        size += one.entry.bytes
-    if group:
-        yield group
-
-
-def _names(segment: Segment, fields: Iterable[bytes]) -> list[str]:
-    try:
-        return [name.decode("ascii") for name in fields]
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"reading {segment.ident}", found="a field has a name that the format does not know"
-        ) from error

@@ -1,4 +1,9 @@
-"""Opens a version and reads what this process needs of it (docs/format.md, section 7)."""
+"""Opens a version and reads what this process needs of it (docs/format.md, section 7).
+
+Readers and maintenance go through a version once and hold little of it; `protocol.version_rows` is
+for them. A store keeps its version from batch to batch: small deltas come in one round trip, blocks
+of the base when a key of theirs is asked for, and layers are laid over what is cached.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from redis_state import url
 from redis_state.backend import client, cluster, start
 from redis_state.format import block, bucketing, entry, header, rows, segment, signature
-from redis_state.protocol import instances, partition, retention, runs, snapshots
+from redis_state.protocol import instances, partition, retention, runs, segments, snapshots
 from redis_state.store import partition_state
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
@@ -31,8 +31,8 @@ OURS = {
     "deltasMin": snapshots.DELTAS_MIN,
     "deltasMax": snapshots.DELTAS_MAX,
     "retainedFieldsMax": retention.FIELDS_MAX,
-    "chunkBytesMax": partition._CHUNK_BYTES_MAX,
-    "chunkFieldsMax": partition._CHUNK_FIELDS_MAX,
+    "chunkBytesMax": segments.CHUNK_BYTES_MAX,
+    "chunkFieldsMax": segments.CHUNK_FIELDS_MAX,
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,
     "redirectsMax": cluster._REDIRECTS_MAX,

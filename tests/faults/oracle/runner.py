@@ -15,8 +15,7 @@ from unittest import mock
 from redis_state import config as options
 from redis_state.backend.transport import ServerTransport
 from redis_state.errors import RedisStateError
-from redis_state.protocol import partition, retention, runs
-from redis_state.protocol.partition import SegmentGoneError
+from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import partition_state
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport

@@ -15,9 +15,9 @@ from redis_state.errors import FormatError, LimitError
 from redis_state.format import block, header, rows, segment
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.header import Family, Tombstone
-from redis_state.format.merge import merge
 from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import SegmentWriter, read_segment
+from tests.support.whole_versions import merge
 from tests.unit.format.vectors import load
 
 IDENT = "d:1:u"

@@ -10,9 +10,9 @@ from redis_state import keys
 from redis_state.errors import FormatError
 from redis_state.format import block, bucketing, header, rows
 from redis_state.format.entry import parse_entry, parse_segment
-from redis_state.format.merge import merge
 from redis_state.format.segment import checksum, read_segment
 from redis_state.ids import PartitionId, StoreId
+from tests.support.whole_versions import merge
 from tests.unit.format.vectors import family_of, load, names, row_of, tombstone_of
 from tests.vectors import generate
 

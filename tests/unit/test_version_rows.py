@@ -1,4 +1,4 @@
-"""Folding a version piece by piece gives what merging whole segments gives."""
+"""Reading a version piece by piece gives what merging whole segments gives."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone
-from redis_state.format.merge import apply_row, merge
 from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import Content, SegmentWriter, read_segment
-from redis_state.maintain.fold import Fold
+from redis_state.protocol.version_rows import VersionRows
+from tests.support.whole_versions import apply_row, merge
 
 SCHEMA = '{"type":"struct","fields":[]}'
 PLAIN = Family(0, "default", "none", (), SCHEMA, SCHEMA)
@@ -124,17 +124,18 @@ def test_it_is_what_whole_segments_say(seed: int, snapshot: bool) -> None:
         memory.add(number, rows, ALL, tombstones=tombstones, with_families=False)
     memory = with_live(memory)
     expected = merge(memory.contents())
-    fold = Fold(memory, memory.newest)  # type: ignore[arg-type]
-    writer = SegmentWriter("s:99:x", fold.families, fold.buckets)
+    version_rows = VersionRows(memory.fetch, memory.newest)
+    buckets = version_rows.fitting_buckets()
+    writer = SegmentWriter("s:99:x", version_rows.families, buckets)
     pieces: dict[str, bytes] = {}
-    for group in fold.hashed():
+    for group in version_rows.hashed(buckets):
         writer.add(group)
         pieces |= writer.drain()
-    for family in fold.ordered_families():
-        for _ in writer.add_ordered(family, fold.ordered(family)):
+    for family in version_rows.ordered_families():
+        for _ in writer.add_ordered(family, version_rows.ordered(family)):
             pieces |= writer.drain()
     live = len(expected.rows)
-    fold.check(live)
+    version_rows.check(live)
     entry = writer.finish(ref="x", live=live, with_families=True)
     pieces |= writer.drain()
     found = read_segment(Segment(True, 99, "u99", entry), pieces)
@@ -142,6 +143,12 @@ def test_it_is_what_whole_segments_say(seed: int, snapshot: bool) -> None:
     assert found.families == ALL
     if live > 1000:
         assert entry.buckets >= live // 512
+    as_it_lies = VersionRows(memory.fetch, memory.newest)
+    every = [row for group in as_it_lies.hashed() for row in group.items()]
+    for family in as_it_lies.ordered_families():
+        every += as_it_lies.ordered(family)
+    as_it_lies.check(len(every))
+    assert dict(every) == expected.rows
 
 
 def test_a_base_that_is_not_what_the_manifest_says_is_refused() -> None:
@@ -151,10 +158,10 @@ def test_a_base_that_is_not_what_the_manifest_says_is_refused() -> None:
     for checksum, live in ((entry.checksum ^ 1, 1), (entry.checksum, 2)):
         wrong = replace(segment, entry=replace(entry, checksum=checksum, live=live))
         memory.fields[wrong] = memory.fields[segment]
-        fold = Fold(memory, [wrong])  # type: ignore[arg-type]
-        rows = [group for group in fold.hashed() if group]
+        version_rows = VersionRows(memory.fetch, [wrong])
+        rows = [group for group in version_rows.hashed() if group]
         with pytest.raises(FormatError):
-            fold.check(len(rows))
+            version_rows.check(len(rows))
 
 
 def test_rows_of_a_removed_family_are_refused_unless_they_are_taken_away() -> None:
@@ -164,13 +171,13 @@ def test_rows_of_a_removed_family_are_refused_unless_they_are_taken_away() -> No
         memory.add(3, dict(keys), (PLAIN, RANGE), live=2, snapshot=True)
         gone = [Tombstone(3, None, None)] if whole else []
         memory.add(4, {}, (PLAIN,), live=1, tombstones=gone)
-        fold = Fold(memory, memory.newest)  # type: ignore[arg-type]
-        rows = [row for group in fold.hashed() for row in group]
+        version_rows = VersionRows(memory.fetch, memory.newest)
+        rows = [row for group in version_rows.hashed() for row in group]
         assert rows == [stored_key(0, b"k")]
-        assert fold.ordered_families() == [3]
+        assert version_rows.ordered_families() == [3]
         if whole:
-            assert list(fold.ordered(3)) == []
-            fold.check(1)
+            assert list(version_rows.ordered(3)) == []
+            version_rows.check(1)
         else:
             with pytest.raises(FormatError, match="belongs to no family"):
-                list(fold.ordered(3))
+                list(version_rows.ordered(3))

@@ -1,9 +1,8 @@
-"""The rows of a version from its segments (docs/format.md, sections 3 and 4.5)."""
+"""The rows of a version from whole segments, in memory: what every faster way is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, MutableMapping
 
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
@@ -12,51 +11,7 @@ from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import Content
 
 
-@dataclass(slots=True)
-class Changes:
-    """What deltas say together, for rows of an older segment that come one by one.
-
-    Attributes:
-        rows: The last word on each key; a key that `over` was asked for is taken out.
-    """
-
-    rows: dict[bytes, Value] = field(default_factory=dict)
-    tombstones: list[Tombstone] = field(default_factory=list)
-
-    def add(self, content: Content) -> None:
-        """Adds the next newer delta."""
-        for tombstone in content.tombstones:
-            for key in [key for key in self.rows if _covers(tombstone, key)]:
-                del self.rows[key]
-        self.tombstones += content.tombstones
-        for key, value in content.rows.items():
-            if not isinstance(value, Appended):
-                self.rows[key] = value
-                continue
-            below = self.rows.get(key, Appended(b""))
-            if isinstance(below, Appended):
-                self.rows[key] = Appended(below.data + value.data)
-            else:
-                self.rows[key] = (below or b"") + value.data
-
-    def over(self, key: bytes, value: bytes) -> bytes | None:
-        """What is left of a row of the older segment; the key's change is used up."""
-        gone = any(_covers(tombstone, key) for tombstone in self.tombstones)
-        if key not in self.rows:
-            return None if gone else value
-        change = self.rows.pop(key)
-        if isinstance(change, Appended):
-            return (b"" if gone else value) + change.data
-        return change
-
-    def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows that the older segment does not have."""
-        for key, change in self.rows.items():
-            if change is not None:
-                yield key, change.data if isinstance(change, Appended) else change
-
-
-class VersionRows:
+class WholeVersion:
     """Rows and family table of a version, built from its segments, oldest first.
 
     Attributes:
@@ -103,13 +58,13 @@ def apply_row(rows: MutableMapping[bytes, bytes], key: bytes, value: Value) -> N
         rows[key] = value
 
 
-def merge(segments: Iterable[tuple[Segment, Content]]) -> VersionRows:
+def merge(segments: Iterable[tuple[Segment, Content]]) -> WholeVersion:
     """The version that these segments, oldest first, make up.
 
     Raises:
-        FormatError: The oldest does not stand alone, or as `VersionRows.apply`.
+        FormatError: The oldest does not stand alone, or as `WholeVersion.apply`.
     """
-    version = VersionRows()
+    version = WholeVersion()
     last: Segment | None = None
     for segment, content in segments:
         _check_next(last, segment)

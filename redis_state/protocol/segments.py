@@ -1,0 +1,115 @@
+"""The fields of segments on their way to Redis and back, in pieces that both sides can bear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment
+from redis_state.ids import PartitionId
+
+Fields = Mapping[str, bytes]
+"""Blocks by the names of their fields."""
+
+CHUNK_BYTES_MAX = 1 << 20
+CHUNK_FIELDS_MAX = 1024
+_READ_BYTES_MAX = 16 << 20
+
+
+class SegmentGoneError(Exception):
+    """A segment is not whole any more: maintenance replaced it, or it was destroyed."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment.ident)
+        self.segment = segment
+
+
+def fetch(
+    client: Client, id_: PartitionId, segment: Segment, names: Sequence[str]
+) -> list[bytes | None]:
+    """Fields of a segment; ``None`` where there is no such field.
+
+    Raises:
+        SegmentGoneError: It is not whole any more.
+    """
+    key = keys.segment(id_, segment.ident)
+    blocks = max(1, segment.entry.blocks)
+    each = max(1, min(CHUNK_BYTES_MAX * blocks // max(1, segment.entry.bytes), CHUNK_FIELDS_MAX))
+    at_once = each * (_READ_BYTES_MAX // CHUNK_BYTES_MAX)
+    found: list[bytes | None] = []
+    for start in range(0, len(names), at_once):
+        group = names[start : start + at_once]
+        commands: list[Command] = [
+            ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
+        ]
+        # HLEN comes last: if the key vanishes in between, no bucket is taken for empty.
+        replies = client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
+        if replies.pop() != segment.entry.blocks:
+            raise SegmentGoneError(segment)
+        for reply in replies:
+            found += reply
+    return client.opened(key, names, found)
+
+
+def fetch_whole(
+    client: Client, id_: PartitionId, segments: Sequence[Segment]
+) -> list[dict[str, bytes]]:
+    """All fields of several small segments, in few round trips.
+
+    Raises:
+        SegmentGoneError: One is not whole any more.
+        FormatError: A field has a name that the format does not know.
+    """
+    found: list[dict[str, bytes]] = []
+    for group in _groups(segments):
+        named = [keys.segment(id_, segment.ident) for segment in group]
+        what = f"reading {len(group)} segments"
+        replies = client.call(what, [("HGETALL", key) for key in named])
+        for segment, key, reply in zip(group, named, replies, strict=True):
+            if len(reply) != segment.entry.blocks:
+                raise SegmentGoneError(segment)
+            names = _names(segment, reply)
+            blocks = client.opened(key, names, list(reply.values()))
+            pairs = zip(names, blocks, strict=True)
+            found.append({name: raw for name, raw in pairs if raw is not None})
+    return found
+
+
+def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
+    """Fields in groups of about 1 MiB; a larger block is a group of its own."""
+    chunk: dict[str, bytes] = {}
+    size = 0
+    for name, block in fields.items():
+        full = size + len(block) > CHUNK_BYTES_MAX or len(chunk) >= CHUNK_FIELDS_MAX
+        if chunk and full:
+            yield chunk
+            chunk, size = {}, 0
+        chunk[name] = block
+        size += len(block)
+    if chunk:
+        yield chunk
+
+
+def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    group: list[Segment] = []
+    size = 0
+    for one in segments:
+        if group and size + one.entry.bytes > _READ_BYTES_MAX:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.entry.bytes
+    if group:
+        yield group
+
+
+def _names(segment: Segment, fields: Iterable[bytes]) -> list[str]:
+    try:
+        return [name.decode("ascii") for name in fields]
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"reading {segment.ident}", found="a field has a name that the format does not know"
+        ) from error

@@ -1,0 +1,248 @@
+"""The rows of a version piece by piece: its base as it is read, merged with its deltas.
+
+Readers scan by it, and maintenance makes snapshots by it. Only the deltas are held in memory. Their
+weight is what makes a snapshot due, so they are a part of the version; the base may be as large as
+it likes. A store that loads its own version goes another way (`redis_state.store.loading`): it
+keeps all rows, and knows ordered families alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+
+from redis_state.errors import FormatError
+from redis_state.format.block import HEADER_BYTES
+from redis_state.format.bucketing import ROWS_A_BUCKET, bucket_of, buckets_for
+from redis_state.format.changes import Changes
+from redis_state.format.entry import Segment
+from redis_state.format.header import FIELD, Family, Header, family_table, highest_after
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes, stored_key
+from redis_state.format.segment import (
+    Content,
+    checksum,
+    field_names,
+    part_fields,
+    read_header,
+    read_rows,
+    read_segment,
+)
+
+Fetch = Callable[[Segment, Sequence[str]], Sequence[bytes | None]]
+"""Fields of a segment by their names, as `PartitionClient.fetch` reads them."""
+
+FIELDS_AT_ONCE = 64
+SAMPLE_ROWS = 10_000
+
+
+class VersionRows:
+    """Rows of a version; each method is called once, first `hashed` and then `ordered`.
+
+    Args:
+        segments: As `open` lists them, newest first; the last one stands alone.
+        where: What errors call the partition.
+
+    Attributes:
+        families: The family table of the version.
+        highest_id: Of all families that the lineage ever had.
+
+    Raises:
+        SegmentGoneError: A segment is not whole any more; so do the methods.
+        FormatError: A segment is damaged; so do the methods.
+    """
+
+    def __init__(self, fetch: Fetch, segments: Sequence[Segment], *, where: str = "") -> None:
+        self._fetch = fetch
+        self._where = where
+        self._base = segments[-1]
+        self._live = segments[0].entry.live
+        raw = _raw_header(fetch, self._base)
+        self._head = read_header(self._base, raw)
+        # The first bytes of each field that was read: the checksum is over them.
+        self._heads = {} if raw is None else {FIELD: raw[:HEADER_BYTES]}
+        self._read: dict[str, bytes | None] = {}
+        self._changes = Changes()
+        families = self._head.families
+        highest = highest_after(0, families, self._head.highest_id)
+        for segment in reversed(segments[:-1]):
+            content = read_whole(fetch, segment)
+            self._changes.add(content)
+            families = content.families if content.families is not None else families
+            highest = highest_after(highest, content.families, content.highest_id)
+        if families is None:
+            raise self._bad("no segment has a family table")
+        self.families: tuple[Family, ...] = families
+        self.highest_id = highest
+        self._prefixes = {stored_key(id_, b"") for id_ in family_table(families)}
+        self._ahead = self._ordered_names()
+
+    def fitting_buckets(self) -> int:
+        """A count that fits the hashed rows."""
+        if all(family.ordered for family in self.families):
+            return 1
+        names = [str(bucket) for bucket in range(min(FIELDS_AT_ONCE, self._base.entry.buckets))]
+        sample = list(self._rows(self._blocks(names)).items())
+        sample += list(self._changes.rows.items())[:SAMPLE_ROWS]
+        if not sample:
+            return 1
+        ordered = ROWS_A_BUCKET * sum(map(len, self._head.ordered.values()))
+        rows = max(1, self._live - ordered)
+        return buckets_for(rows, rows * sum(map(raw_bytes, sample)) // len(sample))
+
+    def hashed(self, buckets: int | None = None) -> Iterator[dict[bytes, bytes]]:
+        """Rows of the hashed families.
+
+        Args:
+            buckets: So many buckets are made of them: the rows of each come in one piece. ``None``
+                takes them as they lie.
+        """
+        # Counts are powers of two, so buckets with one remainder go to buckets with the same one.
+        modulus = min(self._base.entry.buckets, buckets or self._base.entry.buckets)
+        own = self._hashed_changes(modulus)
+        names = (name for at in range(modulus) for name in self._bucket_names(at, modulus))
+        self._ahead = chain(names, self._ahead)
+        for at in range(modulus):
+            # A later part of a bucket overrides an earlier one.
+            below = self._rows(self._take(self._bucket_names(at, modulus)))
+            yield self._folded(below, own.get(at, ()))
+
+    def ordered_families(self) -> list[int]:
+        """The families that have ordered rows in the base or in the table."""
+        of_table = {family.id for family in self.families if family.ordered}
+        return sorted(of_table | set(self._head.ordered))
+
+    def ordered(self, family: int) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of an ordered family in the order of their keys; families in ascending order."""
+        keys = sorted(key for key in self._changes.rows if family_of(key) == family)
+        firsts = self._head.ordered.get(family, ())
+        at = 0
+        for number in range(len(firsts)):
+            # The first block takes the keys before it, the last one those behind it.
+            last = number + 1 == len(firsts)
+            end = len(keys) if last else bisect_left(keys, firsts[number + 1], at)
+            below = self._rows(self._take([f"{family}/{number}"]))
+            yield from sorted(self._folded(below, keys[at:end]).items())
+            at = end
+        yield from self._folded({}, keys[at:]).items()
+
+    def check(self, count: int) -> None:
+        """Compare what was read with the manifest.
+
+        Args:
+            count: Rows that came out.
+
+        Raises:
+            FormatError: The base or the number of rows is another one.
+        """
+        entry = self._base.entry
+        if len(self._heads) != entry.blocks or checksum(self._heads) != entry.checksum:
+            raise FormatError(
+                f"reading {self._base.ident}",
+                found="its fields differ from its entry's checksum",
+            )
+        if count != self._live:
+            raise self._bad(f"{count} keys are live, not {self._live}")
+
+    def _folded(self, below: dict[bytes, Value], keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Rows of the base with their changes, and those that only the changes have."""
+        known = {key[:FAMILY_BYTES] for key in below} <= self._prefixes
+        plain = known and not self._changes.tombstones
+        changed = self._changes.rows
+        found: dict[bytes, bytes] = {}
+        for key, value in below.items():
+            if plain and type(value) is bytes and key not in changed:
+                found[key] = value
+                continue
+            # A removed row of the oldest delta removes nothing, and an append begins a list.
+            first = value.data if isinstance(value, Appended) else value
+            left = self._changes.over(key, first) if first is not None else None
+            if left is not None:
+                found[self._checked(key)] = left
+        for key in keys:
+            change = changed.pop(key, None)
+            if change is not None:
+                found[self._checked(key)] = change.data if isinstance(change, Appended) else change
+        return found
+
+    def _checked(self, key: bytes) -> bytes:
+        if key[:FAMILY_BYTES] not in self._prefixes:
+            raise self._bad("a row belongs to no family")
+        return key
+
+    def _bad(self, found: str) -> FormatError:
+        return FormatError("reading the rows of a version", found=found, where=self._where)
+
+    def _rows(self, blocks: Sequence[tuple[str, bytes]]) -> dict[bytes, Value]:
+        found: dict[bytes, Value] = {}
+        for name, raw in blocks:
+            found.update(read_rows(self._base, name, raw))
+        return found
+
+    def _take(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
+        """The fields of the base that are there; they are read ahead, in the order of use."""
+        while any(name not in self._read for name in names):
+            chunk = list(islice(self._ahead, FIELDS_AT_ONCE))
+            self._read.update(dict.fromkeys(chunk) | dict(self._blocks(chunk)))
+        return [(name, raw) for name in names if (raw := self._read.pop(name)) is not None]
+
+    def _blocks(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
+        if not self._base.entry.blocks:
+            return []
+        found = zip(names, self._fetch(self._base, names), strict=True)
+        blocks = [(name, raw) for name, raw in found if raw is not None]
+        self._heads.update((name, raw[:HEADER_BYTES]) for name, raw in blocks)
+        return blocks
+
+    def _bucket_names(self, at: int, modulus: int) -> list[str]:
+        """The fields of the base's buckets that go into one of so many."""
+        return [
+            name
+            for bucket in range(at, self._base.entry.buckets, modulus)
+            for name in part_fields(bucket, self._head.parts.get(bucket, 1))
+        ]
+
+    def _ordered_names(self) -> Iterator[str]:
+        for family in self.ordered_families():
+            for number in range(len(self._head.ordered.get(family, ()))):
+                yield f"{family}/{number}"
+
+    def _hashed_changes(self, modulus: int) -> dict[int, list[bytes]]:
+        kinds = {family.id: family.kind for family in self.families if not family.ordered}
+        found: dict[int, list[bytes]] = {}
+        for key in self._changes.rows:
+            kind = kinds.get(family_of(key))
+            if kind is not None:
+                found.setdefault(bucket_of(key, kind=kind, buckets=modulus), []).append(key)
+        return found
+
+
+def _raw_header(fetch: Fetch, segment: Segment) -> bytes | None:
+    return fetch(segment, [FIELD])[0] if segment.entry.header else None
+
+
+def header_of(fetch: Fetch, segment: Segment) -> Header:
+    """The header of a segment alone.
+
+    Raises:
+        SegmentGoneError: It is not whole any more.
+        FormatError: It is damaged.
+    """
+    return read_header(segment, _raw_header(fetch, segment))
+
+
+def read_whole(fetch: Fetch, segment: Segment) -> Content:
+    """All that a segment says.
+
+    Raises:
+        SegmentGoneError: It is not whole any more.
+        FormatError: It is damaged.
+    """
+    if not segment.entry.blocks:
+        return read_segment(segment, {})
+    raw = _raw_header(fetch, segment)
+    fields = {} if raw is None else {FIELD: raw}
+    names = list(field_names(segment, read_header(segment, raw)))
+    blocks = zip(names, fetch(segment, names), strict=True)
+    fields.update({name: block for name, block in blocks if block is not None})
+    return read_segment(segment, fields)
