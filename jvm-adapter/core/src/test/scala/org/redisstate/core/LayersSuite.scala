@@ -2,10 +2,11 @@ package org.redisstate.core
 
 import scala.jdk.CollectionConverters._
 
-import com.tngtech.archunit.core.domain.JavaClasses
+import com.tngtech.archunit.core.domain.{JavaClass, JavaClasses}
 import com.tngtech.archunit.core.importer.{ClassFileImporter, ImportOption}
 import com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses
 import com.tngtech.archunit.library.Architectures.layeredArchitecture
+import com.tngtech.archunit.library.dependencies.{SliceAssignment, SliceIdentifier}
 import com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -47,6 +48,20 @@ final class LayersSuite extends AnyFunSuite {
 
   test("packages are in no circle") {
     slices().matching(s"$root.(*)..").should().beFreeOfCycles().check(classes)
+  }
+
+  test("files are in no circle") {
+    slices().assignedFrom(bySource).should().beFreeOfCycles().check(classes)
+  }
+
+  private object bySource extends SliceAssignment {
+    override def getDescription: String = "files"
+
+    override def getIdentifierOf(used: JavaClass): SliceIdentifier = {
+      val one = used.getBaseComponentType
+      if (!one.getPackageName.startsWith(root)) SliceIdentifier.ignore()
+      else SliceIdentifier.of(one.getPackageName, one.getSource.get.getFileName.get)
+    }
   }
 
   test("nothing of the core needs Spark") {

@@ -29,7 +29,7 @@ final case class CopyPart(
     retained: String) {
 
   /** Name of its file. */
-  def name: String = s"${id.operator}-${id.partition}-${Keys.storeHash(id.storeName)}"
+  def name: String = s"${id.operator}-${id.partition}-${id.storeHash}"
 
   /** What stands at the beginning of its file. */
   private[copy] def head: String = {
@@ -37,7 +37,7 @@ final case class CopyPart(
       id.gen,
       id.operator.toString,
       id.partition.toString,
-      Keys.storeHash(id.storeName),
+      id.storeHash,
       pin.version.toString,
       pin.uid,
       format,

@@ -1,5 +1,7 @@
 package org.redisstate.core.ids
 
+import java.util.UUID
+
 /**
  * One partition of one store of one operator.
  *
@@ -12,7 +14,9 @@ final case class PartitionId(
     operator: Long,
     partition: Int,
     storeName: String) {
-  private[ids] lazy val base: String = Keys.base(this)
+
+  /** First 16 hexadecimal digits of the SHA-256 of the store name: no user text enters a key. */
+  lazy val storeHash: String = Sha256.first16(storeName)
   override def toString: String = s"operator $operator partition $partition store $storeName"
 }
 
@@ -24,6 +28,9 @@ final case class Pin(version: Long, uid: String) {
 }
 
 object Pin {
+
+  /** What a new attempt, or a new writer of a snapshot, is told apart by. */
+  def newUid(): String = UUID.randomUUID().toString.replace("-", "")
 
   /** Version 0, which every partition has and which holds nothing. */
   val Empty: Pin = Pin(0L, "-")

@@ -5,25 +5,6 @@ import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.{Bucketing, RowBlock}
 
-/** Reads buckets of a base that are still in Redis only. */
-trait BucketSource {
-
-  /** Rows of the buckets [from, until), validated; called from any thread. */
-  def read(from: Int, until: Int): Array[RowBlock]
-
-  /** About how many bytes a bucket takes while it is read. */
-  def bucketBytes: Long = BucketSource.BytesMax
-}
-
-object BucketSource {
-
-  /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
-  val BytesMax: Long = 17L << 10
-
-  /** Of buckets that were never seen: they fill up to the most and are then split. */
-  val AverageBytes: Long = 12L << 10
-}
-
 /**
  * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
  * in Redis; and the rows of ordered families, in key order. What a bucket holds never changes; only the form in which it is kept does.
@@ -80,7 +61,7 @@ final class Base private (
   /** The rows that hold a key, if they hold it. */
   def rowsFor(hash: Int, key: Array[Byte], offset: Int, length: Int): RowBlock = {
     val sorted =
-      if (orderedRows.isEmpty) OrderedRows.Empty else ordered(Layer.familyOf(key, offset))
+      if (orderedRows.isEmpty) OrderedRows.Empty else ordered(StoredKey.familyOf(key, offset))
     if (sorted.isEmpty) bucket(Bucketing.bucket(hash, buckets))
     else sorted.block(sorted.blockOf(key, offset, length))
   }

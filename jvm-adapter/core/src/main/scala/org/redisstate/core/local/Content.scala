@@ -31,15 +31,16 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
     case _ => Layer.merge(layers)
   }
 
-  /** A stored key of an ordered family below which it has no row, as an earlier scan found; null if none did. */
-  private[local] def front(family: Int): Array[Byte] = fronts.of(family)
-
-  /** Told by a scan that there is no row below a stored key. */
-  private[local] def foundFront(family: Int, key: Array[Byte]): Unit =
-    fronts = fronts.updated(family, key)
+  private[local] def orderedScan(range: Tombstone): OrderedScan =
+    new OrderedScan(
+      layers,
+      base,
+      range,
+      fronts.of(range.family),
+      key => fronts = fronts.updated(range.family, key))
 
   def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean =
-    Content.get(layers, base, hash, key, offset, length, out)
+    Layers.get(layers, base, hash, key, offset, length, out)
 
   /** Whether a key is there; reads no list of values. */
   def contains(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean = {
@@ -55,8 +56,8 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
 
   /** All rows of a family, in no order; of an ordered one, in key order. */
   def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
-    if (ordered) new OrderedScan(this, Tombstone(family, None, None))
-    else new ContentIterator(this, family, hashOf)
+    if (ordered) orderedScan(Tombstone(family, None, None))
+    else new ContentIterator(layers, base, family, hashOf)
   }
 
   /**
@@ -64,10 +65,10 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
    * those that are asked for are touched.
    */
   def rangeScan(range: Tombstone, hashOf: KeyHash): RowIterator =
-    if (hashOf.ordered(range.family)) new OrderedScan(this, range) else sortedRange(range, hashOf)
+    if (hashOf.ordered(range.family)) orderedScan(range) else sortedRange(range, hashOf)
 
   private def sortedRange(range: Tombstone, hashOf: KeyHash): RowIterator = {
-    val all = new ContentIterator(this, range.family, hashOf)
+    val all = new ContentIterator(layers, base, range.family, hashOf)
     val found = new RowList
     val key, value = new Slice
     while (all.next(key, value)) {
@@ -79,7 +80,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
 
   /** The rows of an ordered family in key order, some at a time. */
   def sortedBlocks(family: Int): Iterator[RowBlock] = {
-    val rows = new OrderedScan(this, Tombstone(family, None, None))
+    val rows = orderedScan(Tombstone(family, None, None))
     val key, value = new Slice
     val some = new RowBlock.Builder(Content.SortedBytes)
     Iterator.continually {
@@ -111,8 +112,8 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
         if (layer.hashOf(entry) == hash && !layer.isRemoved(entry) &&
           startsWith(layer.bytes, offset, keyLength, prefix, length) &&
           layer.isLive(entry) &&
-          !Content.hidden(newer, hash, layer.bytes, offset, keyLength)) {
-          Content.value(rest, base, entry, row)
+          !Layers.hidden(newer, hash, layer.bytes, offset, keyLength)) {
+          Layers.value(rest, base, entry, row)
           found.add(layer.bytes, offset, keyLength, row)
         }
         place = index.next(place)
@@ -140,7 +141,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
         prefix,
         length)) {
       val offset = rows.keyOffset(i)
-      if (!Content.hidden(layers, hash, rows.bytes, offset, rows.keyLength(i))) {
+      if (!Layers.hidden(layers, hash, rows.bytes, offset, rows.keyLength(i))) {
         row.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
         found.add(rows.bytes, offset, rows.keyLength(i), row)
       }
@@ -161,70 +162,6 @@ object Content {
   private val SortedBytes = 64 << 10
 
   def empty(): Content = new Content(Base.empty(), Nil)
-
-  /** The value of a key in layers over a base. */
-  def get(
-      layers: List[Layer],
-      base: Base,
-      hash: Int,
-      key: Array[Byte],
-      offset: Int,
-      length: Int,
-      out: Slice): Boolean = {
-    var rest = layers
-    while (rest ne Nil) {
-      val layer = rest.head
-      val entry = layer.find(hash, key, offset, length)
-      if (entry >= 0) {
-        if (layer.isRemoved(entry)) return false
-        value(rest, base, entry, out)
-        return true
-      }
-      if (!layer.clearsNothing && layer.isCleared(key, offset, length)) return false
-      rest = rest.tail
-    }
-    val rows = base.rowsFor(hash, key, offset, length)
-    val found = rows.find(key, offset, length)
-    if (found >= 0) out.set(rows.bytes, rows.valueOffset(found), rows.valueLength(found))
-    found >= 0
-  }
-
-  /** The whole value of an entry of the first of these layers, which is not a removal. */
-  private[local] def value(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
-    val layer = from.head
-    if (layer.isAppended(entry)) join(from, base, entry, out) else layer.value(entry, out)
-  }
-
-  private def join(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
-    val layer = from.head
-    val key = layer.keyOffset(entry)
-    val length = layer.keyLength(entry)
-    val older = new Slice
-    val known = !layer.isCleared(layer.bytes, key, length) &&
-      get(from.tail, base, layer.hashOf(entry), layer.bytes, key, length, older)
-    layer.value(entry, out)
-    if (known) {
-      val joined = new Array[Byte](older.length + out.length)
-      System.arraycopy(older.array, older.offset, joined, 0, older.length)
-      System.arraycopy(out.array, out.offset, joined, older.length, out.length)
-      out.set(joined, 0, joined.length)
-    }
-  }
-
-  /** Whether a newer layer decides about a key. */
-  private[local] def hidden(
-      newer: List[Layer],
-      hash: Int,
-      key: Array[Byte],
-      offset: Int,
-      length: Int): Boolean = {
-    var rest = newer
-    while (rest ne Nil) {
-      if (rest.head.hides(hash, key, offset, length)) return true
-      rest = rest.tail
-    }
-    false
-  }
 
   /**
    * All rows in the base; buckets grow with the rows.
@@ -271,12 +208,12 @@ object Content {
 
   private def foldBuckets(old: Base, layer: Layer, hashOf: KeyHash, buckets: Int)(
       use: (Int, RowBlock) => Unit): Unit = {
-    val changed = new LayerBuckets(layer, buckets, hashOf.ordered)
+    val changed = layer.byBucket(buckets, hashOf.ordered)
     val rowsOf = old.pass()
     val parts = new Array[RowBlock](buckets / old.buckets)
     var i = 0
     while (i < old.buckets) {
-      split(withoutCleared(rowsOf(i), layer), parts, old.buckets, hashOf)
+      split(layer.uncleared(rowsOf(i)), parts, old.buckets, hashOf)
       var p = 0
       while (p < parts.length) {
         val bucket = p * old.buckets + i
@@ -314,16 +251,5 @@ object Content {
         i += 1
       }
       parts.indices.foreach(p => parts(p) = into(p).result())
-    }
-
-  private[core] def withoutCleared(rows: RowBlock, layer: Layer): RowBlock =
-    if (layer.clearsNothing) rows
-    else {
-      val kept = new RowBlock.Builder(rows.bytes.length)
-      (0 until rows.count).foreach { i =>
-        if (!layer.isCleared(rows.bytes, rows.keyOffset(i), rows.keyLength(i)))
-          kept.addFrom(rows, i)
-      }
-      kept.result()
     }
 }

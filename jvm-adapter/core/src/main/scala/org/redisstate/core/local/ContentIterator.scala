@@ -6,13 +6,17 @@ import org.redisstate.core.format.RowBlock
  * Iterates over all rows of a version: first the layers, newest first, then the base. A row that a
  * newer layer changed is skipped.
  */
-private[local] final class ContentIterator(content: Content, family: Int, hashOf: KeyHash)
+private[local] final class ContentIterator(
+    layers: List[Layer],
+    base: Base,
+    family: Int,
+    hashOf: KeyHash)
     extends RowIterator {
   private var newer: List[Layer] = Nil
-  private var rest = content.layers
+  private var rest = layers
   private var entries: Array[Int] = if (rest.nonEmpty) rest.head.entries() else Array.emptyIntArray
   private var entry = 0
-  private val bucketRows = content.base.pass()
+  private val bucketRows = base.pass()
   private var bucket = -1
   private var rows: RowBlock = RowBlock.Empty
   private var row = 0
@@ -27,15 +31,15 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
         val at = entries(entry)
         entry += 1
         val bytes = layer.bytes
-        if (Layer.familyOf(bytes, layer.keyOffset(at)) == family && !layer.isRemoved(at) &&
-          !Content.hidden(
+        if (StoredKey.familyOf(bytes, layer.keyOffset(at)) == family && !layer.isRemoved(at) &&
+          !Layers.hidden(
             newer,
             layer.hashOf(at),
             bytes,
             layer.keyOffset(at),
             layer.keyLength(at))) {
           layer.key(at, key)
-          Content.value(rest, content.base, at, value)
+          Layers.value(rest, base, at, value)
           return true
         }
       }
@@ -48,15 +52,15 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
   }
 
   private def nextOfBase(key: Slice, value: Slice): Boolean = {
-    while (bucket < content.base.buckets) {
+    while (bucket < base.buckets) {
       while (row < rows.count) {
         val i = row
         row += 1
         val offset = rows.keyOffset(i)
         val length = rows.keyLength(i)
-        if (Layer.familyOf(rows.bytes, offset) == family &&
+        if (StoredKey.familyOf(rows.bytes, offset) == family &&
           (newer.isEmpty ||
-            !Content.hidden(
+            !Layers.hidden(
               newer,
               hashOf(rows.bytes, offset, length),
               rows.bytes,
@@ -69,7 +73,7 @@ private[local] final class ContentIterator(content: Content, family: Int, hashOf
       }
       bucket += 1
       row = 0
-      rows = if (bucket < content.base.buckets) bucketRows(bucket) else RowBlock.Empty
+      rows = if (bucket < base.buckets) bucketRows(bucket) else RowBlock.Empty
     }
     false
   }

@@ -6,7 +6,7 @@ import java.nio.ByteBuffer
  * Brings entries of a layer into key order. Eight bytes of each key, from the first on in which the keys differ, are
  * compared as a number; whole keys only where those are equal. For one thread; the arrays in it are reused.
  */
-private[local] final class EntrySort(layer: Layer) {
+private[local] final class EntrySort(layer: Arena) {
   import EntrySort._
 
   private val bytes = layer.bytes

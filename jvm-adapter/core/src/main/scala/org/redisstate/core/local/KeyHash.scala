@@ -28,7 +28,7 @@ object KeyHash {
       override def apply(bytes: Array[Byte], offset: Int, length: Int): Int = {
         val kind =
           if (uniform) FamilyKind.Plain
-          else kinds.getOrElse(Layer.familyOf(bytes, offset), FamilyKind.Plain)
+          else kinds.getOrElse(StoredKey.familyOf(bytes, offset), FamilyKind.Plain)
         Bucketing.hash(crcs.get, kind, bytes, offset, length)
       }
     }

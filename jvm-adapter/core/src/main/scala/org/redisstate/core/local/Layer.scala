@@ -7,22 +7,16 @@ import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
 
 /**
  * Rows that changed, in a hash table over one growing byte array: the write set while a batch runs,
- * an overlay of the local state afterwards. No object per row. Bytes once written are never
- * overwritten, so slices into them stay valid.
- *
- * An entry in the arena: next entry + 1 (int), hash (int), key length (int), value length (int),
- * key, value. The value length is -1 for a removal, and -2 - length where elements are appended to
- * the older value; bit 30 of a length says that the value has room to grow behind it, up to the next
- * power of two. The hash covers the bucketing bytes only and the rows of a prefix share it, so
- * the chain of a key depends on its last bytes too.
+ * an overlay of the local state afterwards. No object per row. The hash covers the bucketing bytes
+ * only and the rows of a prefix share it, so the chain of a key depends on its last bytes too.
  */
-final class Layer(initialRows: Int, initialBytes: Int) {
+final class Layer(initialRows: Int, initialBytes: Int)
+    extends Arena(math.max(64, initialBytes)) {
+  import Arena._
   import Layer._
 
   def this(initialRows: Int) = this(initialRows, initialRows * 64)
 
-  private var arena = new Array[Byte](math.max(64, initialBytes))
-  private var ints = ByteBuffer.wrap(arena)
   private var end = 0
   private var heads = new Array[Int](chainsFor(initialRows))
 
@@ -71,6 +65,18 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   /** Whether this layer decides about a key, so that older ones do not. */
   def hides(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean =
     find(hash, key, offset, length) >= 0 || ((cleared ne Nil) && isCleared(key, offset, length))
+
+  /** Of older rows, those that no range of this layer covers. */
+  def uncleared(older: RowBlock): RowBlock =
+    if (clearsNothing) older
+    else {
+      val kept = new RowBlock.Builder(older.bytes.length)
+      (0 until older.count).foreach { i =>
+        if (!isCleared(older.bytes, older.keyOffset(i), older.keyLength(i)))
+          kept.addFrom(older, i)
+      }
+      kept.result()
+    }
 
   /**
    * This layer, or an equal one without the room that nothing uses; for one that does not change
@@ -236,19 +242,6 @@ final class Layer(initialRows: Int, initialBytes: Int) {
     if (isRemoved(old)) removals -= 1
   }
 
-  def isRemoved(entry: Int): Boolean = int(entry + ValueLengthAt) == Removed
-  def hashOf(entry: Int): Int = int(entry + HashAt)
-  def bytes: Array[Byte] = arena
-  def keyOffset(entry: Int): Int = entry + HeadBytes
-  def keyLength(entry: Int): Int = int(entry + KeyLengthAt)
-  def valueOffset(entry: Int): Int = entry + HeadBytes + keyLength(entry)
-  def valueLength(entry: Int): Int = lengthOf(int(entry + ValueLengthAt))
-
-  /** Whether the value is not the whole one, but elements to append to the older one. */
-  def isAppended(entry: Int): Boolean = int(entry + ValueLengthAt) <= Appended
-  def key(entry: Int, out: Slice): Unit = out.set(arena, keyOffset(entry), keyLength(entry))
-  def value(entry: Int, out: Slice): Unit = out.set(arena, valueOffset(entry), valueLength(entry))
-
   /** How many entries at most a search looks at. */
   private[local] def longestChain: Int = heads.iterator.map { head =>
     Iterator.iterate(head - 1)(at => int(at) - 1).takeWhile(_ >= 0).size
@@ -260,7 +253,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
 
   def prefixIndex: PrefixIndex = {
     if (prefixes == null) synchronized {
-      if (prefixes == null) prefixes = new PrefixIndex(this)
+      if (prefixes == null) prefixes = new PrefixIndex(this, entries())
     }
     prefixes
   }
@@ -290,12 +283,16 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   def foreachBucket(
       buckets: Int,
       without: Set[Int] = Set.empty)(use: (Int, RowBlock) => Unit): Unit = {
-    val all = new LayerBuckets(this, buckets, without)
+    val all = byBucket(buckets, without)
     (0 until buckets).foreach { bucket =>
       val rows = all.rows(bucket)
       if (rows.count > 0) use(bucket, rows)
     }
   }
+
+  /** The entries by bucket, as `foreachBucket` groups them. */
+  private[local] def byBucket(buckets: Int, without: Set[Int]): LayerBuckets =
+    new LayerBuckets(this, entries(), buckets, without)
 
   /** The rows of a family in key order. */
   def rowsOf(family: Int): RowBlock = new LayerBlocks(this).block(sorted(family))
@@ -304,7 +301,7 @@ final class Layer(initialRows: Int, initialBytes: Int) {
   private[local] def sorted(family: Int): Array[Int] = orders.get(family) match {
     case Some(known) if known.end == end && known.size == size => known.entries
     case _ =>
-      val own = entries().filter(e => familyOf(arena, keyOffset(e)) == family)
+      val own = entries().filter(e => StoredKey.familyOf(arena, keyOffset(e)) == family)
       new EntrySort(this).sort(own, 0, own.length)
       sortedCount += own.length
       orders = orders.updated(family, new SortedEntries(own, end, size))
@@ -366,29 +363,11 @@ final class Layer(initialRows: Int, initialBytes: Int) {
       resize(bytes)
     }
   }
-
-  private def resize(bytes: Int): Unit = {
-    arena = java.util.Arrays.copyOf(arena, bytes)
-    ints = ByteBuffer.wrap(arena)
-  }
-
-  private def int(at: Int): Int = ints.getInt(at)
-  private def setInt(at: Int, value: Int): Unit = {
-    ints.putInt(at, value)
-    ()
-  }
 }
 
 object Layer {
-  private final val HashAt = 4
-  private final val KeyLengthAt = 8
-  private final val ValueLengthAt = 12
-  private final val HeadBytes = 16
   private final val TailBytes = 32
   private final val Mixer = 0x9e3779b97f4a7c15L
-  private final val Removed = -1
-  private final val Appended = -2
-  private final val Roomy = 1 << 30
   private final val RoomMin = 64
   private val ArenaBytesMax = (1L << 31) - 64
 
@@ -397,10 +376,6 @@ object Layer {
 
   /** A power of two above the number of rows, so that a chain has one row or less on average. */
   private def chainsFor(rows: Int): Int = Integer.highestOneBit(math.max(8, rows)) * 2
-
-  private def unmarked(stored: Int): Int = if (stored <= Appended) Appended - stored else stored
-
-  private def lengthOf(stored: Int): Int = math.max(0, unmarked(stored)) & ~Roomy
 
   /** The smallest power of two from a length on. */
   private def roomFor(length: Int): Int =
@@ -424,7 +399,7 @@ object Layer {
             layer.valueOffset(e),
             layer.valueLength(e))
         } else {
-          val stored = if (layer.isRemoved(e)) Removed else layer.valueLength(e)
+          val stored = if (layer.isRemoved(e)) Arena.Removed else layer.valueLength(e)
           merged.insert(
             layer.hashOf(e),
             layer.bytes,
@@ -438,7 +413,4 @@ object Layer {
     }
     merged.trimmed
   }
-
-  def familyOf(bytes: Array[Byte], keyOffset: Int): Int =
-    ((bytes(keyOffset) & 0xff) << 8) | (bytes(keyOffset + 1) & 0xff)
 }

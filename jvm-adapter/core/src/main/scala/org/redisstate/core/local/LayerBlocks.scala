@@ -3,7 +3,7 @@ package org.redisstate.core.local
 import org.redisstate.core.format.RowBlock
 
 /** The rows of a layer as blocks; for one pass in one thread. */
-private[local] final class LayerBlocks(layer: Layer) {
+private[local] final class LayerBlocks(layer: Arena) {
   private val rows = new RowBlock.Builder(16 << 10)
 
   def block(entries: Array[Int]): RowBlock = block(entries, 0, entries.length)
@@ -34,9 +34,14 @@ private[local] final class LayerBlocks(layer: Layer) {
 /**
  * The rows of a layer by bucket, for one pass in one thread.
  *
+ * @param entries all that live
  * @param without families that are left out
  */
-private[local] final class LayerBuckets(layer: Layer, buckets: Int, without: Set[Int]) {
+private[local] final class LayerBuckets(
+    layer: Arena,
+    entries: Array[Int],
+    buckets: Int,
+    without: Set[Int]) {
   private val blocks = new LayerBlocks(layer)
   private val order = new EntrySort(layer)
   private val ends = new Array[Int](buckets + 1)
@@ -53,11 +58,9 @@ private[local] final class LayerBuckets(layer: Layer, buckets: Int, without: Set
     }
   }
 
-  private def wanted: Array[Int] = {
-    val all = layer.entries()
-    if (without.isEmpty) all
-    else all.filterNot(e => without(Layer.familyOf(layer.bytes, layer.keyOffset(e))))
-  }
+  private def wanted: Array[Int] =
+    if (without.isEmpty) entries
+    else entries.filterNot(e => without(StoredKey.familyOf(layer.bytes, layer.keyOffset(e))))
 
   /** Counting sort; the entries of bucket b stand from `ends(b)` until `ends(b + 1)` then. */
   private def groupedByBucket(all: Array[Int]): Array[Int] = {

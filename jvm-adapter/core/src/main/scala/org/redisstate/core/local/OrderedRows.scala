@@ -91,7 +91,7 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
     val kept =
       if (layer.clearsNothing) slots
       else
-        slots.map(slot => Content.withoutCleared(slot.rows(room), layer)).filter(_.count > 0).map(
+        slots.map(slot => layer.uncleared(slot.rows(room))).filter(_.count > 0).map(
           OrderedSlot.of)
     val all = new Collector(room)
     if (kept.isEmpty) all.add(RowBlock.merge(RowBlock.Empty, changes, resolve = true))

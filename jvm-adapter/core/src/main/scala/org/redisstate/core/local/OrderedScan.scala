@@ -5,11 +5,19 @@ import org.redisstate.core.format.{RowBlock, Tombstone}
 /**
  * Rows of an ordered family within a range, in key order: the sorted rows of the layers and of the
  * base, merged as they are read. Of equal keys the newest layer decides.
+ *
+ * @param front a stored key of the family below which it has no row; null where none is known
+ * @param foundFront told of such a key, if what was removed lay in the way
  */
-private[local] final class OrderedScan(content: Content, range: Tombstone) extends RowIterator {
+private[local] final class OrderedScan(
+    layers: List[Layer],
+    base: Base,
+    range: Tombstone,
+    front: Array[Byte],
+    foundFront: Array[Byte] => Unit)
+    extends RowIterator {
   import OrderedScan._
 
-  private val front = content.front(range.family)
   private val asked = familyBytes(range.family) ++ range.from.getOrElse(Array.empty[Byte])
   private val from = if (front != null && isBelow(asked, front)) front else asked
 
@@ -21,10 +29,10 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
   private[local] def rowsPassed: Int = passed
 
   /** From the newest layer on, each with what is below it; the base comes last. */
-  private val tails = Iterator.iterate(content.layers)(_.tail).takeWhile(_.nonEmpty).toArray
+  private val tails = Iterator.iterate(layers)(_.tail).takeWhile(_.nonEmpty).toArray
   private val places: Array[Place] =
     tails.map(tail => new LayerPlace(tail.head, range.family, from): Place) :+
-      new BasePlace(content.base.ordered(range.family), from)
+      new BasePlace(base.ordered(range.family), from)
 
   override def next(key: Slice, value: Slice): Boolean = {
     while (true) {
@@ -43,8 +51,8 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
         noteFront(place.key)
         key.set(place.bytes, place.offset, place.length)
         place match {
-          case layer: LayerPlace => Content.value(tails(newest), content.base, layer.entry, value)
-          case base: BasePlace => base.value(value)
+          case layer: LayerPlace => Layers.value(tails(newest), base, layer.entry, value)
+          case rows: BasePlace => rows.value(value)
         }
       }
       pass(newest)
@@ -58,7 +66,7 @@ private[local] final class OrderedScan(content: Content, range: Tombstone) exten
   private def noteFront(key: => Array[Byte]): Unit =
     if (isFirst) {
       isFirst = false
-      if (passed >= PassedMin) content.foundFront(range.family, key)
+      if (passed >= PassedMin) foundFront(key)
     }
 
   /** The place with the smallest key, the newest of those that share it; -1 at the end. */

@@ -4,13 +4,13 @@ package org.redisstate.core.local
  * The entries of a layer by the hash of their bucketing bytes, for prefix scans. Entries that were
  * replaced since stay in it. Grows in one thread; for any thread once the layer does not change.
  */
-private[local] final class PrefixIndex(layer: Layer) {
+private[local] final class PrefixIndex(layer: Arena, all: Array[Int]) {
   private var items = new Array[Int](64)
   private var nexts = new Array[Int](64)
   private var heads = new Array[Int](64)
   private var size = 0
 
-  layer.entries().foreach(add)
+  all.foreach(add)
 
   def add(entry: Int): Unit = {
     if (size == items.length) grow()

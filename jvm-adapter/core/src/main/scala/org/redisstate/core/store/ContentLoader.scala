@@ -33,9 +33,15 @@ private[store] final class ContentLoader(
         else if (below.isEmpty) Some(new Content(loader.together(bottom.toSeq ++ large), Nil))
         else None
       base.map { content =>
-        val loaded = content.over(new LayerLoader(client, loader, counters).layers(small))
-        if (loaded.layers.length > PartitionStore.LayersMax) loaded.merged else loaded
+        val loaded = content.over(new LayerLoader(client, loader.decoder, counters).layers(small))
+        if (loaded.layers.length > ContentLoader.LayersMax) loaded.merged else loaded
       }
     } finally room.give(newest.sum)
   }
+}
+
+private[store] object ContentLoader {
+
+  /** Layers above this number become one. */
+  val LayersMax = 8
 }

@@ -7,19 +7,12 @@ import org.redisstate.core.local._
 import org.redisstate.core.protocol.{PartitionClient, Piece}
 
 /**
- * A segment that becomes rows of a layer.
- *
- * @param families as they are from this segment on
- */
-private[store] final case class WholeSegment(head: SegmentHead, families: Seq[Family])
-
-/**
  * Reads segments as a whole. What fits into one reply is read in one round trip, and helpers read
  * and decode the next ones while the task builds the layer of those that came.
  */
 private[store] final class LayerLoader(
     client: PartitionClient,
-    loader: SegmentLoader,
+    decoder: SegmentDecoder,
     counters: StoreCounters) {
   import LayerLoader._
 
@@ -64,7 +57,7 @@ private[store] final class LayerLoader(
     val hashOf = KeyHash.of(families)
     val found = piece.fields.zip(blocks).collect {
       case (name, block) if block != null =>
-        val rows = loader.decode(piece.segment, name, block, families)
+        val rows = decoder.decode(piece.segment, name, block, families)
         val hashes = Array.tabulate(rows.count) { i =>
           hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
         }
@@ -93,7 +86,7 @@ private[store] final class LayerLoader(
   }
 
   private def check(head: SegmentHead, blocks: Seq[Decoded]): Unit =
-    loader.named(head.segment) {
+    decoder.named(head.segment) {
       val reader = new SegmentReader(head.segment)
       val all = blocks.map(_.field) ++ head.field
       val bytes = blocks.iterator.map(_.bytes).sum + head.field.fold(0L)(_.block.length.toLong)

@@ -105,6 +105,17 @@ private[store] final class LocalVersion(
   def contains(hash: Int, key: Array[Byte], length: Int): Boolean =
     read(_.contains(hash, key, 0, length))
 
+  def get(key: Array[Byte], length: Int, out: Slice): Boolean =
+    get(hashOf(key, 0, length), key, length, out)
+
+  def contains(key: Array[Byte], length: Int): Boolean =
+    contains(hashOf(key, 0, length), key, length)
+
+  /** All rows of a family, in key order where the family is an ordered one. */
+  def rows(family: Int): RowIterator =
+    if (hashOf.ordered(family)) rangeScan(Tombstone(family, None, None), Nil, hashOf)
+    else scan(_.iterator(family, ordered = false, hashOf))
+
   /**
    * Rows for a pass over a family, with layers of a write set over them; what there is room for is
    * here before the first row is given out.

@@ -6,6 +6,22 @@ import java.util.concurrent.locks.ReentrantLock
 
 import scala.jdk.CollectionConverters._
 
+/** Rows of a store that make way where memory is short. */
+private[store] trait Evictable {
+
+  /** Decoded blocks become compressed ones, until so many bytes are free; @return how many are. */
+  private[store] def shrink(bytes: Long, everything: Boolean): Long
+
+  /**
+   * Compressed blocks that Redis has in a snapshot are forgotten, until so many bytes are free;
+   * @return how many are.
+   */
+  private[store] def drop(bytes: Long): Long
+
+  /** Versions whose rows need more than single blocks are forgotten, the previous one first; @return what is free. */
+  private[store] def forget(): Long
+}
+
 /**
  * The local memory of all stores of an executor. Whoever reads from Redis reserves the bytes
  * first. Where they are not free, the thread that asks makes room: buckets that nobody touched
@@ -16,7 +32,7 @@ import scala.jdk.CollectionConverters._
 final class MemoryBudget(val bytesMax: Long) {
   import MemoryBudget._
 
-  private val stores = new CopyOnWriteArrayList[PartitionStore]
+  private val stores = new CopyOnWriteArrayList[Evictable]
 
   /** What the stores hold, as they counted it last. */
   private val held = new AtomicLong
@@ -39,8 +55,8 @@ final class MemoryBudget(val bytesMax: Long) {
   /** The most that was used at any time. */
   def peakBytes: Long = peak.get
 
-  private[store] def register(store: PartitionStore): Unit = { stores.add(store); () }
-  private[store] def unregister(store: PartitionStore): Unit = { stores.remove(store); () }
+  private[store] def register(store: Evictable): Unit = { stores.add(store); () }
+  private[store] def unregister(store: Evictable): Unit = { stores.remove(store); () }
 
   /**
    * Told by a store how the bytes that it holds changed.
@@ -95,7 +111,7 @@ final class MemoryBudget(val bytesMax: Long) {
   /** What may be used now: write sets push others out, but leave them room to work in. */
   def boundBytes: Long = math.max(bytesMax, pinned.get + bytesMax / LeftShare)
 
-  private def makeRoom(free: (PartitionStore, Long) => Long): Unit =
+  private def makeRoom(free: (Evictable, Long) => Long): Unit =
     if (usedBytes > boundBytes) {
       val all = stores.asScala.toIndexedSeq
       var visited = 0

@@ -42,7 +42,7 @@ private[store] final class MergedSource(segments: Seq[SegmentBlocks], families: 
   }
 
   private def merged(older: RowBlock, newer: RowBlock, gone: Layer): RowBlock = {
-    val left = if (older.count == 0) older else Content.withoutCleared(older, gone)
+    val left = if (older.count == 0) older else gone.uncleared(older)
     if (newer.count == 0) left else RowBlock.merge(left, newer, resolve = true)
   }
 

@@ -13,7 +13,7 @@ import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
  * @param byUid whether it was asked for by its uid
  */
 final class OpenVersion private[store] (
-    private[store] val store: PartitionStore,
+    private[store] val store: VersionKeeper,
     private[store] val local: LocalVersion,
     private[store] val held: Boolean,
     private[store] val isAlone: Boolean = false,
@@ -24,17 +24,12 @@ final class OpenVersion private[store] (
   def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
-  def get(key: Array[Byte], length: Int, out: Slice): Boolean =
-    local.get(local.hashOf(key, 0, length), key, length, out)
+  def get(key: Array[Byte], length: Int, out: Slice): Boolean = local.get(key, length, out)
 
   /** All rows of a family, in key order where the family is an ordered one. */
-  def iterator(family: Int): RowIterator = {
-    if (local.hashOf.ordered(family)) rangeScan(family, None, None)
-    else local.scan(_.iterator(family, ordered = false, local.hashOf))
-  }
+  def iterator(family: Int): RowIterator = local.rows(family)
 
-  def contains(key: Array[Byte], length: Int): Boolean =
-    local.contains(local.hashOf(key, 0, length), key, length)
+  def contains(key: Array[Byte], length: Int): Boolean = local.contains(key, length)
 
   /** @param prefix stored bucketing bytes: family id, and what the family's kind says */
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
@@ -47,7 +42,7 @@ final class OpenVersion private[store] (
     local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf)
 
   /** The rows of a family that this version, which is above 0, has otherwise than the one before. */
-  def changes(family: Int): ChangeIterator = store.changes(this, family)
+  def changes(family: Int): ChangeIterator = store.changes(local, family)
 
-  def write(): WriteSession = new WriteSession(this)
+  def write(): WriteSession = new WriteSession(store, local, held, isAlone, byUid)
 }

@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import java.util.{Collections, UUID, WeakHashMap}
+import java.util.{Collections, WeakHashMap}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.collection.mutable
@@ -37,8 +37,11 @@ final class PartitionStore(
     validator: RowValidator,
     budget: MemoryBudget,
     taken: () => Unit = () => ())
-    extends AutoCloseable {
+    extends VersionKeeper
+    with Evictable
+    with AutoCloseable {
   import PartitionStore._
+  import StoreCounters.timed
 
   val counters: StoreCounters = new StoreCounters
   @volatile private var closed = false
@@ -60,9 +63,9 @@ final class PartitionStore(
   /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
   private val sessions =
     Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap[
-      WriteSession,
+      HeldRows,
       java.lang.Boolean]))
-  private val room = new StoreRoom(budget, this)
+  private val room = new StoreRoom(budget, counters, () => recount())
   private val snapshots = new SnapshotWriter(client, room)
   budget.register(this)
 
@@ -118,17 +121,16 @@ final class PartitionStore(
     new OpenVersion(this, nothing, held, isAlone = true)
   }
 
-  /** Changed rows of a family of an opened version above 0. */
-  private[store] def changes(opened: OpenVersion, family: Int): ChangeIterator = {
+  private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
     val loader = newLoader()
-    val layers = new LayerLoader(client, loader, counters)
-    new VersionChanges(this, client, loader, layers).of(opened, family)
+    val layers = new LayerLoader(client, loader.decoder, counters)
+    new VersionChanges(open(_).local, client, loader, layers).of(version, family)
   }
 
   /** Whether a version was opened by this store. */
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 
-  def localBytes: Long = {
+  override def localBytes: Long = {
     val versions = cached.flatMap(_.here)
     versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
       _.memoryBytes).sum
@@ -138,15 +140,13 @@ final class PartitionStore(
     if (sessions.isEmpty) 0L
     else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
 
-  /** Told by a write set in progress that it grew: it cannot be dropped, so others are. */
-  private[store] def grown(session: WriteSession): Unit = {
+  private[store] override def grown(session: HeldRows): Unit = {
     sessions.add(session)
     recount()
     budget.check()
   }
 
-  /** Told by a write set that it ended. */
-  private[store] def ended(session: WriteSession): Unit =
+  private[store] override def ended(session: HeldRows): Unit =
     if (sessions.remove(session)) recount()
 
   private def newLoader(): SegmentLoader = new SegmentLoader(client, validator, counters, room)
@@ -193,10 +193,9 @@ final class PartitionStore(
     recount()
   }
 
-  private[store] def holder(): Run = run()
+  private[store] override def holder(): Run = run()
 
-  /** @param byUid whether Spark named the version by its uid */
-  private[store] def takeOver(pin: Pin, byUid: Boolean): Unit = {
+  private[store] override def takeOver(pin: Pin, byUid: Boolean): Unit = {
     if (byUid && client.format == CheckpointFormat.V1) {
       throw new ConfigException(
         s"acquire ${client.id} at version ${pin.version}: the checkpoint's commit log is of format 2, " +
@@ -206,16 +205,16 @@ final class PartitionStore(
     confirmed = pin
     taken()
   }
-  private[store] def families(local: LocalVersion): Seq[Family] =
+
+  private[store] override def families(local: LocalVersion): Seq[Family] =
     if (local.families.isEmpty) Seq(defaultFamily) else local.families
 
-  private[store] def newLayer(): Layer = {
+  private[store] override def newLayer(): Layer = {
     val (rows, bytes) = lastChange
     new Layer(rows, bytes)
   }
 
-  /** Makes a committed version the current one. */
-  private[store] def install(
+  private[store] override def install(
       base: LocalVersion,
       pin: Pin,
       entry: Entry,
@@ -241,21 +240,12 @@ final class PartitionStore(
     compactSoon()
   }
 
-  /** Decoded blocks become compressed ones, until so many bytes are free; @return how many are. */
-  private[store] def shrink(bytes: Long, everything: Boolean): Long =
+  private[store] override def shrink(bytes: Long, everything: Boolean): Long =
     free(bytes)((base, wanted) => base.compress(wanted, everything))
 
-  /**
-   * Compressed blocks that Redis has in a snapshot are dropped, until so many bytes are free;
-   * @return how many are.
-   */
-  private[store] def drop(bytes: Long): Long = free(bytes)(_.drop(_))
+  private[store] override def drop(bytes: Long): Long = free(bytes)(_.drop(_))
 
-  /**
-   * Versions whose rows need more than single blocks are dropped, the previous one first; @return
-   * what is free.
-   */
-  private[store] def forget(): Long = {
+  private[store] override def forget(): Long = {
     val before = localBytes
     cached.reverse.foreach(_.forget())
     recount()
@@ -307,7 +297,7 @@ final class PartitionStore(
   private def compact(version: LocalVersion): Unit =
     if (!version.read(old => closed || !isHeavy(old) || fold(version, old))) {
       version.read { old =>
-        if (old.layers.length > LayersMax)
+        if (old.layers.length > ContentLoader.LayersMax)
           Room.taking(room, old.layerBytes)(share(version, old, old.merged))
       }
     }
@@ -338,7 +328,7 @@ final class PartitionStore(
   }
 
   private def isHeavy(content: Content): Boolean =
-    content.layers.length > LayersMax ||
+    content.layers.length > ContentLoader.LayersMax ||
       (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.decodedBytes)
 
   private def trySnapshot(version: LocalVersion): Boolean =
@@ -473,7 +463,6 @@ final class PartitionStore(
 object PartitionStore {
   private val log = LoggerFactory.getLogger(classOf[PartitionStore])
   private val VersionsCached = 2
-  private[store] val LayersMax = 8
 
   /** Layers that hold more than this part of the base's bytes are folded into it. */
   private val FoldShare = 8
@@ -484,15 +473,4 @@ object PartitionStore {
   private val SmallBytes = 4 << 10
   private val RoomRowsMax = 1 << 16
   private val RoomBytesMax = 4 << 20
-
-  def newUid(): String = UUID.randomUUID().toString.replace("-", "")
-
-  private[store] def timed[A](total: java.util.concurrent.atomic.AtomicLong)(body: => A): A = {
-    val from = System.nanoTime()
-    try body
-    finally {
-      total.addAndGet((System.nanoTime() - from) / 1000000L)
-      ()
-    }
-  }
 }

@@ -12,7 +12,7 @@ import org.redisstate.core.protocol.PartitionClient
  */
 private[store] final class SegmentBlocks(
     client: PartitionClient,
-    loader: SegmentLoader,
+    decoder: SegmentDecoder,
     counters: StoreCounters,
     val head: SegmentHead,
     families: Seq[Family]) {
@@ -53,15 +53,15 @@ private[store] final class SegmentBlocks(
     }.toArray
     rows.indices.foreach { i =>
       if (!OrderedRows.fits(rows(i), keys(from + i), keys.lift(from + i + 1)))
-        loader.damaged(segment, s"the blocks of family $family are not in key order")
+        decoder.damaged(segment, s"the blocks of family $family are not in key order")
     }
     rows
   }
 
   private def part(name: String, block: Array[Byte]): RowBlock = {
     val rows =
-      if (block == null) RowBlock.Empty else loader.decode(segment, name, block, families)
-    checks.came(name, block).foreach(loader.damaged(segment, _))
+      if (block == null) RowBlock.Empty else decoder.decode(segment, name, block, families)
+    checks.came(name, block).foreach(decoder.damaged(segment, _))
     rows
   }
 }

@@ -1,30 +1,18 @@
 package org.redisstate.core.store
 
-import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.{PartitionClient, Piece}
 
 /**
- * What describes a segment.
- *
- * @param block of the header, null when there is none
- */
-private[store] final case class SegmentHead(
-    segment: Segment,
-    header: Header,
-    block: Array[Byte]) {
-  def field: Option[EncodedField] = Option(block).map(EncodedField(Header.Field, _))
-}
-
-/**
- * Reads segments of one partition into local form, checking everything that comes over the wire.
+ * Reads segments of one partition into local form; what comes over the wire passes the decoder.
  */
 private[store] final class SegmentLoader(
     client: PartitionClient,
     validator: RowValidator,
     counters: StoreCounters,
     room: Room) {
+  val decoder: SegmentDecoder = new SegmentDecoder(client.id, validator)
 
   /** What describes each of these segments, read in one round trip. */
   def heads(segments: Seq[Segment]): Seq[SegmentHead] = {
@@ -34,7 +22,7 @@ private[store] final class SegmentLoader(
     val found = described.zip(blocks).toMap
     segments.map { segment =>
       val block = found.getOrElse(segment, null)
-      SegmentHead(segment, named(segment)(new SegmentReader(segment).header(block)), block)
+      SegmentHead(segment, decoder.named(segment)(new SegmentReader(segment).header(block)), block)
     }
   }
 
@@ -67,74 +55,5 @@ private[store] final class SegmentLoader(
     blocksOf(head, head.header.families.getOrElse(Nil))
 
   private def blocksOf(head: SegmentHead, families: Seq[Family]): SegmentBlocks =
-    new SegmentBlocks(client, this, counters, head, families)
-
-  /** Rows of a field, each of them checked. */
-  def decode(
-      segment: Segment,
-      name: String,
-      block: Array[Byte],
-      families: Seq[Family]): RowBlock = {
-    val rows = named(segment)(new SegmentReader(segment).rows(name, block))
-    validated(segment, rows, listsOf(families), validator.of(families))
-  }
-
-  private def listsOf(families: Seq[Family]): Set[Int] =
-    families.filter(_.multiValue).map(_.id).toSet
-
-  private def validated(
-      segment: Segment,
-      rows: RowBlock,
-      lists: Set[Int],
-      rules: RowValidator): RowBlock = {
-    var i = 0
-    while (i < rows.count) {
-      if (!rows.isRemoved(i)) {
-        val key = rows.keyOffset(i)
-        val list = rows.isAppended(i) || (lists.nonEmpty && lists(Layer.familyOf(rows.bytes, key)))
-        if (list) validateElements(segment, rows, i, rules)
-        else validate(segment, rows, i, rules, rows.valueOffset(i), rows.valueLength(i))
-      }
-      i += 1
-    }
-    rows
-  }
-
-  private def validateElements(
-      segment: Segment,
-      rows: RowBlock,
-      i: Int,
-      rules: RowValidator): Unit = {
-    val from = rows.valueOffset(i)
-    val elements = new MsgpackReader(rows.bytes, from, from + rows.valueLength(i))
-    while (!elements.atEnd) {
-      val length = named(segment)(elements.skipBin())
-      validate(segment, rows, i, rules, elements.position - length, length)
-    }
-  }
-
-  private def validate(
-      segment: Segment,
-      rows: RowBlock,
-      i: Int,
-      rules: RowValidator,
-      valueOffset: Int,
-      valueLength: Int): Unit = {
-    val wrong =
-      rules.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
-    if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
-  }
-
-  /** What the format finds wrong says where, and what to do. */
-  def named[A](segment: Segment)(read: => A): A =
-    try read
-    catch {
-      case e: FormatException =>
-        damaged(
-          segment,
-          e.getMessage.stripPrefix("[REDIS_FORMAT] ").stripSuffix(Block.Advice).stripSuffix("."))
-    }
-
-  def damaged(segment: Segment, found: String): Nothing =
-    throw new FormatException(s"${segment.ident} of ${client.id}: $found.${Block.Advice}")
+    new SegmentBlocks(client, decoder, counters, head, families)
 }

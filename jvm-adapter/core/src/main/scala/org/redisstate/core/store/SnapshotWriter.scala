@@ -3,6 +3,7 @@ package org.redisstate.core.store
 import scala.collection.mutable
 
 import org.redisstate.core.format.{Family, RowBlock, Segment, SegmentWriter}
+import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Content, OrderedRows, Room}
 import org.redisstate.core.protocol.PartitionClient
 
@@ -46,7 +47,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       table: Seq[Family],
       keeps: Boolean): Option[WrittenSnapshot] = {
     val pin = version.pin
-    val uid = PartitionStore.newUid()
+    val uid = Pin.newUid()
     val ident = Segment.snapshotIdent(pin.version, uid)
     Room.taking(room, 2 * content.layerBytes + StageBytes) {
       val (buckets, pass) = Content.folding(content, version.hashOf, version.live.all)

@@ -18,3 +18,16 @@ final class StoreCounters {
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
 }
+
+private[store] object StoreCounters {
+
+  /** Adds the milliseconds of a piece of work to a total. */
+  def timed[A](total: AtomicLong)(body: => A): A = {
+    val from = System.nanoTime()
+    try body
+    finally {
+      total.addAndGet((System.nanoTime() - from) / 1000000L)
+      ()
+    }
+  }
+}

@@ -6,37 +6,19 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
 
-/** How one version changed a key. */
-sealed trait Change
-
-object Change {
-  case object Put extends Change
-
-  /** Elements joined the list of a multi-value family. */
-  case object Appended extends Change
-  case object Removed extends Change
-}
-
-/** Changed rows of one family, one after the other; each key once. */
-trait ChangeIterator {
-
-  /** What the row is that `key` and `value` now hold; None at the end. A removed one has no value. */
-  def next(key: Slice, value: Slice): Option[Change]
-}
-
 /**
  * What a version changed: the rows of its delta, or, where there is none, its difference to the
  * version before it. Reading changes nothing.
  */
 private[store] final class VersionChanges(
-    store: PartitionStore,
+    open: Long => LocalVersion,
     client: PartitionClient,
     loader: SegmentLoader,
     layers: LayerLoader) {
   import VersionChanges._
 
   /** @param opened the version, which is above 0 */
-  def of(opened: OpenVersion, family: Int): ChangeIterator = {
+  def of(opened: LocalVersion, family: Int): ChangeIterator = {
     var tries = 0
     while (true) {
       try return delta(opened, family).getOrElse(difference(opened, family))
@@ -53,7 +35,7 @@ private[store] final class VersionChanges(
     throw new IllegalStateException
   }
 
-  private def delta(opened: OpenVersion, family: Int): Option[ChangeIterator] = {
+  private def delta(opened: LocalVersion, family: Int): Option[ChangeIterator] = {
     val version = opened.pin.version
     val parent = if (version == 1) Some(Pin.Empty) else parentOf(version)
     listing(opened, parent).segments.headOption
@@ -73,7 +55,7 @@ private[store] final class VersionChanges(
     try Some(client.open("", Some(version - 1), None, Nil).pin)
     catch { case _: VersionExpiredException => None }
 
-  private def listing(opened: OpenVersion, parent: Option[Pin]): Opened = {
+  private def listing(opened: LocalVersion, parent: Option[Pin]): Opened = {
     val found = client.open("", Some(opened.pin.version), Some(opened.pin.uid), parent.toSeq)
     if (found.pin != opened.pin) {
       throw new UnavailableException(
@@ -83,10 +65,8 @@ private[store] final class VersionChanges(
     found
   }
 
-  private def difference(opened: OpenVersion, family: Int): ChangeIterator = {
-    val before = store.open(opened.pin.version - 1)
-    new Difference(before, opened, family)
-  }
+  private def difference(opened: LocalVersion, family: Int): ChangeIterator =
+    new Difference(open(opened.pin.version - 1), opened, family)
 }
 
 private object VersionChanges {
@@ -110,10 +90,10 @@ private object VersionChanges {
   }
 
   /** First what is new or other than before, then what is no more. */
-  private final class Difference(before: OpenVersion, now: OpenVersion, family: Int)
+  private final class Difference(before: LocalVersion, now: LocalVersion, family: Int)
       extends ChangeIterator {
-    private val rows: RowIterator = now.iterator(family)
-    private lazy val older: RowIterator = before.iterator(family)
+    private val rows: RowIterator = now.rows(family)
+    private lazy val older: RowIterator = before.rows(family)
     private val known = new Slice
     private var inRows = true
 

@@ -20,15 +20,23 @@ import org.redisstate.core.local._
 /**
  * The uncommitted changes of one attempt, over an open version. For one task thread, except
  * `abort`, which any thread may call.
+ *
+ * @param initiallyHeld whether the run holds the partition already
+ * @param isAlone whether it begins with nothing, whatever its version holds
+ * @param byUid whether the version was asked for by its uid
  */
-final class WriteSession private[store] (base: OpenVersion) {
+final class WriteSession private[store] (
+    store: VersionKeeper,
+    local: LocalVersion,
+    initiallyHeld: Boolean,
+    val isAlone: Boolean,
+    byUid: Boolean)
+    extends HeldRows {
   import WriteSession._
 
-  private val store = base.store
   private val client = store.client
-  private val local = base.local
-  private val uid = PartitionStore.newUid()
-  private val version = base.pin.version
+  private val uid = Pin.newUid()
+  private val version = local.pin.version
   private val ident = Segment.deltaIdent(version + 1, uid)
   private val cycle = new LifeCycle
 
@@ -42,14 +50,14 @@ final class WriteSession private[store] (base: OpenVersion) {
   /** All of them, newest first. */
   private var own: List[Layer] = layer :: Nil
   private var shared = false
-  private var families = base.families
+  private var families = store.families(local)
   private var highestId = math.max(local.table.highestId, families.map(_.id).max)
   private var familiesChanged = local.families.isEmpty
   private val tombstones = mutable.ArrayBuffer.empty[Tombstone]
   private var live = local.live.all
   private var liveInternal = local.live.internal
   private var written, removed = 0L
-  private var held = base.held
+  private var held = initiallyHeld
 
   /** Bytes of the layer that lists take which were staged before: they do not bring the next stage nearer. */
   private var rejoined = 0L
@@ -72,10 +80,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   private var hashOf: KeyHash = KeyHash.of(families)
   private var internalIds = idsOfInternal
 
-  def pin: Pin = base.pin
-
-  /** Whether it began with nothing, whatever its version holds. */
-  def isAlone: Boolean = base.isAlone
+  def pin: Pin = local.pin
 
   /** Rows of the families that are not internal. */
   def numKeys: Long = live - liveInternal
@@ -87,7 +92,7 @@ final class WriteSession private[store] (base: OpenVersion) {
     store.localBytes + (if (hasCommitted) 0L else own.iterator.map(_.memoryBytes).sum)
 
   /** What it holds until it is committed, blocks on their way to Redis included. */
-  private[store] def heldBytes: Long = counted
+  private[store] override def heldBytes: Long = counted
 
   private def countHeld(): Unit = {
     counted = own.iterator.map(_.memoryBytes).sum + (if (writer == null) 0L else writer.bytes)
@@ -221,7 +226,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   private def idsOfInternal: Set[Int] = families.filter(_.internal).map(_.id).toSet
 
   private def count(key: Array[Byte], change: Int): Unit =
-    count(change, internalIds.nonEmpty && internalIds(Layer.familyOf(key, 0)))
+    count(change, internalIds.nonEmpty && internalIds(StoredKey.familyOf(key, 0)))
 
   private def count(change: Int, internal: Boolean): Unit = {
     live += change
@@ -257,7 +262,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   }
 
   /** @return the new version */
-  def commit(): Pin = PartitionStore.timed(store.counters.commitMs) {
+  def commit(): Pin = StoreCounters.timed(store.counters.commitMs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
     takeOver()
     val pin = Pin(version + 1, uid)
@@ -276,7 +281,7 @@ final class WriteSession private[store] (base: OpenVersion) {
   }
 
   private def publish(entry: Entry, rest: Seq[EncodedField]): Unit =
-    try client.commit(store.holder(), base.pin, uid, entry, rest, writer.allFields)
+    try client.commit(store.holder(), local.pin, uid, entry, rest, writer.allFields)
     catch {
       case e @ (_: UnavailableException | _: OutcomeUnknownException | _: NotDurableException) =>
         throw e
@@ -379,7 +384,7 @@ final class WriteSession private[store] (base: OpenVersion) {
 
   private def takeOver(): Unit =
     if (!held) {
-      store.takeOver(base.pin, base.byUid)
+      store.takeOver(local.pin, byUid)
       held = true
     }
 
@@ -432,11 +437,11 @@ final class WriteSession private[store] (base: OpenVersion) {
     }
     val table = if (familiesChanged) Some(families.sortBy(_.id)) else None
     val entry = writer.finish(
-      base.pin.uid,
+      local.pin.uid,
       live,
       table,
       tombstones.toSeq,
-      base.isAlone,
+      isAlone,
       liveInternal,
       highestId)
     (entry, writer.takeFresh())

@@ -12,7 +12,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{FencedException, StateLostException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Segment}
-import org.redisstate.core.ids.Keys
+import org.redisstate.core.ids.{Keys, Sha256}
 
 /** What the driver copies of a partition, and when it does not. */
 class CopySourceSuite extends AnyFunSuite {
@@ -37,7 +37,7 @@ class CopySourceSuite extends AnyFunSuite {
       val source = partition.copySource(signer)
       val part = source.parts(listed, "a", 5).head
       val copied = read(bytesOf(out => source.write(part, out)))
-      assert(copied.head.head == s"${partition.id.gen} 0 0 ${Keys.storeHash("default")} 5 " +
+      assert(copied.head.head == s"${partition.id.gen} 0 0 ${Sha256.first16("default")} 5 " +
         s"${part.pin.uid} 1 100")
       assert(copied.head.tail.map(_.takeWhile(_ != ' ').take(4)) == Seq("d:5:", "d:4:", "s:3:"))
       assert(copied.values == part.segments.flatMap(stored(partition, _)).toSet)

@@ -124,7 +124,7 @@ object InterleavingSuite {
       TestPartition.Default,
       RowValidator.None,
       budget)
-    private val room = new StoreRoom(budget, store)
+    private val room = new StoreRoom(budget, store.counters, () => store.recount())
     private val base = Base.remote(2, source, room = room)
     private val first = version(1, new Content(base, Nil))
     install(2)

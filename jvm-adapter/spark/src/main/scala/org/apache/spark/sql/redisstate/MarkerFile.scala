@@ -18,7 +18,7 @@ import org.redisstate.core.errors.{
   FormatException,
   MarkerMissingException
 }
-import org.redisstate.core.ids.Keys
+import org.redisstate.core.ids.Sha256
 
 /**
  * The identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md,
@@ -41,7 +41,7 @@ private[redisstate] final class MarkerFile(
   private val fs = root.getFileSystem(hadoopConf)
 
   /** SHA-256 of the qualified path: the same for every spelling of it. */
-  val pathHash: String = Keys.sha256(fs.makeQualified(root).toString)
+  val pathHash: String = Sha256.of(fs.makeQualified(root).toString)
 
   /** What is there at this moment. */
   def read(): Option[Marker] = markers.lastOption

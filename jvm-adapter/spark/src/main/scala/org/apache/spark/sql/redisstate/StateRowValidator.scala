@@ -6,7 +6,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.Family
-import org.redisstate.core.local.{Layer, RowValidator}
+import org.redisstate.core.local.{RowValidator, StoredKey}
 
 /**
  * Checks the rows that come from Redis against the schemas of the operator and of its column families. A row whose offsets point outside
@@ -47,7 +47,7 @@ private[redisstate] final class StateRowValidator(
         keyLength: Int,
         valueOffset: Int,
         valueLength: Int): String = {
-      val family = Layer.familyOf(bytes, keyOffset)
+      val family = StoredKey.familyOf(bytes, keyOffset)
       if (family == 0 && plainDefault) {
         StateRowValidator.this.check(bytes, keyOffset, keyLength, valueOffset, valueLength)
       } else others.get(family) match {

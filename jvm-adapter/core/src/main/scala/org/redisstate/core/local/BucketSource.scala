@@ -1,0 +1,22 @@
+package org.redisstate.core.local
+
+import org.redisstate.core.format.RowBlock
+
+/** Reads buckets of a base that are still in Redis only. */
+trait BucketSource {
+
+  /** Rows of the buckets [from, until), validated; called from any thread. */
+  def read(from: Int, until: Int): Array[RowBlock]
+
+  /** About how many bytes a bucket takes while it is read. */
+  def bucketBytes: Long = BucketSource.BytesMax
+}
+
+object BucketSource {
+
+  /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
+  val BytesMax: Long = 17L << 10
+
+  /** Of buckets that were never seen: they fill up to the most and are then split. */
+  val AverageBytes: Long = 12L << 10
+}

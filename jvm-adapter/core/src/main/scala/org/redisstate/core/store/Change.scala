@@ -1,0 +1,21 @@
+package org.redisstate.core.store
+
+import org.redisstate.core.local.Slice
+
+/** What became of a key in one version. */
+sealed trait Change
+
+object Change {
+  case object Put extends Change
+
+  /** Elements joined the list of a multi-value family. */
+  case object Appended extends Change
+  case object Removed extends Change
+}
+
+/** Changed rows of one family, one after the other; each key once. */
+trait ChangeIterator {
+
+  /** What the row is that `key` and `value` now hold; None at the end. A removed one has no value. */
+  def next(key: Slice, value: Slice): Option[Change]
+}

@@ -1,0 +1,49 @@
+package org.redisstate.core.store
+
+import org.redisstate.core.format.{Entry, Family}
+import org.redisstate.core.ids.{Pin, Run}
+import org.redisstate.core.local.Layer
+import org.redisstate.core.protocol.PartitionClient
+
+/** What an open version, and a write set over it, ask of the store that keeps the version. */
+private[store] trait VersionKeeper {
+  def client: PartitionClient
+  def counters: StoreCounters
+
+  /** What its versions take in memory. */
+  def localBytes: Long
+
+  /** The families of a version; of one that was never written, those that its first commit will have. */
+  private[store] def families(local: LocalVersion): Seq[Family]
+
+  /** Changed rows of a family of a version above 0. */
+  private[store] def changes(version: LocalVersion, family: Int): ChangeIterator
+
+  /** A layer with room for as much as the last commit changed. */
+  private[store] def newLayer(): Layer
+
+  /** Told by a write set in progress that it grew: it cannot make way, so others do. */
+  private[store] def grown(session: HeldRows): Unit
+
+  /** Told by a write set that it ended. */
+  private[store] def ended(session: HeldRows): Unit
+
+  /** The run that this store serves, registered by now. */
+  private[store] def holder(): Run
+
+  /** @param byUid whether Spark named the version by its uid */
+  private[store] def takeOver(pin: Pin, byUid: Boolean): Unit
+
+  /** Makes a committed version the current one. */
+  private[store] def install(
+      base: LocalVersion,
+      pin: Pin,
+      entry: Entry,
+      table: FamilyTable,
+      layers: List[Layer]): Unit
+}
+
+/** Rows in memory that cannot make way. */
+private[store] trait HeldRows {
+  private[store] def heldBytes: Long
+}
