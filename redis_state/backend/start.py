@@ -37,11 +37,19 @@ def check_start(conf: Config) -> None:
 
 
 def _commands(key_prefix: str | None) -> list[Command]:
-    """Of a job, as `redis-state acl` lists them."""
     tenant = keys.tenant_of(key_prefix)
     gen = uuid.uuid4().hex
-    record = keys.query(gen, tenant=tenant)
     text = keys.instance(PartitionId(StoreId(gen, 0, tenant=tenant), 0))
+    return asked_of(keys.query(gen, tenant=tenant), text)
+
+
+def asked_of(record: str, text: str) -> list[Command]:
+    """The commands of a job, as `redis-state acl` lists them: the JVM asks the same.
+
+    Args:
+        record: A key that is to hold a hash.
+        text: One that is to hold a string.
+    """
     return [
         ("HSET", record, "a", "1"),
         ("PEXPIRE", record, _KEEP_MS),

@@ -1,8 +1,8 @@
 package org.redisstate.core.errors
 
 /**
- * Root of everything that the store raises. The tree is the same in Python (`redis_state.errors`);
- * `docs/errors.md` has a paragraph for each kind.
+ * Root of everything that the store raises. `tests/vectors/twins.json` names what each kind is in
+ * Python, and `docs/errors.md` has a paragraph for it.
  *
  * @param kind stable name, also the first word of the message: `[REDIS_<kind>]`
  * @param retryable whether the same call may succeed later without any change
@@ -16,9 +16,6 @@ sealed abstract class RedisStateException(
 
 final class ConfigException(detail: String, cause: Throwable = null)
     extends RedisStateException("CONFIG", false, detail, cause)
-
-final class NotFoundException(detail: String, cause: Throwable = null)
-    extends RedisStateException("NOT_FOUND", false, detail, cause)
 
 final class FencedException(detail: String, cause: Throwable = null)
     extends RedisStateException("FENCED", false, detail, cause)

@@ -28,8 +28,8 @@ object Rights {
     ()
   }
 
-  /** Of a job, as `redis-state acl` lists them. */
-  private def commands(hash: String, text: String): Seq[Command] = Seq(
+  /** Of a job, as `redis-state acl` lists them; Python asks the same. */
+  private[protocol] def commands(hash: String, text: String): Seq[Command] = Seq(
     Command("HSET", hash, "a", "1"),
     Command("PEXPIRE", hash, KeepMs),
     Command("SET", text, "1", "PX", KeepMs),

@@ -21,7 +21,6 @@ class StoreErrorsSuite extends AnyFunSuite {
     new CheckpointMovedException(advice))
   private val others: Seq[RedisStateException] = Seq(
     new ConfigException(advice),
-    new NotFoundException(advice),
     new FencedException(advice),
     new UnavailableException(advice),
     new FullException(advice),
