@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import Content
+from redis_state.format.segment import SegmentContent
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Changes:
     rows: dict[bytes, Value] = field(default_factory=dict)
     tombstones: list[Tombstone] = field(default_factory=list)
 
-    def add(self, content: Content) -> None:
+    def add(self, content: SegmentContent) -> None:
         """Adds the next newer delta."""
         for tombstone in content.tombstones:
             for key in [key for key in self.rows if _covers(tombstone, key)]:

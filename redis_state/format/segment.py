@@ -39,7 +39,7 @@ def combined_checksum(checks: Mapping[str, bytes]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class SegmentContent:
     """What a segment says.
 
     Attributes:
@@ -260,7 +260,7 @@ def field_names(segment: Segment, head: Header) -> Iterator[str]:
         yield from (f"{id_}/{index}" for index in range(len(keys)))
 
 
-def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> Content:
+def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> SegmentContent:
     """Read all fields of a segment and compare them with its entry.
 
     Raises:
@@ -290,7 +290,7 @@ def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> Content:
         found.update(part)
     if count != entry.rows:
         raise FormatError(what, found=f"it has {count} rows, not {entry.rows}")
-    return Content(found, head.families, head.tombstones, head.highest_id)
+    return SegmentContent(found, head.families, head.tombstones, head.highest_id)
 
 
 def _check_names(what: str, fields: Mapping[str, bytes]) -> None:

@@ -20,7 +20,7 @@ from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, Family, Header, family_table, highest_after
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes, stored_key
 from redis_state.format.segment import (
-    Content,
+    SegmentContent,
     checksum,
     field_names,
     part_fields,
@@ -231,7 +231,7 @@ def header_of(fetch: Fetch, segment: Segment) -> Header:
     return read_header(segment, _raw_header(fetch, segment))
 
 
-def read_whole(fetch: Fetch, segment: Segment) -> Content:
+def read_whole(fetch: Fetch, segment: Segment) -> SegmentContent:
     """All that a segment says.
 
     Raises:

@@ -8,7 +8,7 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone, family_table
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import Content
+from redis_state.format.segment import SegmentContent
 
 
 class WholeVersion:
@@ -23,7 +23,7 @@ class WholeVersion:
         self.rows: dict[bytes, bytes] = {}
         self.families: dict[int, Family] = {}
 
-    def apply(self, segment: Segment, content: Content) -> None:
+    def apply(self, segment: Segment, content: SegmentContent) -> None:
         """Applies the next segment.
 
         Raises:
@@ -58,7 +58,7 @@ def apply_row(rows: MutableMapping[bytes, bytes], key: bytes, value: Value) -> N
         rows[key] = value
 
 
-def merge(segments: Iterable[tuple[Segment, Content]]) -> WholeVersion:
+def merge(segments: Iterable[tuple[Segment, SegmentContent]]) -> WholeVersion:
     """The version that these segments, oldest first, make up.
 
     Raises:

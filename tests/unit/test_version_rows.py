@@ -12,7 +12,7 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone
 from redis_state.format.rows import Appended, Value, stored_key
-from redis_state.format.segment import Content, SegmentWriter, read_segment
+from redis_state.format.segment import SegmentContent, SegmentWriter, read_segment
 from redis_state.protocol.version_rows import VersionRows
 from tests.support.whole_versions import apply_row, merge
 
@@ -59,7 +59,7 @@ class Memory:
         self.newest.insert(0, segment)
         return segment
 
-    def contents(self) -> list[tuple[Segment, Content]]:
+    def contents(self) -> list[tuple[Segment, SegmentContent]]:
         return [(one, read_segment(one, self.fields[one])) for one in reversed(self.newest)]
 
 
