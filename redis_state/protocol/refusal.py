@@ -111,8 +111,8 @@ def not_there(attempted: str, *, latest: str, where: str, version: int | None) -
     """A reader asked for a version that Redis does not hold."""
     return StateError(
         attempted,
-        found=f"Redis holds no such version; the newest is {latest}",
-        advice="Ask for a version that is there, or restore the Redis that held it.",
+        found=f"Redis has no such version; the newest is {latest}",
+        advice="Ask for a version that exists, or restore the data of the Redis that held it.",
         kind=Kind.STATE_LOST,
         where=where,
         version=version,
