@@ -172,11 +172,12 @@ demo: $(JAR_STAMP) redis ## A streaming job that is killed half way and still en
 	@$(PY) -m redis_state.demo
 
 .PHONY: bench
-bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (45 minutes)
+bench: build jvm-test-build redis ## Compare with Spark's own providers; all tables (an hour)
 	@$(PY) -m tests.bench $(BENCH_ARGS)
 	@$(PY) -m tests.bench.python_store $(BENCH_ARGS)
 	@$(PY) -m tests.bench.map_partitions $(BENCH_ARGS)
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
+	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 5 minutes

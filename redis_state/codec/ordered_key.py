@@ -49,6 +49,15 @@ def decode_key(data: bytes) -> Any:
     return key
 
 
+def decode_first(data: bytes, at: int = 0) -> tuple[Any, int]:
+    """The key that begins at a place, and where it ends: keys may stand one after the other.
+
+    Raises:
+        FormatError: The bytes are no key.
+    """
+    return _decode(data, at, 0)
+
+
 def prefix_range(prefix: Any) -> tuple[bytes, bytes | None]:
     """The range of keys that begin with a tuple's elements, a text or bytes.
 

@@ -8,14 +8,21 @@ is fenced, and what this call evaluates twice replaces itself.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.config import Config
-from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.errors import (
+    ConflictError,
+    InternalError,
+    Kind,
+    RedisStateError,
+    StateError,
+    UsageError,
+)
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import (
     PartitionClient,
@@ -31,7 +38,8 @@ from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RET
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16
 BATCH_MAX = (1 << 53) - 1  # Lua counts in doubles
-_PLACE = f"{OPERATOR}:{DEFAULT_STORE}"
+PLACE = f"{OPERATOR}:{DEFAULT_STORE}"
+"""Of the one operator and store, in fields of the registry."""
 _PIN_TRIES_MAX = 5
 
 
@@ -99,14 +107,14 @@ def begin_batch(
     tenant = keys.tenant_of(config.key_prefix)
     gen = checkpoint_gen(client, name, tenant=tenant, create=number == first)
     if gen is None:
-        _lost(what, name, first)
+        raise lost(what, name, first)
     query = [keys.query(gen, tenant=tenant)]
-    nobody = [_PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout]
+    nobody = [PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout]
     count = _batch(client, what, query, nobody, name) or partitions_default
     run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
     batch = Batch(name, gen, tenant, number, number - first, count, layout, run)
     _check_committed(client, what, batch)
-    begin = [_PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout]
+    begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout]
     _batch(client, what, query, begin, name)
     confirm_checkpoint(
         client,
@@ -155,7 +163,7 @@ def verify_committed(client: Client, batch: Batch) -> None:
 
 def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
     """Why something comes too late; ``None`` if the batch is still the one that was begun."""
-    command = ("HGET", keys.query(batch.gen, tenant=batch.tenant), f"batch:{_PLACE}")
+    command = ("HGET", keys.query(batch.gen, tenant=batch.tenant), f"batch:{PLACE}")
     (found,) = client.call("looking for the newest batch", [command])
     words = found.decode().split(" ") if found else ["?"] * 4
     if words[3] == batch.run.run_id:
@@ -171,23 +179,33 @@ def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
 
 def _batch(client: Client, what: str, query: list[str], args: list[str], name: str) -> int:
     reply = client.script(what, script("batch"), query, args)
-    partitions = args[6]
+    if reply[0] == "OK":
+        return int(reply[1])
+    if reply[0] == "FENCED":
+        raise ConflictError(what, found="another driver began a batch in the meantime")
+    raise refused(what, reply, name=name, first=args[5], partitions=args[6], layout=args[7])
+
+
+def refused(
+    what: str, reply: Sequence[str], *, name: str, first: str, partitions: str, layout: str
+) -> RedisStateError:
+    """The error for a batch that `batch` or `join` refuses.
+
+    Args:
+        first: The batch id that was given as the first one; so are `partitions` and `layout`.
+    """
     match reply:
-        case ["OK", count]:
-            return int(count)
-        case ["FENCED", _]:
-            raise ConflictError(what, found="another driver began a batch in the meantime")
         case ["PARTITIONS", count]:
             found = f"the store has {count} partitions, not {partitions}"
             advice = "Leave `partitions` out, or give the number of the store: it never changes."
-        case ["LAYOUT", layout]:
-            found = f"the store was made with {layout}, not with {args[7]}"
+        case ["LAYOUT", known]:
+            found = f"the store was made with {known}, not with {layout}"
             advice = "Give the same key columns, types and codec, or another store."
-        case ["FIRST", first]:
-            found = f"the store began with batch {first}, not {args[5]}"
-            advice = f"Give first_batch_id={first}."
+        case ["FIRST", known]:
+            found = f"the store began with batch {known}, not {first}"
+            advice = f"Give first_batch_id={known}."
         case ["GAP", "-"]:
-            _lost(what, name, int(args[5]))
+            return lost(what, name, int(first))
         case ["GAP", newest]:
             found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
             advice = "Run the batches that were left out."
@@ -195,8 +213,8 @@ def _batch(client: Client, what: str, query: list[str], args: list[str], name: s
             found = f"the newest batch is {newest}, and only that one can be run again"
             advice = "Give a new store if the batches of a stream start again from the first one."
         case _:
-            raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
-    raise UsageError(what, found=found, advice=advice)
+            return InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
+    return UsageError(what, found=found, advice=advice)
 
 
 def _check_numbers(what: str, number: int, first: int, partitions: int | None) -> None:
@@ -263,8 +281,9 @@ def _named(partitions: list[int]) -> str:
     return f"partition {shown}{more}"
 
 
-def _lost(what: str, name: str, first: int) -> NoReturn:
-    raise StateError(
+def lost(what: str, name: str, first: int) -> StateError:
+    """The error for a store that Redis does not know, though batches went before."""
+    return StateError(
         what,
         found="Redis knows no store of this name",
         advice="Likely: another server, database or key prefix than before, or lost data. Restore "

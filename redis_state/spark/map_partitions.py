@@ -148,7 +148,7 @@ def map_partitions_with_state_store(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = _placed(_spread(df, keys, sorting, batch.partitions), batch)
+    spread = _placed(spread_with_each(df, keys, sorting, batch.partitions), batch)
     mapped = cast("StatefulDataFrame", spread.mapInArrow(run, given_out))
     if shows:
         mapped = cast("StatefulDataFrame", batch_metrics.shown(mapped, store, kind))
@@ -208,7 +208,7 @@ def foreach_batch_with_state_store(
     return run
 
 
-def _spread(
+def spread_with_each(
     df: DataFrame, keys: Sequence[str], sorting: Sequence[str], partitions: int
 ) -> DataFrame:
     """Rows as structs, each in the partition of its key, and one row without a struct in each.
@@ -321,7 +321,6 @@ def _columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
 
 
 def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
-    check_name(store, what="a store's name")
     if df.isStreaming:
         raise _wrong(
             "the DataFrame is a stream",
@@ -329,6 +328,11 @@ def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
         )
     if rows not in KINDS:
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(KINDS)}.")
+    _check_names(df, keys, store)
+
+
+def _check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
+    check_name(store, what="a store's name")
     twice = {name for name in df.columns if df.columns.count(name) > 1}
     if twice:
         raise _wrong(

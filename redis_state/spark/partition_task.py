@@ -121,7 +121,7 @@ class PartitionTask:
             ConflictError: `map_partitions_with_state_store` was called again meanwhile.
             UsageError: The function returned before the end of its rows, or yielded no rows.
         """
-        partition = _Partition(self.batch.name, batches)
+        partition = PartitionRows(self.batch.name, batches)
         number = partition.number
         if number is None:
             return
@@ -198,7 +198,7 @@ class PartitionTask:
             log.warning("maintenance of partition %d failed: %s", partition, error)
 
 
-class _Partition:
+class PartitionRows:
     """The rows of a partition as Arrow batches, without the row that is there for the partition."""
 
     def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:

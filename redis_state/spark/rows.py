@@ -6,7 +6,7 @@ a time stamp is as in Spark's: naive and of the session's zone in pandas; in dic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +55,15 @@ class RowFormat:
             return self._from_dicts(iter(given))
         convert = self._from_frame if self.kind == "pandas" else self._from_arrow
         return (batch for one in given for batch in convert(one))
+
+    def batch_of(self, columns: Sequence[list[Any]]) -> pa.RecordBatch:
+        """Values by column, in the order of the schema, where NaN is a null as in Spark.
+
+        Raises:
+            UsageError: They do not fit the schema.
+        """
+        pairs = zip(self.schema, columns, strict=True)
+        return self._batch([_array(field, values, from_pandas=True) for field, values in pairs])
 
     def _frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
         import pyarrow as pa

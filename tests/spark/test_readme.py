@@ -46,8 +46,8 @@ def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert re.fullmatch(r"\{'count': \d+\}", done.stdout.splitlines()[-1])
-    # The warnings of Spark itself are not ours to change, nor what it logs of a query that is stopped
-    # while a batch runs.
+    # The warnings of Spark itself are not ours to change, nor what it logs of a query that is
+    # stopped while a batch runs.
     logged = re.split(r"^.*was stopped", done.stderr, maxsplit=1, flags=re.MULTILINE)[0]
     assert not re.search(r"^\s+at |redis://|ServerChecks|redisstate", logged, re.MULTILINE)
 

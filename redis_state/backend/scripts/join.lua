@@ -1,0 +1,73 @@
+-- Join a batch of a streaming query of Python: give its run an epoch, check the number, and begin the batch once.
+-- KEYS  1 {T rs:<gen>}:q
+-- ARGV  1 operator and store, as <operator>:<store name>; with nothing behind it: a number for a new plan, a call on a driver
+--       2 number of the plan   3 run id of the streaming query   4 number of the task attempt, rising within a driver
+--       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
+--       10 watermark in ms to begin the batch with; '' to ask whether it has begun
+-- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch (not begun by this run: look at the versions, then again with
+--       ARGV 10) · FENCED newest-epoch · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
+-- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
+--        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
+--        newest is repeated; a batch that is repeated keeps the time at which it began first.
+local query, place = KEYS[1], ARGV[1]
+
+local function text(number) return string.format('%d', number) end
+
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if #ARGV == 1 then
+  local last = tonumber(redis.call('HGET', query, 'plan:' .. place) or '0')
+  local plan = text(math.max(last + 1, now_ms))
+  redis.call('HSET', query, 'plan:' .. place, plan)
+  return {'PLAN', plan}
+end
+
+local plan, run, attempt = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local batch, first, partitions = tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local newest = redis.call('HGET', query, 'epoch') or '0'
+local joined = redis.call('HGET', query, 'joined:' .. place)
+local epoch = nil
+if joined then
+  local was_plan, was_run, was_attempt, was_epoch, of_query =
+    string.match(joined, '^(%d+) (%S+) (%d+) (%d+) (%S+)$')
+  if of_query ~= ARGV[5] then return {'QUERY', of_query} end
+  if was_run == run then
+    epoch = was_epoch
+    if epoch ~= newest then return {'FENCED', newest} end
+  elseif plan < tonumber(was_plan) or (plan == tonumber(was_plan) and attempt <= tonumber(was_attempt)) then
+    return {'FENCED', newest}
+  end
+end
+
+local known = redis.call('HGET', query, 'batch:' .. place)
+if known then
+  local last, begun, count, layout = string.match(known, '^(%d+) (%d+) (%d+) %S+ (.*)$')
+  if count ~= partitions then return {'PARTITIONS', count} end
+  if layout ~= ARGV[9] then return {'LAYOUT', layout} end
+  if begun ~= first then return {'FIRST', begun} end
+  if batch > tonumber(last) + 1 then return {'GAP', last} end
+  if batch < tonumber(last) then return {'OLD', last} end
+elseif batch ~= tonumber(first) then
+  return {'GAP', '-'}
+end
+
+if not epoch then
+  epoch = text(math.max(tonumber(newest) + 1, now_ms))
+  redis.call('HSET', query, 'run:' .. run, epoch .. ' d', 'epoch', epoch,
+    'joined:' .. place, table.concat({ARGV[2], run, ARGV[4], epoch, ARGV[5]}, ' '))
+end
+
+local begun = redis.call('HGET', query, 'begun:' .. place)
+local began_ms = text(now_ms)
+if begun then
+  local of_batch, of_run, at_ms, watermark = string.match(begun, '^(%d+) (%S+) (%d+) (%d+)$')
+  if of_batch == ARGV[6] then
+    if of_run == run then return {'OK', epoch, at_ms, watermark} end
+    began_ms = at_ms
+  end
+end
+if ARGV[10] == '' then return {'BEGIN', epoch} end
+redis.call('HSET', query,
+  'batch:' .. place, table.concat({ARGV[6], first, partitions, run, ARGV[9]}, ' '),
+  'begun:' .. place, table.concat({ARGV[6], run, began_ms, ARGV[10]}, ' '))
+return {'OK', epoch, began_ms, ARGV[10]}

@@ -1,0 +1,173 @@
+"""Spark's schemas from DDL text to JSON, without a session; no I/O.
+
+Spark parses DDL in the JVM, which neither a Python worker nor a test without Spark has. What state
+variables are declared with is a small part of it: names, types, `NOT NULL`, comments.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from redis_state.errors import UsageError
+
+_TOKEN = re.compile(
+    r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"
+)
+_SIMPLE = {
+    "boolean": "boolean",
+    "tinyint": "byte",
+    "byte": "byte",
+    "smallint": "short",
+    "short": "short",
+    "int": "integer",
+    "integer": "integer",
+    "bigint": "long",
+    "long": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "void": "void",
+}
+_DECIMALS = {"decimal", "dec", "numeric"}
+_LENGTHS = {"char", "character", "varchar"}
+_PRECISION, _SCALE = 10, 0
+
+
+def struct_of(text: str) -> dict[str, Any]:
+    """The columns of a DDL text such as ``count long, tags array<string>``, as Spark's JSON.
+
+    Raises:
+        UsageError: The text is not such a list.
+    """
+    parser = _Parser(text)
+    fields = parser.columns(end="")
+    if parser.at != len(parser.tokens):
+        raise parser.bad()
+    return {"type": "struct", "fields": fields}
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        self.at = place = 0
+        stripped = text.rstrip()
+        while place < len(stripped):
+            found = _TOKEN.match(stripped, place)
+            if found is None:
+                raise self.bad()
+            self.tokens.append(found[0].strip())
+            place = found.end()
+
+    def bad(self) -> UsageError:
+        near = " ".join(self.tokens[self.at : self.at + 3])
+        return UsageError(
+            "reading a schema",
+            found=f"'{self.text[:200]}' is not a list of columns" + (near and f", near '{near}'"),
+            advice="Give it as 'count long, tags array<string>', or as a StructType.",
+        )
+
+    def columns(self, *, end: str) -> list[dict[str, Any]]:
+        fields = []
+        while True:
+            name = self.name()
+            if self.peek() == ":":
+                self.at += 1
+            kind = self.kind()
+            nullable, metadata = True, {}
+            if self.peek().lower() == "not":
+                self.at += 1
+                self.expect("null")
+                nullable = False
+            if self.peek().lower() == "comment":
+                self.at += 1
+                metadata = {"comment": self.take()[1:-1]}
+            fields.append({"name": name, "type": kind, "nullable": nullable, "metadata": metadata})
+            if self.peek() != ",":
+                break
+            self.at += 1
+        if end:
+            self.expect(end)
+        return fields
+
+    def kind(self) -> Any:
+        word = self.take().lower()
+        if word in _SIMPLE:
+            return _SIMPLE[word]
+        if word in _DECIMALS:
+            numbers = self.numbers()
+            precision, scale = (*numbers, *(_PRECISION, _SCALE)[len(numbers) :])[:2]
+            return f"decimal({precision},{scale})"
+        if word in _LENGTHS:
+            self.numbers()
+            return "string"
+        if word == "array":
+            self.expect("<")
+            element = self.kind()
+            self.expect(">")
+            return {"type": "array", "elementType": element, "containsNull": True}
+        if word == "map":
+            self.expect("<")
+            key = self.kind()
+            self.expect(",")
+            value = self.kind()
+            self.expect(">")
+            return {
+                "type": "map",
+                "keyType": key,
+                "valueType": value,
+                "valueContainsNull": True,
+            }
+        if word == "struct":
+            self.expect("<")
+            return {"type": "struct", "fields": self.columns(end=">")}
+        self.at -= 1
+        raise self.bad()
+
+    def numbers(self) -> list[int]:
+        if self.peek() != "(":
+            return []
+        self.at += 1
+        found = [self.number()]
+        while self.peek() == ",":
+            self.at += 1
+            found.append(self.number())
+        self.expect(")")
+        return found
+
+    def number(self) -> int:
+        word = self.take()
+        if not word.isdigit():
+            raise self.bad()
+        return int(word)
+
+    def name(self) -> str:
+        word = self.take()
+        if word.startswith("`"):
+            return word[1:-1].replace("``", "`")
+        if not re.fullmatch(r"\w+", word):
+            self.at -= 1
+            raise self.bad()
+        return word
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self) -> str:
+        word = self.peek()
+        if not word:
+            raise self.bad()
+        self.at += 1
+        return word
+
+    def expect(self, word: str) -> None:
+        if self.peek().lower() != word:
+            raise self.bad()
+        self.at += 1

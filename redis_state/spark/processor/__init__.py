@@ -1,0 +1,1 @@
+"""What runs a `StatefulProcessor` beside its state in the Python worker."""

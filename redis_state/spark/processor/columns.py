@@ -1,0 +1,218 @@
+"""State by columns: a function over the Arrow table of a partition, and the state of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis_state.codec.typed_row import TypedRow
+from redis_state.errors import UsageError
+from redis_state.spark.event_time import note_times
+from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+from redis_state.spark.rows import RowFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from redis_state.store.family_store import FamilyStore
+
+EXPIRY = "expiry_ms"
+
+ColumnFunction = Callable[["ColumnState", "pa.Table"], "pa.Table | None"]
+
+
+class ColumnState:
+    """The state of all keys of a partition, one row of state columns for each key.
+
+    Keys are given as an Arrow array where there is one key column, else as a table with the key
+    columns. Nothing is written before the function has returned and its output was read.
+
+    Attributes:
+        times: The processing time and the watermark of the batch, in ms since 1970.
+        info: Which query, run and batch this is.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        store: FamilyStore,
+        prefix: bytes,
+        row: TypedRow,
+        schema: pa.Schema,
+        keys: pa.Schema,
+        times: Times,
+        info: QueryInfo,
+    ) -> None:
+        self._handle = handle
+        self._store = store
+        self._prefix = prefix
+        self._row = row
+        self._schema = schema
+        self._keys = keys
+        self.times = times
+        self.info = info
+
+    def get(self, keys: Any) -> pa.Table:
+        """The state of keys, in their order: a row of nulls where one has none.
+
+        Raises:
+            UsageError: The keys are of other types than the key columns.
+        """
+        import pyarrow as pa
+
+        found = self._store.get_many(self._stored(keys))
+        decode = self._row.decode
+        none = (None,) * len(self._schema)
+        rows = [none if data is None else decode(data) for data in found]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
+        arrays = [
+            pa.array(column, type=field.type)
+            for column, field in zip(columns, self._schema, strict=True)
+        ]
+        return pa.table(arrays, schema=self._schema)
+
+    def put(self, keys: Any, columns: pa.Table | pa.RecordBatch) -> None:
+        """Set the state of keys; of two rows of one key the later one counts.
+
+        Args:
+            columns: The state columns by their names, with a row for each key.
+
+        Raises:
+            UsageError: A column is missing, its values do not fit, or there are more keys than rows
+                or fewer. Nothing was changed.
+        """
+        stored = self._stored(keys)
+        missing = [name for name in self._row.names if name not in columns.schema.names]
+        if missing or columns.num_rows != len(stored):
+            raise UsageError(
+                "putting the state of keys",
+                found=f"there is no column '{missing[0]}'"
+                if missing
+                else f"{len(stored)} keys and {columns.num_rows} rows",
+                advice=f"Give a row for each key, with the columns {', '.join(self._row.names)}.",
+            )
+        encode = self._row.encode
+        lists = [columns.column(name).to_pylist() for name in self._row.names]
+        rows = zip(stored, zip(*lists, strict=True), strict=True)
+        self._store.put_many({key: encode(row) for key, row in rows})
+
+    def remove(self, keys: Any) -> None:
+        """Remove the state of keys; nothing happens where there is none.
+
+        Raises:
+            UsageError: The keys are of other types than the key columns.
+        """
+        self._store.remove_many(self._stored(keys))
+
+    def expired(self) -> pa.Table:
+        """The timers that are due: the key columns, and ``expiry_ms``; they are taken out.
+
+        In the order of their times. Empty where there is no time mode.
+        """
+        import pyarrow as pa
+
+        found = list(self._handle.due_timers())
+        keys = [self._handle.keys.decode(encoded) for _, encoded in found]
+        for at_ms, encoded in found:
+            self._handle.group.key = encoded
+            self._handle.deleteTimer(at_ms)
+        columns = zip(*keys, strict=True) if keys else ([] for _ in self._keys)
+        arrays = [
+            pa.array(column, type=field.type)
+            for column, field in zip(columns, self._keys, strict=True)
+        ]
+        times = pa.array([at_ms for at_ms, _ in found], type=pa.int64())
+        return pa.table([*arrays, times], names=[*self._keys.names, EXPIRY])
+
+    def set_timers(self, keys: Any, expiry_ms: Any) -> None:
+        """Set a timer for each key, in ms since 1970.
+
+        Raises:
+            UsageError: There is no time mode, or there are more keys than times or fewer.
+        """
+        self._each_timer(keys, expiry_ms, self._handle.registerTimer)
+
+    def delete_timers(self, keys: Any, expiry_ms: Any) -> None:
+        """Take a timer of each key out; nothing happens where there is none.
+
+        Raises:
+            UsageError: There is no time mode, or there are more keys than times or fewer.
+        """
+        self._each_timer(keys, expiry_ms, self._handle.deleteTimer)
+
+    def _each_timer(self, keys: Any, expiry_ms: Any, call: Callable[[int], None]) -> None:
+        encoded = self._encoded(keys)
+        times = expiry_ms.to_pylist() if hasattr(expiry_ms, "to_pylist") else list(expiry_ms)
+        if len(times) != len(encoded):
+            raise UsageError(
+                "changing timers",
+                found=f"{len(encoded)} keys and {len(times)} times",
+                advice="Give a time for each key.",
+            )
+        for key, at_ms in zip(encoded, times, strict=True):
+            self._handle.group.key = key
+            call(at_ms)
+
+    def _stored(self, keys: Any) -> list[bytes]:
+        prefix = self._prefix
+        return [prefix + key for key in self._encoded(keys)]
+
+    def _encoded(self, keys: Any) -> list[bytes]:
+        if hasattr(keys, "column_names"):
+            columns = [keys.column(name).to_pylist() for name in self._keys.names]
+        elif len(self._keys) == 1:
+            columns = [keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)]
+        else:
+            raise UsageError(
+                "looking for the state of keys",
+                found=f"there are {len(self._keys)} key columns, and one array was given",
+                advice=f"Give a table with the columns {', '.join(self._keys.names)}.",
+            )
+        encode = self._handle.keys.encode
+        return [encode(key) for key in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEngine:
+    """Runs a function over the table of one partition; travels to the tasks.
+
+    Attributes:
+        keys: The key columns.
+        key_schema: Of these, as Spark's JSON.
+        state: The state columns, as Spark's JSON, and their Arrow schema.
+        name: What the state is called for live reads.
+        event_time: The column that the watermark goes by; empty for none.
+        output: The schema of what is given out.
+    """
+
+    function: ColumnFunction
+    keys: Sequence[str]
+    key_schema: str
+    state: str
+    state_schema: pa.Schema
+    name: str
+    mode: TimeMode
+    time_zone: str
+    event_time: str
+    output: pa.Schema
+
+    def run(
+        self,
+        store: FamilyStore,
+        table: pa.Table,
+        began_ms: int,
+        watermark_ms: int,
+        info: QueryInfo,
+    ) -> Iterator[pa.RecordBatch]:
+        """What the function gives out; arguments and errors as `Engine.run`."""
+        table = note_times(store, table, self.event_time, watermark_ms)
+        times = Times(self.mode, began_ms, watermark_ms)
+        handle = Handle(store, self.key_schema, times, info)
+        prefix, row = handle.declare_columns(self.name, self.state)
+        handle.close_declarations()
+        keys = table.select(list(self.keys)).schema
+        state = ColumnState(handle, store, prefix, row, self.state_schema, keys, times, info)
+        given = self.function(state, table)
+        if given is not None:
+            yield from RowFormat("arrow", self.output, self.time_zone).write([given])

@@ -1,0 +1,135 @@
+"""One partition of a batch: the processor's calls in Spark's order, and what they give out.
+
+The order is that of Spark's `TransformWithStateInPandasExec`: initial state, the rows of each
+group, the timers that are due; then what has expired goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor
+
+from redis_state.spark.event_time import note_times
+from redis_state.spark.processor.groups import Form, groups
+from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+from redis_state.spark.processor.output import output_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from redis_state.store.family_store import FamilyStore
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Runs a processor over the rows of one partition; travels to the tasks.
+
+    Attributes:
+        keys: The grouping columns.
+        key_schema: Of these, as Spark's JSON.
+        form: What the processor takes and gives.
+        time_zone: The session's.
+        event_time: The column that the watermark goes by; empty for none.
+        output: The schema of what is given out.
+    """
+
+    processor: StatefulProcessor
+    keys: Sequence[str]
+    key_schema: str
+    form: Form
+    mode: TimeMode
+    time_zone: str
+    event_time: str
+    output: pa.Schema
+
+    def run(
+        self,
+        store: FamilyStore,
+        table: pa.Table,
+        began_ms: int,
+        watermark_ms: int,
+        info: QueryInfo,
+    ) -> Iterator[pa.RecordBatch]:
+        """What the processor gives out. The caller commits the store when all of it is read.
+
+        Args:
+            table: Rows of the partition.
+            began_ms: The processing time of the batch, in ms since 1970.
+            watermark_ms: That of the batch, in ms since 1970.
+
+        Raises:
+            UsageError: The processor declares what does not fit, or gives out something that does
+                not fit the schema.
+        """
+        table = note_times(store, table, self.event_time, watermark_ms)
+        times = Times(self.mode, began_ms, watermark_ms)
+        given = self._given(store, table, times, info)
+        return output_of(given, self.form, self.output, self.time_zone)
+
+    def take_initial(
+        self, store: FamilyStore, table: pa.Table, began_ms: int, info: QueryInfo
+    ) -> None:
+        """Let the processor take an initial state, before the first batch.
+
+        Args:
+            table: Its rows in the partition.
+            began_ms: The processing time, in ms since 1970.
+
+        Raises:
+            UsageError: The processor declares what does not fit.
+        """
+        note_times(store, table.slice(0, 0), "", 0)
+        with self._handle(store, Times(self.mode, began_ms, 0), info) as handle:
+            values = handle.times.values
+            for found, rows in groups(table, self.keys, self.form, self.time_zone):
+                key = self._begin(handle, found)
+                for one in rows if self.form == "rows" else (rows,):
+                    self.processor.handleInitialState(key, one, values)
+
+    def _given(
+        self, store: FamilyStore, table: pa.Table, times: Times, info: QueryInfo
+    ) -> Iterator[Any]:
+        """Frames, rows or tables, as the form says."""
+        with self._handle(store, times, info) as handle:
+            yield from self._rows(handle, table, times)
+            yield from self._timers(handle, times)
+            handle.expire()
+
+    @contextmanager
+    def _handle(self, store: FamilyStore, times: Times, info: QueryInfo) -> Iterator[Handle]:
+        handle = Handle(store, self.key_schema, times, info)
+        self.processor.init(handle)
+        handle.close_declarations()
+        try:
+            yield handle
+        finally:
+            self.processor.close()
+
+    def _begin(self, handle: Handle, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A group is at work from now on: its key, as the processor gets it."""
+        handle.group.key = handle.keys.encode(found)
+        # Keys of timers come from these bytes: a group has one key, wherever it comes from.
+        return found if handle.keys.plain else handle.keys.decode(handle.group.key)
+
+    def _rows(self, handle: Handle, table: pa.Table, times: Times) -> Iterator[Any]:
+        call, values = self.processor.handleInputRows, times.values
+        alone = self.form != "rows"
+        for found, rows in groups(table, self.keys, self.form, self.time_zone):
+            key = self._begin(handle, found)
+            given: Iterable[Any] | None = call(key, iter((rows,) if alone else rows), values)
+            yield from given or ()
+
+    def _timers(self, handle: Handle, times: Times) -> Iterator[Any]:
+        values = times.values
+        for at_ms, encoded in handle.due_timers():
+            handle.group.key = encoded
+            key = handle.keys.decode(encoded)
+            given: Iterable[Any] | None = self.processor.handleExpiredTimer(
+                key, values, ExpiredTimerInfo(at_ms)
+            )
+            yield from given or ()
+            handle.deleteTimer(at_ms)

@@ -1,0 +1,369 @@
+"""State variables of a processor: the members of PySpark's, on the rows of a `FamilyStore`.
+
+Rows of a variable are found by the key of the group that is at work, which all variables of a task
+share. How they lie: docs/format.md, section 10.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming import stateful_processor as pyspark_state
+
+from redis_state.codec.ordered_key import decode_first, encode_key
+from redis_state.codec.typed_row import TypedKey, TypedRow
+from redis_state.format.rows import join_elements, split_elements
+
+if TYPE_CHECKING:
+    from redis_state.store.family_store import FamilyStore
+
+_ABOVE = b"\xff"
+
+
+class Group:
+    """The group that is at work.
+
+    Attributes:
+        key: Its encoded key.
+        now_ms: The processing time of the batch.
+    """
+
+    __slots__ = ("key", "now_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.key = b""
+        self.now_ms = now_ms
+
+
+class TimeToLive:
+    """When rows of a variable expire: an index of them by that time.
+
+    Its rows are ``expiry ‖ key of the row``; one that is out of date is taken out when its time has
+    come.
+    """
+
+    __slots__ = ("_group", "_prefix", "_store", "duration_ms")
+
+    def __init__(self, store: FamilyStore, prefix: bytes, group: Group, duration_ms: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._group = group
+        self.duration_ms = duration_ms
+
+    def begin(self, row: bytes, before: int | None) -> int:
+        """A row is written now: when it expires; `before` is when it would have."""
+        expiry = self._group.now_ms + self.duration_ms
+        if before != expiry:
+            if before is not None:
+                self._store.remove(self._prefix + encode_key(before) + row)
+            self._store.put(self._prefix + encode_key(expiry) + row, b"")
+        return expiry
+
+    def end(self, row: bytes, before: int | None) -> None:
+        """A row is gone."""
+        if before is not None:
+            self._store.remove(self._prefix + encode_key(before) + row)
+
+    def due(self) -> Iterator[bytes]:
+        """The keys of the rows whose time has come; their places in the index go."""
+        prefix, store = self._prefix, self._store
+        for stored, _ in store.rows(prefix, prefix + encode_key(self._group.now_ms + 1)):
+            store.remove(stored)
+            yield stored[decode_first(stored, len(prefix))[1] :]
+
+
+class ValueState(pyspark_state.ValueState):
+    """One row for each group; as PySpark's `ValueState`."""
+
+    def __init__(
+        self,
+        store: FamilyStore,
+        prefix: bytes,
+        group: Group,
+        row: TypedRow,
+        ttl: TimeToLive | None,
+    ) -> None:
+        self._prefix = prefix
+        self._group = group
+        self._row = row
+        self._ttl = ttl
+        self._load, self._put, self._remove = store.get, store.put, store.remove
+        self._encode, self._decode = row.encode, row.decode_with_expiry
+
+    def exists(self) -> bool:
+        """Whether the group has a value."""
+        return self.get() is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        """The value; ``None`` if there is none, or if it has expired."""
+        data = self._load(self._prefix + self._group.key)
+        if data is None:
+            return None
+        expiry, row = self._decode(data)
+        return None if expiry is not None and expiry <= self._group.now_ms else row
+
+    def update(self, newValue: Any) -> None:  # noqa: N803  # PySpark's name
+        """Set the value: a tuple with a value for each column.
+
+        Raises:
+            UsageError: A value does not fit its column; nothing was changed.
+        """
+        group = self._group
+        stored = self._prefix + group.key
+        if self._ttl is None:
+            self._put(stored, self._encode(newValue))
+            return
+        # What cannot be encoded must not reach the index.
+        self._encode(newValue)
+        expiry = self._ttl.begin(group.key, self._expiry(stored))
+        self._put(stored, self._encode(newValue, expiry))
+
+    def clear(self) -> None:
+        """Remove the value."""
+        stored = self._prefix + self._group.key
+        if self._ttl is not None:
+            self._ttl.end(self._group.key, self._expiry(stored))
+        self._remove(stored)
+
+    def expire(self) -> None:
+        """Remove the values whose time has come."""
+        if self._ttl is not None:
+            for key in self._ttl.due():
+                expiry = self._expiry(self._prefix + key)
+                if expiry is not None and expiry <= self._group.now_ms:
+                    self._remove(self._prefix + key)
+
+    def _expiry(self, stored: bytes) -> int | None:
+        data = self._load(stored)
+        return None if data is None else self._row.expiry(data)
+
+
+class ListState(pyspark_state.ListState):
+    """A list of rows for each group; as PySpark's `ListState`."""
+
+    def __init__(
+        self,
+        store: FamilyStore,
+        prefix: bytes,
+        group: Group,
+        row: TypedRow,
+        ttl: TimeToLive | None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._group = group
+        self._row = row
+        self._ttl = ttl
+
+    def exists(self) -> bool:
+        """Whether the list has an element that has not expired."""
+        if self._ttl is None:
+            return self._store.get(self._prefix + self._group.key) is not None
+        return next(self.get(), None) is not None
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """The elements, oldest first."""
+        data = self._store.get(self._prefix + self._group.key)
+        now = self._group.now_ms
+        for element in split_elements(data) if data is not None else ():
+            expiry, row = self._row.decode_with_expiry(element)
+            if expiry is None or expiry > now:
+                yield row
+
+    def put(self, newState: list[Any]) -> None:  # noqa: N803  # PySpark's name
+        """Set the list.
+
+        Raises:
+            UsageError: An element does not fit the columns; nothing was changed.
+        """
+        elements = self._encoded(newState)
+        if not elements:
+            self.clear()
+            return
+        self._store.put(self._prefix + self._group.key, join_elements(elements))
+        self._note()
+
+    def appendValue(self, newState: Any) -> None:  # noqa: N802, N803  # PySpark's names
+        """Add an element, without reading the list.
+
+        Raises:
+            UsageError: It does not fit the columns; nothing was changed.
+        """
+        self._store.append(self._prefix + self._group.key, self._encoded((newState,))[0])
+        self._note()
+
+    def appendList(self, newState: list[Any]) -> None:  # noqa: N802, N803  # PySpark's names
+        """Add elements, without reading the list.
+
+        Raises:
+            UsageError: One does not fit the columns; nothing was changed.
+        """
+        stored = self._prefix + self._group.key
+        elements = self._encoded(newState)
+        for element in elements:
+            self._store.append(stored, element)
+        if elements:
+            self._note()
+
+    def clear(self) -> None:
+        """Remove the list."""
+        self._store.remove(self._prefix + self._group.key)
+
+    def expire(self) -> None:
+        """Remove the elements whose time has come."""
+        now = self._group.now_ms
+        for key in self._ttl.due() if self._ttl is not None else ():
+            data = self._store.get(self._prefix + key)
+            elements = split_elements(data) if data is not None else []
+            left = [one for one in elements if (self._row.expiry(one) or now + 1) > now]
+            if not left:
+                self._store.remove(self._prefix + key)
+            elif len(left) < len(elements):
+                self._store.put(self._prefix + key, join_elements(left))
+
+    def _encoded(self, rows: Iterable[Any]) -> list[bytes]:
+        ttl = self._ttl
+        expiry = None if ttl is None else self._group.now_ms + ttl.duration_ms
+        return [self._row.encode(row, expiry) for row in rows]
+
+    def _note(self) -> None:
+        if self._ttl is not None:
+            # Elements expire one by one: what stands in the index for older ones stays there.
+            self._ttl.begin(self._group.key, None)
+
+
+class MapState(pyspark_state.MapState):
+    """Rows by a key of the user for each group; as PySpark's `MapState`."""
+
+    def __init__(
+        self,
+        store: FamilyStore,
+        prefix: bytes,
+        group: Group,
+        keys: TypedKey,
+        row: TypedRow,
+        ttl: TimeToLive | None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._group = group
+        self._keys = keys
+        self._row = row
+        self._ttl = ttl
+
+    def exists(self) -> bool:
+        """Whether the map has a row that has not expired."""
+        return next(self.iterator(), None) is not None
+
+    def getValue(self, key: Any) -> tuple[Any, ...] | None:  # noqa: N802  # PySpark's name
+        """The value of a key; ``None`` if there is none, or if it has expired."""
+        data = self._store.get(self._prefix + self._group.key + self._keys.encode(key))
+        if data is None:
+            return None
+        expiry, row = self._row.decode_with_expiry(data)
+        return None if expiry is not None and expiry <= self._group.now_ms else row
+
+    def containsKey(self, key: Any) -> bool:  # noqa: N802  # PySpark's name
+        """Whether a key has a value."""
+        return self.getValue(key) is not None
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802  # PySpark's name
+        """Set the value of a key.
+
+        Raises:
+            UsageError: Key or value does not fit its columns; nothing was changed.
+        """
+        place = self._group.key + self._keys.encode(key)
+        if self._ttl is None:
+            self._store.put(self._prefix + place, self._row.encode(value))
+            return
+        self._row.encode(value)
+        expiry = self._ttl.begin(place, self._expiry(place))
+        self._store.put(self._prefix + place, self._row.encode(value, expiry))
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Keys and values in the order of the keys, as of the moment of the call."""
+        return self._items(self._store.rows(*self._range()))
+
+    def _items(
+        self, found: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        at, now = len(self._prefix) + len(self._group.key), self._group.now_ms
+        for stored, data in found:
+            expiry, row = self._row.decode_with_expiry(data)
+            if expiry is None or expiry > now:
+                yield self._keys.decode_first(stored, at)[0], row
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        """The keys in order."""
+        return (key for key, _ in self.iterator())
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """The values in the order of their keys."""
+        return (value for _, value in self.iterator())
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802  # PySpark's name
+        """Remove a key and its value."""
+        self._drop(self._group.key + self._keys.encode(key))
+
+    def clear(self) -> None:
+        """Remove the map."""
+        for stored, _ in self._store.rows(*self._range()):
+            self._drop(stored[len(self._prefix) :])
+
+    def expire(self) -> None:
+        """Remove the values whose time has come."""
+        if self._ttl is not None:
+            for place in self._ttl.due():
+                expiry = self._expiry(place)
+                if expiry is not None and expiry <= self._group.now_ms:
+                    self._store.remove(self._prefix + place)
+
+    def _range(self) -> tuple[bytes, bytes]:
+        low = self._prefix + self._group.key
+        return low, low + _ABOVE
+
+    def _drop(self, place: bytes) -> None:
+        if self._ttl is not None:
+            self._ttl.end(place, self._expiry(place))
+        self._store.remove(self._prefix + place)
+
+    def _expiry(self, place: bytes) -> int | None:
+        data = self._store.get(self._prefix + place)
+        return None if data is None else self._row.expiry(data)
+
+
+class Timers:
+    """Timers of all groups, by their time and by their group."""
+
+    def __init__(self, store: FamilyStore, by_time: bytes, by_group: bytes, group: Group) -> None:
+        self._store = store
+        self._by_time = by_time
+        self._by_group = by_group
+        self._group = group
+
+    def register(self, at_ms: int) -> None:
+        """Set a timer of the group; nothing happens if it is there."""
+        time, key = encode_key(at_ms), self._group.key
+        self._store.put(self._by_time + time + key, b"")
+        self._store.put(self._by_group + key + time, b"")
+
+    def delete(self, at_ms: int) -> None:
+        """Take a timer of the group out; nothing happens if it is not there."""
+        time, key = encode_key(at_ms), self._group.key
+        self._store.remove(self._by_time + time + key)
+        self._store.remove(self._by_group + key + time)
+
+    def of_group(self) -> Iterator[int]:
+        """The times of the group's timers in ascending order."""
+        low = self._by_group + self._group.key
+        for stored, _ in self._store.rows(low, low + _ABOVE):
+            yield decode_first(stored, len(low))[0]
+
+    def expired(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Time and encoded key of the timers up to a time, in the order of time."""
+        low = self._by_time
+        for stored, _ in self._store.rows(low, low + encode_key(until_ms + 1)):
+            at_ms, end = decode_first(stored, len(low))
+            yield at_ms, stored[end:]

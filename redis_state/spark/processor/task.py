@@ -1,0 +1,181 @@
+"""What a Spark task does for one partition of a processor's batch: join, run, commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis_state.config import Config
+from redis_state.errors import InternalError, RedisStateError, UsageError
+from redis_state.ids import StateStoreProviderId
+from redis_state.protocol import RegisteredRun
+from redis_state.spark.partition_task import PartitionRows
+from redis_state.spark.processor.columns import ColumnEngine
+from redis_state.spark.processor.engine import Engine
+from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.stream_batches import Plan, TaskPlace, join_batch
+from redis_state.spark.worker import WORKER
+from redis_state.store.provider import StateStoreProvider
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+PARTITION_COLUMN = "redis_state partition"
+TICK = -1
+"""In that column: a row that is there for its batch alone."""
+
+_MAINTAINED_EVERY = 8
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTask:
+    """Runs a processor over the rows of one partition; travels to the tasks.
+
+    Attributes:
+        input: Columns of the input; behind them comes the number of the partition.
+    """
+
+    plan: Plan
+    config: Config
+    engine: Engine | ColumnEngine
+    input: pa.Schema
+    sums: Accumulator[dict[str, int]] | None = None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give out what the processor gives out, then commit.
+
+        Raises:
+            RedisStateError: As `join_batch`, and what opening and committing raise.
+        """
+        place = task_place(self.plan)
+        client = WORKER.client(self.config)
+        joined = join_batch(client, self.plan, place)
+        warm = (self.config, self.plan.partition(place.partition))
+        provider = StateStoreProvider(
+            StateStoreProviderId(self.plan.store_id(place.partition), place.run_id),
+            config=self.config,
+            families=True,
+            run=joined.run,
+            client=client,
+            after=WORKER.take(warm),
+        )
+        store = provider.get_family_store(joined.version)
+        info = QueryInfo(place.query_id, place.run_id, place.batch)
+        began = time.monotonic()
+        try:
+            table = self._table(batches, place)
+            yield from self.engine.run(store, table, joined.began_ms, joined.watermark_ms, info)
+            function_ms = int((time.monotonic() - began) * 1000)
+            store.commit()
+        finally:
+            if not store.has_committed:
+                store.abort()
+        self._maintain(provider, place)
+        if self.sums is not None:
+            own = {"rows_read": table.num_rows, "function_ms": function_ms}
+            self.sums.add({**store.metrics.custom, **own})
+        WORKER.keep(warm, provider, place.run_id)
+
+    def _table(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        read = [batch for batch in batches if batch.num_rows]
+        if not read:
+            return self.input.empty_table()
+        table = pa.Table.from_batches(read)
+        bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
+        if bounds["min"] == TICK:
+            table = table.filter(pc.not_equal(table[PARTITION_COLUMN], TICK))
+            bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
+        if table.num_rows and bounds != {"min": place.partition, "max": place.partition}:
+            raise InternalError(
+                f"reading the rows of partition {place.partition} of store '{self.plan.name}'",
+                found=f"rows of partitions {bounds['min']} to {bounds['max']} lie together",
+            )
+        return table.drop_columns([PARTITION_COLUMN])
+
+    def _maintain(self, provider: StateStoreProvider, place: TaskPlace) -> None:
+        if (place.batch + place.partition) % _MAINTAINED_EVERY:
+            return
+        try:
+            provider.do_maintenance()
+        except RedisStateError as error:
+            # The batch is committed; the next one tries again.
+            log.warning("maintenance of partition %d failed: %s", place.partition, error)
+
+
+@dataclass(frozen=True, slots=True)
+class InitialTask:
+    """Takes the rows of an initial state into one partition, as version 1; travels to the tasks.
+
+    Rows come as those of `PartitionTask` do: a partition without rows runs, too.
+
+    Attributes:
+        input: Columns of the initial state.
+        began_ms: The processing time, in ms since 1970.
+    """
+
+    plan: Plan
+    config: Config
+    registered: RegisteredRun
+    engine: Engine
+    input: pa.Schema
+    began_ms: int
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Commit version 1; gives the partition's number out."""
+        import pyarrow as pa
+
+        partition = PartitionRows(self.plan.name, batches)
+        number = partition.number
+        if number is None:
+            return
+        read = list(partition)
+        table = pa.Table.from_batches(read) if read else self.input.empty_table()
+        run = self.registered
+        provider = StateStoreProvider(
+            StateStoreProviderId(self.plan.store_id(number), run.run_id),
+            config=self.config,
+            families=True,
+            run=run,
+            client=WORKER.client(self.config),
+        )
+        store = provider.get_family_store(0)
+        info = QueryInfo("", run.run_id, self.plan.first)
+        try:
+            self.engine.take_initial(store, table, self.began_ms, info)
+            store.commit()
+        finally:
+            if not store.has_committed:
+                store.abort()
+        yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int32())})
+
+
+def task_place(plan: Plan) -> TaskPlace:
+    """Where this task stands in its streaming query.
+
+    Raises:
+        UsageError: It is none of a streaming query.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise InternalError("running transform_with_state", found="this is no task of Spark")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    run_id = context.getLocalProperty("spark.jobGroup.id")
+    if not (batch and query_id and run_id):
+        raise UsageError(
+            f"running transform_with_state on store '{plan.name}'",
+            found="the task is not one of a streaming query's batch",
+            advice="Start the DataFrame as a query. For a batch job give batch_id=….",
+        )
+    return TaskPlace(query_id, run_id, int(batch), context.partitionId(), context.taskAttemptId())

@@ -1,0 +1,212 @@
+"""The tasks' side of a stateful operator in a streaming query: joining its batches; no pyspark.
+
+No program of ours runs on the driver while the query does, so the first task of a batch begins it
+for all: batch `b` reads version `b - first` of every partition and commits the next one, as those
+of `batches` do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
+from redis_state.protocol import RegisteredRun, confirm_checkpoint
+from redis_state.protocol.opening import is_opened, open_commands, read_replies
+from redis_state.reader.lookup import look_up
+from redis_state.spark.batches import OPERATOR, PLACE, refused
+from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the call on the driver knows; travels to the tasks.
+
+    Attributes:
+        name: Of the store.
+        number: Of the call: runs of a later call are newer.
+        layout: As `batches.Batch`.
+        delay_ms: Of the watermark; ``None`` without one.
+        before: Versions that were there before the first batch: 1 with an initial state, else 0.
+    """
+
+    name: str
+    gen: str
+    tenant: str
+    first: int
+    partitions: int
+    layout: str
+    number: int
+    delay_ms: int | None
+    before: int = 0
+
+    def version_of(self, batch: int) -> int:
+        """The version that a batch starts from."""
+        return batch - self.first + self.before
+
+    def partition(self, number: int) -> PartitionId:
+        """One of the partitions."""
+        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
+
+    def store_id(self, partition: int) -> StateStoreId:
+        """The store that a task opens."""
+        return StateStoreId(self.name, OPERATOR, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a task stands: Spark's ids.
+
+    Attributes:
+        attempt: Of the task; rises within a driver, over all of its queries.
+    """
+
+    query_id: str
+    run_id: str
+    batch: int
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedBatch:
+    """A batch that has begun.
+
+    Attributes:
+        version: What every partition is opened at.
+        began_ms: When it began first, in ms since 1970 by the server's clock.
+        watermark_ms: What timers go by; 0 before there is a watermark.
+    """
+
+    run: RegisteredRun
+    version: int
+    began_ms: int
+    watermark_ms: int
+
+
+def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
+    """How many partitions a store has; ``None`` if it never began a batch."""
+    command = ("HGET", keys.query(gen, tenant=tenant), f"batch:{PLACE}")
+    (found,) = client.call("looking for the newest batch", [command])
+    return int(found.split(b" ")[2]) if found else None
+
+
+def take_plan(client: Client, gen: str, *, tenant: str) -> int:
+    """A number for a new plan, above those of all earlier calls for the store."""
+    what = "making a stateful operator"
+    reply = client.script(what, script("join"), [keys.query(gen, tenant=tenant)], [PLACE])
+    if reply[0] != "PLAN":
+        raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
+    return int(reply[1])
+
+
+def list_store(client: Client, plan: Plan) -> None:
+    """Enter the store in the list of checkpoints, with its partitions."""
+    confirm_checkpoint(
+        client,
+        plan.gen,
+        name=plan.name,
+        operator=OPERATOR,
+        store=DEFAULT_STORE,
+        partitions=plan.partitions,
+        families=(),
+        tenant=plan.tenant,
+    )
+
+
+def join_batch(client: Client, plan: Plan, place: TaskPlace) -> JoinedBatch:
+    """Join the batch that a task is of, and begin it if no other task has.
+
+    Raises:
+        ConflictError: A newer start of the query, or a newer call, took the store.
+        StateError: The store does not hold what the batch before it committed.
+        UsageError: The batch is not the next one or the newest, or the store belongs to another
+            query, or has other key columns or partitions.
+    """
+    what = f"beginning batch {place.batch} of store '{plan.name}'"
+    reply = _join(client, plan, place, what, "")
+    if reply[0] == "BEGIN":
+        list_store(client, plan)
+        watermark_ms = _watermark(client, plan, place, what)
+        reply = _join(client, plan, place, what, str(watermark_ms))
+    if reply[0] != "OK" or len(reply) != 4:
+        raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
+    _, epoch, began_ms, watermark = reply
+    run = RegisteredRun(place.run_id, int(epoch), "d")
+    return JoinedBatch(run, plan.version_of(place.batch), int(began_ms), int(watermark))
+
+
+def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: str) -> list[str]:
+    query = [keys.query(plan.gen, tenant=plan.tenant)]
+    args = [
+        PLACE,
+        str(plan.number),
+        place.run_id,
+        str(place.attempt),
+        place.query_id,
+        str(place.batch),
+        str(plan.first),
+        str(plan.partitions),
+        plan.layout,
+        watermark,
+    ]
+    reply = client.script(what, script("join"), query, args)
+    match reply:
+        case ["OK", *_] | ["BEGIN", _]:
+            return reply
+        case ["FENCED", _]:
+            raise ConflictError(
+                what,
+                found="the query was started again since, or another one with this store was",
+                advice="The newer start goes on: stop this one. Nothing was changed. To go on, "
+                "call transform_with_state again here.",
+            )
+        case ["QUERY", query_id]:
+            raise UsageError(
+                what,
+                found=f"the store belongs to the query {query_id}, which has another checkpoint",
+                advice="Give another store; or go on from the checkpoint of that query.",
+            )
+        case _:
+            raise refused(
+                what,
+                reply,
+                name=plan.name,
+                partitions=str(plan.partitions),
+                layout=plan.layout,
+                first=str(plan.first),
+            )
+
+
+def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str) -> int:
+    """The watermark of a batch, in ms; checks that all partitions hold what the one before wrote.
+
+    Raises:
+        StateError: One does not.
+    """
+    version = plan.version_of(place.batch)
+    if version == 0:
+        return 0
+    ids = [plan.partition(number) for number in range(plan.partitions)]
+    replies = client.call("looking for the committed partitions", open_commands(ids, version))
+    missing = [
+        id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)
+    ]
+    if missing:
+        raise StateError(
+            what,
+            found=f"partition {', '.join(map(str, missing[:10]))} does not hold version {version}: "
+            f"batch {place.batch - 1} never ran to its end there, or its state was lost",
+            advice="A limit behind transform_with_state stops tasks early: take it away, and go "
+            "back one batch with redis-state rewind. If the state was lost, restore that Redis.",
+            kind=Kind.STATE_LOST,
+            version=version,
+        )
+    if plan.delay_ms is None:
+        return 0
+    opened = read_replies(ids, replies, version=version)
+    found = look_up(client, opened, NOTES_KEY, kind="range")
+    return watermark_of((Notes.decode(one.value) for one in found), plan.delay_ms)

@@ -1,0 +1,421 @@
+"""`transform_with_state`: PySpark's stateful processors with their state in the Python worker."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from redis_state import keys as redis_keys
+from redis_state.backend.client import Client
+from redis_state.backend.server import check_server
+from redis_state.codec.typed_row import TypedKey, schema_json
+from redis_state.config import Config
+from redis_state.errors import InternalError, UsageError
+from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.spark.batches import PARTITIONS_MAX
+from redis_state.spark.map_partitions import (
+    _arrow_schema,
+    _check_names,
+    _column,
+    _columns,
+    _conf,
+    _config,
+    _metrics,
+    _row_type,
+    spread_with_each,
+)
+from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
+from redis_state.spark.processor.engine import Engine
+from redis_state.spark.processor.groups import FORMS, Form
+from redis_state.spark.processor.handle import TimeMode
+from redis_state.spark.processor.task import PARTITION_COLUMN, TICK, InitialTask, ProcessorTask
+from redis_state.spark.stream_batches import Plan, known_partitions, list_store, take_plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import DataType, StructType
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
+
+    class ProcessedDataFrame(DataFrame):
+        """The streaming DataFrame that `transform_with_state` returns."""
+
+        def state_metrics(self) -> dict[str, int]:
+            """What the partitions counted in all batches since the call, together.
+
+            ``rows_read``, ``function_ms``, and the figures of
+            `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
+
+            Raises:
+                UsageError: The session is one of Spark Connect, which has no accumulators.
+            """
+
+
+_WHAT = "transform_with_state"
+_MODES: dict[str, TimeMode] = {
+    "none": "none",
+    "processingtime": "processingtime",
+    "eventtime": "eventtime",
+}
+_DELAY = "spark.watermarkDelayMs"
+
+
+def transform_with_state(
+    df: DataFrame,
+    processor: StatefulProcessor,
+    *,
+    store: str,
+    key: str | Sequence[str],
+    schema: StructType | str,
+    rows: Form = "pandas",
+    time_mode: str = "None",
+    initial_state: DataFrame | None = None,
+    ticks: bool = False,
+    partitions: int | None = None,
+    first_batch_id: int = 0,
+    url: str | None = None,
+    **options: Unpack[Options],
+) -> ProcessedDataFrame:
+    """Run a `StatefulProcessor` of PySpark over a streaming DataFrame, without our jar.
+
+    Stands where ``df.groupBy(key).transformWithStateInPandas(processor, …)`` stood. The state is
+    kept in the Python worker and in Redis, so that `get`, `update` and timers take no round trip to
+    the JVM. Each batch commits one version of every partition; Spark may run a batch again at any
+    time.
+
+    Args:
+        df: A streaming DataFrame. Event time goes by its `withWatermark`.
+        processor: As it is: `init`, `handleInputRows`, `handleExpiredTimer`, `close`.
+        store: Name of the store; any text. It is made with the first batch of the query and belongs
+            to that query's checkpoint.
+        key: The grouping columns; they never change.
+        schema: Of what the processor gives out.
+        rows: What the processor takes and gives: ``pandas`` frames as in
+            `transformWithStateInPandas`, ``rows`` as in `transformWithState`, or ``arrow`` tables.
+        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``, as Spark's.
+        initial_state: A batch DataFrame with the key columns, whose rows `handleInitialState` gets.
+            The call takes it into a new store at once, by a job of Spark; give it at each start.
+        ticks: Have a batch at each trigger, at most one a second, also where there are no rows, so
+            that timers fire in time. It adds a source (``rate``) to the query, so it never changes
+            for a checkpoint; a batch without rows costs what Spark's batches cost, some 0.3 s.
+        partitions: Never changes; ``None`` means those of the store, or
+            ``spark.sql.shuffle.partitions`` if it is new.
+        first_batch_id: The batch id that the store begins with: 0, unless a query that ran already
+            gets the operator.
+        url: The server; ``None`` means that of the session's configuration.
+        **options: Options of `docs/configuration.md` in snake case, before those of the session.
+
+    Raises:
+        UsageError: Columns, names, the time mode or the schema do not fit, or `init` fails.
+        ConfigError: An option is wrong.
+    """
+    output = _row_type(schema)
+    if rows not in FORMS:
+        raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
+
+    def engine(inputs: _Inputs) -> Engine:
+        return Engine(
+            processor,
+            inputs.keys,
+            inputs.key_schema,
+            rows,
+            inputs.mode,
+            inputs.time_zone,
+            inputs.event_time,
+            _arrow_schema(df.sparkSession, output),
+        )
+
+    return _operator(
+        df,
+        engine,
+        output,
+        key=key,
+        store=store,
+        time_mode=time_mode,
+        initial_state=initial_state,
+        ticks=ticks,
+        partitions=partitions,
+        first_batch_id=first_batch_id,
+        url=url,
+        options=options,
+    )
+
+
+def transform_columns_with_state(
+    df: DataFrame,
+    function: ColumnFunction,
+    *,
+    store: str,
+    key: str | Sequence[str],
+    state: StructType | str,
+    schema: StructType | str,
+    name: str = "state",
+    time_mode: str = "None",
+    ticks: bool = False,
+    partitions: int | None = None,
+    first_batch_id: int = 0,
+    url: str | None = None,
+    **options: Unpack[Options],
+) -> ProcessedDataFrame:
+    """Run a function over the whole Arrow table of each partition, beside the state of its keys.
+
+    The fast form of `transform_with_state`: nothing is called for each key.
+
+    Args:
+        df: A streaming DataFrame. Event time goes by its `withWatermark`.
+        function: Gets a `ColumnState` and the table of the partition's rows, and returns a table
+            with the columns of `schema`, or ``None``. It is called once for each partition and
+            batch, also where there are no rows.
+        state: The state columns of a key, such as ``total long, seen timestamp``.
+        schema: Of what the function gives out.
+        name: What the state is called for live reads.
+
+    The other arguments and the errors are those of `transform_with_state`.
+    """
+    output = _row_type(schema)
+    text = schema_json(state)
+    state_schema = _arrow_schema(df.sparkSession, _row_type(state))
+
+    def engine(inputs: _Inputs) -> ColumnEngine:
+        return ColumnEngine(
+            function,
+            inputs.keys,
+            inputs.key_schema,
+            text,
+            state_schema,
+            name,
+            inputs.mode,
+            inputs.time_zone,
+            inputs.event_time,
+            _arrow_schema(df.sparkSession, output),
+        )
+
+    return _operator(
+        df,
+        engine,
+        output,
+        key=key,
+        store=store,
+        time_mode=time_mode,
+        initial_state=None,
+        ticks=ticks,
+        partitions=partitions,
+        first_batch_id=first_batch_id,
+        url=url,
+        options=options,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What an engine has to know of the DataFrame."""
+
+    keys: Sequence[str]
+    key_schema: str
+    mode: TimeMode
+    time_zone: str
+    event_time: str
+
+
+def _operator(
+    df: DataFrame,
+    engine: Callable[[_Inputs], Engine | ColumnEngine],
+    output: StructType,
+    *,
+    key: str | Sequence[str],
+    store: str,
+    time_mode: str,
+    initial_state: DataFrame | None,
+    ticks: bool,
+    partitions: int | None,
+    first_batch_id: int,
+    url: str | None,
+    options: Mapping[str, object],
+) -> ProcessedDataFrame:
+    spark = df.sparkSession
+    config = _config(spark, url, options)
+    grouping = _columns(df, key, "key")
+    if not grouping:
+        raise _wrong("there is no key column", "Give the column that tells the groups apart.")
+    mode = _mode(time_mode)
+    if not df.isStreaming:
+        raise _wrong(
+            "the DataFrame is not a stream",
+            "Call map_partitions_with_state_store for batches, or give a streaming DataFrame.",
+        )
+    _check_names(df, grouping, store)
+    event_time, delay_ms = _watermark(df, mode)
+    kinds = {field.name: field.dataType for field in df.schema}
+    key_schema = _key_schema([(name, kinds[name]) for name in grouping])
+    if initial_state is not None:
+        _check_initial(initial_state, df, grouping)
+    inputs = _Inputs(grouping, key_schema, mode, _conf(spark, "session.timeZone"), event_time)
+    made = engine(inputs)
+    client = Client(config)
+    try:
+        plan = _plan(
+            client,
+            name=store,
+            tenant=redis_keys.tenant_of(config.key_prefix),
+            first=first_batch_id,
+            partitions=partitions,
+            default=int(_conf(spark, "shuffle.partitions")),
+            layout=_layout(
+                [(name, kinds[name].simpleString()) for name in grouping],
+                initial=initial_state is not None,
+            ),
+            delay_ms=delay_ms,
+            before=0 if initial_state is None else 1,
+        )
+        if initial_state is not None and isinstance(made, Engine):
+            _take_initial(client, initial_state, plan, config, made)
+    finally:
+        client.close()
+    # It imports pyspark, which workers without Spark have not.
+    from redis_state.spark import batch_metrics
+
+    counted = batch_metrics.sums(spark)
+    task = ProcessorTask(plan, config, made, _arrow_schema(spark, df.schema), counted)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    spread = _spread(df, grouping, plan.partitions, ticks=ticks)
+    mapped = cast("ProcessedDataFrame", spread.mapInArrow(run, output))
+    mapped.state_metrics = lambda: _metrics(counted)  # type: ignore[method-assign]  # see it
+    return mapped
+
+
+def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
+    """The key columns as Spark's JSON.
+
+    Raises:
+        UsageError: One has a type that cannot be kept as a key.
+    """
+    fields = [
+        {"name": name, "type": json.loads(kind.json()), "nullable": True} for name, kind in grouping
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+    TypedKey(schema, what="the key of a group")
+    return schema
+
+
+def _plan(
+    client: Client,
+    *,
+    name: str,
+    tenant: str,
+    first: int,
+    partitions: int | None,
+    default: int,
+    layout: str,
+    delay_ms: int | None,
+    before: int,
+) -> Plan:
+    if type(first) is not int or first < 0:
+        raise _wrong("first_batch_id is not a whole number from 0 on", "Leave it out, or give 0.")
+    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+        raise _wrong(
+            f"{partitions} partitions were asked for",
+            f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
+        )
+    check_server(client)
+    gen = checkpoint_gen(client, name, tenant=tenant, create=True)
+    assert gen is not None  # it was created
+    count = partitions or known_partitions(client, gen, tenant=tenant) or default
+    number = take_plan(client, gen, tenant=tenant)
+    return Plan(name, gen, tenant, first, count, layout, number, delay_ms, before)
+
+
+def _take_initial(
+    client: Client, initial: DataFrame, plan: Plan, config: Config, engine: Engine
+) -> None:
+    """Commit version 1 of each partition of a new store; one that began a batch has it already."""
+    if known_partitions(client, plan.gen, tenant=plan.tenant) is not None:
+        return
+    list_store(client, plan)
+    owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
+    schema = _arrow_schema(initial.sparkSession, initial.schema)
+    task = InitialTask(plan, config, owner, engine, schema, time.time_ns() // 1_000_000)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    spread = spread_with_each(initial, engine.keys, (), plan.partitions)
+    done = {row.partition for row in spread.mapInArrow(run, "partition int").collect()}
+    if len(done) != plan.partitions:
+        raise InternalError(
+            f"taking the initial state of store '{plan.name}'",
+            found=f"{len(done)} of {plan.partitions} partitions ran",
+        )
+
+
+def _check_initial(initial: DataFrame, df: DataFrame, grouping: Sequence[str]) -> None:
+    kinds = dict(df.dtypes)
+    found = dict(initial.dtypes)
+    wrong = [name for name in grouping if found.get(name) != kinds[name]]
+    if initial.isStreaming or wrong:
+        raise _wrong(
+            "the initial state is a stream"
+            if initial.isStreaming
+            else f"the initial state has no key column '{wrong[0]}' of type {kinds[wrong[0]]}",
+            "Give a batch DataFrame with the same key columns.",
+        )
+
+
+def _spread(df: DataFrame, grouping: Sequence[str], partitions: int, *, ticks: bool) -> DataFrame:
+    """Rows in the partition of their key, whose number is the last column; that of a tick is -1."""
+    from pyspark.sql import functions as f
+
+    by_key = [_column(df, name) for name in grouping]
+    number = f.pmod(f.hash(*by_key), f.lit(partitions)).alias(PARTITION_COLUMN)
+    numbered = df.select(*(_column(df, name) for name in df.columns), number)
+    if ticks:
+        rate = df.sparkSession.readStream.format("rate").option("numPartitions", 1).load()
+        nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in df.schema]
+        numbered = numbered.unionAll(rate.select(*nothing, f.lit(TICK).alias(PARTITION_COLUMN)))
+    return numbered.repartition(partitions, *(_column(numbered, name) for name in grouping))
+
+
+def _watermark(df: DataFrame, mode: TimeMode) -> tuple[str, int | None]:
+    found = [
+        (field.name, int(field.metadata[_DELAY]))
+        for field in df.schema
+        if _DELAY in (field.metadata or {})
+    ]
+    if mode != "eventtime":
+        return "", None
+    if len(found) != 1:
+        raise _wrong(
+            "the time mode is EventTime, and the DataFrame has no watermark"
+            if not found
+            else f"the columns {', '.join(name for name, _ in found)} have a watermark each",
+            "Call df.withWatermark for the column that timers go by, and no other.",
+        )
+    return found[0]
+
+
+def _mode(given: str) -> TimeMode:
+    mode = _MODES.get(str(given).lower())
+    if mode is None:
+        raise _wrong(
+            f"time_mode is {given!r}", "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark."
+        )
+    return mode
+
+
+def _layout(grouping: Sequence[tuple[str, str]], *, initial: bool) -> str:
+    """What decides where a row lies and how: it never changes."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in grouping)
+    return json.dumps(f"key {columns}; a processor{' with an initial state' if initial else ''}")
+
+
+def _wrong(found: str, advice: str) -> UsageError:
+    return UsageError(_WHAT, found=found, advice=advice)
