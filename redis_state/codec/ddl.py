@@ -38,6 +38,7 @@ _SIMPLE = {
 _DECIMALS = {"decimal", "dec", "numeric"}
 _LENGTHS = {"char", "character", "varchar"}
 _PRECISION, _SCALE = 10, 0
+_PRECISION_MAX = 38
 
 
 def struct_of(text: str) -> dict[str, Any]:
@@ -88,6 +89,8 @@ class _Parser:
                 nullable = False
             if self.peek().lower() == "comment":
                 self.at += 1
+                if self.peek()[:1] not in ("'", '"'):
+                    raise self.bad()
                 metadata = {"comment": self.take()[1:-1]}
             fields.append({"name": name, "type": kind, "nullable": nullable, "metadata": metadata})
             if self.peek() != ",":
@@ -104,6 +107,8 @@ class _Parser:
         if word in _DECIMALS:
             numbers = self.numbers()
             precision, scale = (*numbers, *(_PRECISION, _SCALE)[len(numbers) :])[:2]
+            if len(numbers) > 2 or not scale <= precision <= _PRECISION_MAX:
+                raise self.bad()
             return f"decimal({precision},{scale})"
         if word in _LENGTHS:
             self.numbers()

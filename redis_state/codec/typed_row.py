@@ -149,7 +149,7 @@ class TypedRow:
             UsageError: It is none, or a value does not fit its column, which the message names.
         """
         try:
-            if tuple(map(type, row)) in self._known:
+            if isinstance(row, (tuple, list)) and tuple(map(type, row)) in self._known:
                 for at, low, high in self._bounds:
                     if not low <= row[at] <= high:
                         raise self._unfit(at, row[at])
@@ -283,9 +283,13 @@ class TypedKey:
         Raises:
             UsageError: It is none, or a value does not fit its column.
         """
-        if tuple(map(type, key)) == self._exact:
+        if type(key) is tuple and tuple(map(type, key)) == self._exact:
             return encode_key(key)
-        if len(key) != len(self._fields) or isinstance(key, (str, bytes)):
+        if (
+            isinstance(key, (str, bytes, dict))
+            or not hasattr(key, "__len__")
+            or len(key) != len(self._fields)
+        ):
             raise UsageError(
                 f"encoding {self.what}",
                 found=f"it is not a tuple of {len(self._fields)} values",
@@ -510,7 +514,8 @@ def _write_time(value: Any) -> int:
 def _datetime(value: Any) -> datetime:
     """A time as one of Python's; pandas has times of its own."""
     plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-    if not isinstance(plain, datetime):
+    # pandas' NaT is a datetime to Python, and no moment; it is not even equal to itself.
+    if not isinstance(plain, datetime) or plain != plain:
         raise TypeError
     return plain
 
