@@ -1,4 +1,4 @@
-"""Rows and keys of a Spark schema: they come back, schemas change, and what does not fit is named."""
+"""Rows and keys of a Spark schema: they come back, schemas change, misfits are named."""
 
 from __future__ import annotations
 
@@ -82,10 +82,8 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
-        return (
-            math.isnan(one)
-            and math.isnan(other)
-            or struct.pack("d", one) == struct.pack("d", other)
+        return (math.isnan(one) and math.isnan(other)) or struct.pack("d", one) == struct.pack(
+            "d", other
         )
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
@@ -234,7 +232,7 @@ def test_scalars_of_numpy_and_pandas(kind: str, value: Any, wanted: Any) -> None
 )
 def test_a_value_that_does_not_fit_is_named_with_its_column(kind: str, value: Any) -> None:
     row = TypedRow(schema_json(f"before int, `the column` {kind}"), what="state variable 'x'")
-    with pytest.raises(UsageError, match="state variable 'x'.*column 'the column'"):
+    with pytest.raises(UsageError, match=r"state variable 'x'.*column 'the column'"):
         row.encode((1, value))
 
 
@@ -415,7 +413,7 @@ def test_what_is_no_key_is_refused(bad: Any) -> None:
 
 def test_a_key_that_does_not_fit_names_its_column() -> None:
     key = TypedKey(schema_json("a int, d date"), what="a key of state variable 'm'")
-    with pytest.raises(UsageError, match="a key of state variable 'm'.*column 'd' is date"):
+    with pytest.raises(UsageError, match=r"a key of state variable 'm'.*column 'd' is date"):
         key.encode((1, "2024-01-01"))
 
 

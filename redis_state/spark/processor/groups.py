@@ -21,8 +21,9 @@ def groups(table: pa.Table, keys: Sequence[str], form: Form, time_zone: str) -> 
     if not table.num_rows:
         return
     ordered = _in_order(table, keys)
-    starts = _starts(ordered, keys)
-    values = zip(*(ordered[name].take(starts).to_pylist() for name in keys), strict=True)
+    found = [_as_key(ordered[name].combine_chunks()) for name in keys]
+    starts = _starts(found)
+    values = zip(*(column.take(starts).to_pylist() for column in found), strict=True)
     spans = zip(starts, [*starts[1:], ordered.num_rows], strict=True)
     if form == "arrow":
         for key, (start, end) in zip(values, spans, strict=True):
@@ -54,28 +55,53 @@ def frame_of(table: pa.Table, time_zone: str) -> pd.DataFrame:
 
 
 def _in_order(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    order = pc.sort_indices(table, [(name, "ascending") for name in keys])
+    columns = [part for name in keys for part in _parts(table[name].combine_chunks())]
+    names = [str(number) for number in range(len(columns))]
+    order = pc.sort_indices(
+        pa.Table.from_arrays(columns, names), [(name, "ascending") for name in names]
+    )
     return table.take(order).combine_chunks()
 
 
-def _starts(ordered: pa.Table, keys: Sequence[str]) -> list[int]:
+def _starts(keys: Sequence[pa.Array]) -> list[int]:
     """Where each group begins."""
     import numpy as np
 
-    begins = np.zeros(ordered.num_rows, dtype=bool)
+    begins = np.zeros(len(keys[0]), dtype=bool)
     begins[0] = True
-    for name in keys:
-        column = ordered[name].combine_chunks()
+    for column in (part for key in keys for part in _parts(key)):
         codes = column.dictionary_encode(null_encoding="encode")
-        indices = getattr(codes, "indices", None)
-        if indices is None:
-            indices = codes.chunk(0).indices
-        numbers = indices.to_numpy(zero_copy_only=False)
+        numbers = codes.indices.to_numpy(zero_copy_only=False)
         begins[1:] |= numbers[1:] != numbers[:-1]
     found: list[int] = np.flatnonzero(begins).tolist()
     return found
+
+
+def _parts(column: pa.Array) -> Iterator[pa.Array]:
+    """What Arrow can sort and compare: of a struct whether it is there, and its fields."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_struct(column.type):
+        yield column.is_valid()
+        for number in range(column.type.num_fields):
+            yield from _parts(pc.struct_field(column, number))
+    else:
+        yield _as_key(column)
+
+
+def _as_key(column: pa.Array) -> pa.Array:
+    """Floating-point numbers as Spark groups them: one zero, and one that is not a number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def _rows(ordered: pa.Table) -> list[Any]:
