@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,21 +182,17 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         Raises:
             UsageError: The processor has no time mode, or the time is not a whole number.
         """
-        if type(expiryTimestampMs) is not int:
-            raise UsageError(
-                "registering a timer",
-                found=f"its time is of type {type(expiryTimestampMs).__name__}",
-                advice="Give whole milliseconds since 1970, as int.",
-            )
-        self._with_timers("registering a timer").register(expiryTimestampMs)
+        what = "registering a timer"
+        self._with_timers(what).register(_whole(what, expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
         """Take a timer of the group out; nothing happens if it is not there.
 
         Raises:
-            UsageError: The processor has no time mode.
+            UsageError: The processor has no time mode, or the time is not a whole number.
         """
-        self._with_timers("deleting a timer").delete(expiryTimestampMs)
+        what = "deleting a timer"
+        self._with_timers(what).delete(_whole(what, expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:  # noqa: N802  # PySpark's name
         """The times of the group's timers, in ascending order.
@@ -304,6 +301,18 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 def _as_json(schema: Any) -> str:
     """A schema as Spark's JSON, which it may be already."""
     return schema if isinstance(schema, str) and schema.startswith("{") else schema_json(schema)
+
+
+def _whole(what: str, time_ms: Any) -> int:
+    """A time as Python's int; NumPy has whole numbers of its own."""
+    try:
+        return operator.index(time_ms)
+    except TypeError:
+        raise UsageError(
+            what,
+            found=f"its time is of type {type(time_ms).__name__}",
+            advice="Give whole milliseconds since 1970, as int.",
+        ) from None
 
 
 def described_key(shape: Shape, key: str, user_key: str | None) -> str:

@@ -54,6 +54,8 @@ class ProcessorTask:
             RedisStateError: As `join_batch`, and what opening and committing raise.
         """
         place = task_place(self.plan)
+        if place.partition >= self.plan.partitions:
+            raise self._moved(place, "there is no such partition")
         client = WORKER.client(self.config)
         joined = join_batch(client, self.plan, place)
         warm = (self.config, self.plan.partition(place.partition))
@@ -95,11 +97,16 @@ class ProcessorTask:
             table = table.filter(pc.not_equal(table[PARTITION_COLUMN], TICK))
             bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
         if table.num_rows and bounds != {"min": place.partition, "max": place.partition}:
-            raise InternalError(
-                f"reading the rows of partition {place.partition} of store '{self.plan.name}'",
-                found=f"rows of partitions {bounds['min']} to {bounds['max']} lie together",
-            )
+            raise self._moved(place, f"its rows are of {bounds['min']} to {bounds['max']}")
         return table.drop_columns([PARTITION_COLUMN])
+
+    def _moved(self, place: TaskPlace, found: str) -> UsageError:
+        return UsageError(
+            f"evaluating partition {place.partition} of store '{self.plan.name}'",
+            found=found,
+            advice="A union or coalesce behind transform_with_state gives partitions other "
+            "numbers: write repartition(…) between the two. Nothing was committed here.",
+        )
 
     def _maintain(self, provider: StateStoreProvider, place: TaskPlace) -> None:
         if (place.batch + place.partition) % _MAINTAINED_EVERY:
