@@ -1,0 +1,458 @@
+"""How tasks of a streaming query join its batches: who may, at what times, who is too late."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+from redis_state import config as options
+from redis_state.backend.client import Client
+from redis_state.codec.ordered_key import encode_key
+from redis_state.config import Config
+from redis_state.errors import ConflictError, RedisStateError, StateError, UsageError
+from redis_state.ids import StateStoreProviderId
+from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.spark import stream_batches
+from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
+from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch
+from redis_state.store.family_store import FamilyStore
+from redis_state.store.provider import StateStoreProvider
+from tests.support.redis_server import RedisServer
+
+QUERY = "the-query"
+TENANT = ""
+DELAY_MS = 10
+
+
+@pytest.fixture(scope="module")
+def config(shared_redis_server: RedisServer) -> Config:
+    return options.parse({"url": shared_redis_server.url})
+
+
+@pytest.fixture(scope="module")
+def client(config: Config) -> Iterator[Client]:
+    made = Client(config)
+    yield made
+    made.close()
+
+
+def call(client: Client, name: str, **given: Any) -> Plan:
+    """What the call of `transform_with_state` on the driver does."""
+    gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
+    assert gen is not None
+    run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=TENANT)
+    made = Plan(name, gen, TENANT, 0, 1, '"key k"', run, DELAY_MS)
+    return replace(made, **given)
+
+
+@dataclass
+class Task:
+    """One attempt of a task; its steps are taken one by one."""
+
+    client: Client
+    config: Config
+    plan: Plan
+    place: TaskPlace
+    text: str
+    newest_ms: int = 0
+    joined: JoinedBatch | None = None
+    store: FamilyStore | None = None
+    prefix: bytes = b""
+    read: bytes | None = None
+
+    @property
+    def steps(self) -> list[Callable[[], object]]:
+        return [self.join, self.open, self.change, self.commit]
+
+    def join(self) -> None:
+        self.joined = join_batch(self.client, self.plan, self.place)
+
+    def open(self) -> None:
+        assert self.joined is not None
+        provider = StateStoreProvider(
+            StateStoreProviderId(self.plan.store_id(self.place.partition), self.place.run_id),
+            config=self.config,
+            families=True,
+            run=self.joined.run,
+            client=self.client,
+        )
+        self.store = provider.get_family_store(self.joined.version)
+
+    def change(self) -> None:
+        assert self.store is not None
+        assert self.joined is not None
+        declare_notes(self.store)
+        self.prefix = self.store.declare("log", key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA)
+        row = self.prefix + encode_key("log")
+        self.read = self.store.get(row)
+        self.store.put(row, (self.read or b"") + self.text.encode() + b" ")
+        before = Notes.decode(self.store.get(NOTES_KEY))
+        newest_ms = max(before.newest_ms, self.newest_ms)
+        self.store.put(NOTES_KEY, Notes(newest_ms, self.joined.watermark_ms).encode())
+
+    def commit(self) -> None:
+        assert self.store is not None
+        self.store.commit()
+
+    def run(self) -> Task:
+        for step in self.steps:
+            step()
+        return self
+
+
+class Driver:
+    """A driver: the numbers of its task attempts rise over all of its queries."""
+
+    def __init__(self, client: Client, config: Config, **given: Any) -> None:
+        self.client, self.config = client, config
+        self.name = uuid.uuid4().hex
+        self.given = given
+        self.attempts = 0
+
+    def plan(self) -> Plan:
+        return call(self.client, self.name, **self.given)
+
+    def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
+        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts)
+        self.attempts += 1
+        text = given.pop("text", f"{run}:{batch}")
+        return Task(self.client, self.config, plan, place, text, **given)
+
+
+@pytest.fixture
+def driver(client: Client, config: Config) -> Driver:
+    return Driver(client, config)
+
+
+def test_batches_follow_one_another_and_the_newest_may_be_run_again(driver: Driver) -> None:
+    plan = driver.plan()
+    driver.task(plan, "r1", 0).run()
+    driver.task(plan, "r1", 1).run()
+    for batch, found in ((0, "newest batch is 1, which alone can be run again"),
+                         (3, "newest batch is 1, so the next one is 2")):  # fmt: skip
+        with pytest.raises(UsageError, match=found):
+            driver.task(plan, "r1", batch).join()
+    again = driver.task(plan, "r2", 1, text="again").run()
+    assert again.read == b"r1:0 "
+    assert driver.task(plan, "r2", 2).run().read == b"r1:0 again "
+    again = driver.task(driver.plan(), "r3", 2, text="once more").run()
+    assert again.read == b"r1:0 again "
+
+
+def test_what_never_changes_is_refused_by_name(driver: Driver) -> None:
+    plan = driver.plan()
+    driver.task(plan, "r1", 0).run()
+    plan = driver.plan()
+    for wrong, found in (
+        ({"partitions": 2}, "the store has 1 partitions, not 2"),
+        ({"layout": '"key other"'}, 'the store was made with "key k", not with "key other"'),
+        ({"first": 1}, "the store began with batch 0, not 1"),
+    ):
+        with pytest.raises(UsageError, match=found):
+            driver.task(replace(plan, **wrong), "r2", 1).join()
+    with pytest.raises(UsageError, match=f"the store belongs to the query {QUERY}, which"):
+        driver.task(plan, "r2", 1, query="another").join()
+    # None of them took the store from anybody.
+    driver.task(plan, "r2", 1).run()
+
+
+def test_a_store_may_begin_with_a_later_batch(client: Client, config: Config) -> None:
+    driver = Driver(client, config, first=7)
+    plan = driver.plan()
+    for batch in (0, 6, 8):
+        with pytest.raises(StateError, match="Redis knows no store of this name"):
+            driver.task(plan, "r1", batch).join()
+    task = driver.task(plan, "r1", 7).run()
+    assert task.joined is not None
+    assert task.joined.version == 0
+
+
+def test_time_and_watermark_of_a_batch_stay_when_it_is_run_again(
+    client: Client, config: Config
+) -> None:
+    """The watermark comes from all partitions of the batch before, and it never falls."""
+    driver = Driver(client, config, partitions=2)
+    plan = driver.plan()
+    wanted = 0
+    for batch, times in enumerate([(100, 30), (20, 25), (0, 500), (0, 0)]):
+        first = None
+        for run in ("a", "b", "b", "c"):
+            for partition, newest in enumerate(times):
+                task = driver.task(
+                    plan, f"{batch}{run}", batch, partition=partition, newest_ms=newest
+                ).run()
+                assert task.joined is not None
+                assert task.joined.watermark_ms == wanted
+                first = first or task.joined.began_ms
+                assert task.joined.began_ms == first
+                assert task.joined.version == batch
+        wanted = max(wanted, max(times) - DELAY_MS)
+
+
+def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
+    client: Client, config: Config
+) -> None:
+    driver = Driver(client, config, partitions=3)
+    plan = driver.plan()
+    driver.task(plan, "r1", 0, partition=1).run()
+    with pytest.raises(StateError, match="partition 0, 2 does not hold version 1"):
+        driver.task(plan, "r1", 1, partition=1).join()
+    # The batch itself may still be run to its end.
+    for partition in (0, 2):
+        driver.task(plan, "r1", 0, partition=partition).run()
+    driver.task(plan, "r1", 1, partition=1).run()
+
+
+# ---- the script's rules, against a model of them ------------------------------------------------
+
+
+@dataclass
+class Rules:
+    """Who may join. The newest run is that of the latest call, and of its runs the latest one."""
+
+    plans: int = 0
+    owner: tuple[int, str, int] | None = None
+    query: str | None = None
+    newest: int | None = None
+    begun: tuple[int, str, str] | None = None
+
+    def join(
+        self, plan: int, run: str, attempt: int, batch: int, query: str, watermark: str
+    ) -> tuple[str, str]:
+        if self.query is not None and query != self.query:
+            return "QUERY", self.query
+        if plan != self.plans:
+            return "FENCED", ""
+        if self.owner is not None and self.owner[0] == plan:
+            _, was_run, was_attempt = self.owner
+            if run != was_run and attempt <= was_attempt:
+                return "FENCED", ""
+        last = self.newest
+        if last is None and batch:
+            return "GAP", "-"
+        if last is not None and batch not in (last, last + 1):
+            return ("GAP" if batch > last else "OLD"), str(last)
+        if self.owner is None or self.owner[:2] != (plan, run):
+            self.owner, self.query = (plan, run, attempt), query
+        if self.begun is not None and self.begun[:2] == (batch, run):
+            return "OK", self.begun[2]
+        if not watermark:
+            return "BEGIN", ""
+        self.newest, self.begun = batch, (batch, run, watermark)
+        return "OK", watermark
+
+
+class Script:
+    """The same calls to the script."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.name = client, uuid.uuid4().hex
+        self.plans: list[Plan] = []
+        self.rules = Rules()
+        self.epochs: list[tuple[str, int]] = []
+        self.began: dict[int, str] = {}
+
+    def call(self) -> None:
+        self.plans.append(call(self.client, self.name))
+        self.rules.plans = len(self.plans)
+
+    def join(
+        self, plan: int, run: str, attempt: int, batch: int, query: str = QUERY, mark: str = ""
+    ) -> str:
+        place = TaskPlace(query, run, batch, 0, attempt)
+        wanted = self.rules.join(plan, run, attempt, batch, query, mark)
+        try:
+            reply = stream_batches._join(self.client, self.plans[plan - 1], place, "it", mark)
+        except ConflictError:
+            reply = ["FENCED", ""]
+        except (UsageError, StateError) as error:
+            reply = self._named(str(error))
+        assert (reply[0], reply[-1] if reply[0] not in ("BEGIN", "FENCED") else "") == wanted
+        if reply[0] in ("OK", "BEGIN"):
+            owner, epoch = f"{plan} {run}", int(reply[1])
+            if not self.epochs or self.epochs[-1][0] != owner:
+                assert all(epoch > known for _, known in self.epochs)
+                self.epochs.append((owner, epoch))
+            assert self.epochs[-1] == (owner, epoch)
+        if reply[0] == "OK":
+            assert self.began.setdefault(batch, reply[2]) == reply[2]
+        return reply[0]
+
+    def _named(self, error: str) -> list[str]:
+        if "belongs to the query" in error:
+            return ["QUERY", error.split("belongs to the query ")[1].split(",")[0]]
+        if "Redis knows no store" in error:
+            return ["GAP", "-"]
+        last = str(self.rules.newest)
+        assert f"the newest batch is {last}" in error
+        return ["GAP" if "so the next one" in error else "OLD", last]
+
+
+def test_the_script_keeps_its_rules_in_every_short_schedule(client: Client) -> None:
+    """Two calls, two runs of each, a task of the older one that wakes up late, two batches."""
+    moves: list[tuple[int, str, int, int]] = [
+        (plan, run, attempt, batch)
+        for plan, run, attempt in ((1, "a", 1), (1, "b", 5), (1, "b", 6), (2, "c", 8), (2, "a", 9))
+        for batch in (0, 1)
+    ]
+    for second_call in range(4):
+        for schedule in product(moves, repeat=3):
+            if any(plan > 1 for plan, *_ in schedule[:second_call]):
+                continue
+            script = Script(client)
+            script.call()
+            for number, move in enumerate(schedule):
+                if number == second_call:
+                    script.call()
+                if move[0] <= len(script.plans) and script.join(*move) == "BEGIN":
+                    script.join(*move, mark=str(number))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_script_keeps_its_rules_in_long_schedules(client: Client, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(30):
+        script = Script(client)
+        script.call()
+        pending: list[tuple[int, str, int, int, str]] = []
+        runs = {"run-0": 1}
+        for attempt in range(1, 41):
+            match rng.randrange(8):
+                case 0 if len(script.plans) < 4:
+                    script.call()
+                case 1:
+                    runs[f"run-{len(runs)}"] = rng.randrange(len(script.plans)) + 1
+                case 2:
+                    # A task that began long ago goes on now.
+                    if pending:
+                        script.join(*rng.choice(pending), mark=rng.choice(["", "3"]))
+                case _:
+                    run = rng.choice(list(runs)[-2:])
+                    batch = max(0, (script.rules.newest or 0) + rng.choice([-1, 0, 0, 1, 1, 2]))
+                    query = QUERY if rng.random() < 0.95 else "another"
+                    move = (runs[run], run, attempt, batch, query)
+                    pending.append(move)
+                    if rng.random() < 0.8 and script.join(*move) == "BEGIN":
+                        script.join(*move, mark=str(rng.randrange(9)))
+
+
+# ---- a task of an older run that wakes up late --------------------------------------------------
+
+
+def interleavings(one: int, other: int) -> Iterator[list[int]]:
+    for places in combinations(range(one + other), one):
+        yield [0 if at in places else 1 for at in range(one + other)]
+
+
+@pytest.mark.parametrize("who", ["an older run", "an older call", "an older driver"])
+def test_a_zombie_never_changes_what_the_newer_run_goes_on_from(
+    client: Client, config: Config, who: str
+) -> None:
+    """Both evaluate batch 1. Whatever comes between, batch 2 reads what the newer run wrote."""
+    went_on = 0
+    for schedule in interleavings(4, 4):
+        driver = Driver(client, config)
+        plan = driver.plan()
+        driver.task(plan, "old", 0, text="first").run()
+        zombie = driver.task(plan, "old", 1, text="zombie")
+        if who == "an older driver":
+            driver.attempts = 0
+        newer_plan = plan if who == "an older run" else driver.plan()
+        newer = driver.task(newer_plan, "new", 1, text="newer")
+        steps = [iter(zombie.steps), iter(newer.steps)]
+        for turn in schedule:
+            try:
+                next(steps[turn], lambda: None)()
+            except ConflictError:
+                # Of the two only the zombie may come too late.
+                assert turn == 0, schedule
+                steps[0] = iter(())
+        assert newer.read == b"first ", schedule
+        after = driver.task(newer_plan, "new", 2)
+        after.join()
+        after.open()
+        after.change()
+        assert after.read == b"first newer ", schedule
+        went_on += 1
+        # It comes to nothing later as well.
+        for step in steps[0]:
+            with pytest.raises(RedisStateError):
+                step()
+        after.commit()
+        last = driver.task(newer_plan, "new", 3).run()
+        assert last.read == b"first newer new:2 "
+    assert went_on == 70
+
+
+def test_a_zombie_of_a_batch_that_ended_never_splits_what_the_next_one_reads(
+    client: Client, config: Config
+) -> None:
+    """Batch 1 ended by another attempt; a restart begins batch 2 while the zombie still runs.
+
+    Until the newer run takes the partition it is one of the two attempts, both of which did the
+    same work; from then on it is that one for ever.
+    """
+    for schedule in interleavings(4, 4):
+        driver = Driver(client, config)
+        plan = driver.plan()
+        driver.task(plan, "old", 0, text="first").run()
+        driver.task(plan, "old", 1, text="A").run()
+        zombie = driver.task(plan, "old", 1, text="B")
+        newer = driver.task(plan, "new", 2, text="newer")
+        steps = [iter(zombie.steps), iter(newer.steps)]
+        for turn in schedule:
+            try:
+                next(steps[turn], lambda: None)()
+            except ConflictError:
+                if turn:
+                    # Its version was replaced under it: Spark tries the task again.
+                    newer = driver.task(plan, "new", 2, text="newer")
+                    newer.run()
+                steps[turn] = iter(())
+        assert newer.read in (b"first A ", b"first B "), schedule
+        assert driver.task(plan, "new", 3).run().read == newer.read + b"newer ", schedule
+
+
+def test_attempts_of_one_task_may_run_beside_one_another(client: Client, config: Config) -> None:
+    """As speculation starts them: whichever commits, the next batch reads one of them."""
+    for schedule in interleavings(4, 4):
+        driver = Driver(client, config)
+        plan = driver.plan()
+        driver.task(plan, "run", 0, text="first").run()
+        both = [driver.task(plan, "run", 1, text=text) for text in "AB"]
+        steps = [iter(one.steps) for one in both]
+        for turn in schedule:
+            next(steps[turn])()
+        assert [one.read for one in both] == [b"first "] * 2
+        after = driver.task(plan, "run", 2).run()
+        assert after.read in (b"first A ", b"first B ")
+
+
+def test_the_sibling_that_wakes_in_the_next_batch_is_too_late(
+    client: Client, config: Config
+) -> None:
+    """Spark killed it, and it did not die at once."""
+    for schedule in interleavings(4, 4):
+        driver = Driver(client, config)
+        plan = driver.plan()
+        driver.task(plan, "run", 0, text="first").run()
+        sibling = driver.task(plan, "run", 1, text="B")
+        driver.task(plan, "run", 1, text="A").run()
+        after = driver.task(plan, "run", 2, text="next")
+        steps = [iter(sibling.steps), iter(after.steps)]
+        for turn in schedule:
+            try:
+                next(steps[turn], lambda: None)()
+            except (ConflictError, UsageError):
+                if turn:
+                    after = driver.task(plan, "run", 2, text="next")
+                    after.run()
+                steps[turn] = iter(())
+        assert after.read in (b"first A ", b"first B "), schedule
+        assert driver.task(plan, "run", 3).run().read == after.read + b"next ", schedule
