@@ -65,6 +65,7 @@ _MODES: dict[str, TimeMode] = {
     "eventtime": "eventtime",
 }
 _DELAY = "spark.watermarkDelayMs"
+_TIMES = ("timestamp", "timestamp_ntz")
 
 
 def transform_with_state(
@@ -394,7 +395,8 @@ def _watermark(df: DataFrame, mode: TimeMode) -> tuple[str, int | None]:
     found = [
         (field.name, int(field.metadata[_DELAY]))
         for field in df.schema
-        if _DELAY in (field.metadata or {})
+        # window() hands the watermark of its times on to itself.
+        if _DELAY in (field.metadata or {}) and field.dataType.typeName() in _TIMES
     ]
     if mode != "eventtime":
         return "", None

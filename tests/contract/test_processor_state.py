@@ -32,7 +32,8 @@ KEY = json.dumps(
     }
 )
 GROUPS = [("a", 1), ("a", None), (None, 1), ("a\0b", 1), ("ab", 256), ("", -1)]
-TTL_MS = 50
+# A multiple of the step: rows expire at the very time of a batch.
+TTL_MS = 40
 STEP_MS = 20
 
 
@@ -387,6 +388,8 @@ def test_a_variable_is_deleted_and_may_come_back_as_another_one(new: NewProvider
 
     declared(provider, 0, first)
     declared(provider, 1, gone)
+    families = new(run="reader").get_family_store(2).families
+    assert [name for name in families if name.endswith("v")] == []
     assert declared(new(run="later"), 2, other) == []
     with pytest.raises(UsageError, match="the processor has declared it"):
         declared(new(run="later"), 3, lambda h: (h.getListState("v", "s string"),

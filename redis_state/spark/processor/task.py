@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ TICK = -1
 """In that column: a row that is there for its batch alone."""
 
 _MAINTAINED_EVERY = 8
+
+_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 log = logging.getLogger(__name__)
 
@@ -184,5 +187,12 @@ def task_place(plan: Plan) -> TaskPlace:
             f"running transform_with_state on store '{plan.name}'",
             found="the task is not one of a streaming query's batch",
             advice="Start the DataFrame as a query. For a batch job give batch_id=….",
+        )
+    if not _RUN_ID.fullmatch(run_id):
+        raise UsageError(
+            f"running transform_with_state on store '{plan.name}'",
+            found="the job group is not the one that Spark gave the run of the query",
+            advice="Leave setJobGroup out of the function of foreachBatch: the group tells the "
+            "runs of a query apart.",
         )
     return TaskPlace(query_id, run_id, int(batch), context.partitionId(), context.taskAttemptId())
