@@ -6,6 +6,7 @@ a time stamp is as in Spark's: naive and of the session's zone in pandas; in dic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -160,12 +161,22 @@ def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Array:
     import pyarrow as pa
 
+    if pa.types.is_integer(field.type) and type(values) is list:
+        _check_whole(field, values)
     try:
         made = pa.array(values, type=field.type, from_pandas=from_pandas)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kinds = sorted({type(value).__name__ for value in values if value is not None})
         raise _mistyped(field, ", ".join(kinds[:5])) from error
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def _check_whole(field: pa.Field, values: list[Any]) -> None:
+    """Arrow cuts a fraction off where values come one by one."""
+    if any(issubclass(kind, float) for kind in set(map(type, values))) and any(
+        isinstance(one, float) and math.isfinite(one) and not one.is_integer() for one in values
+    ):
+        raise _mistyped(field, "float, with a fraction")
 
 
 def _mistyped(field: pa.Field, kinds: str) -> UsageError:

@@ -356,7 +356,7 @@ def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: in
             assert len(given) == number + 1
         outputs.append(given)
     same(*outputs)
-    assert sum(row[2] < 0 for _, rows in outputs[1] for row in rows) > 2
+    assert any(row[2] < 0 for _, rows in outputs[1] for row in rows), "no timer fired"
 
 
 def test_a_batch_that_is_evaluated_twice_gives_out_the_same_twice(queries: Queries) -> None:

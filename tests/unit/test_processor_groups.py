@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_state.errors import FormatError
@@ -50,6 +50,7 @@ def shown(form: Form, table: pa.Table, *keys: str) -> list[tuple[Any, list[int]]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", sorted(KEYS))
+@settings(max_examples=25)
 @given(data=st.data())
 def test_each_group_comes_once_with_its_rows_in_their_order(
     form: Form, kind: str, data: st.DataObject
@@ -115,7 +116,10 @@ def test_frames_have_naive_times_of_the_session_and_an_index_of_their_own() -> N
         assert frame["d"].tolist() == [date(2024, 1, 1)] * len(frame)
 
 
-@given(st.lists(st.none() | st.integers(-5_000_000, 5_000_000)), st.integers(0, 3_000))
+MICROS = st.integers(-5, 5).map(lambda ms: ms * 1000) | st.integers(-6_000, 6_000)
+
+
+@given(st.lists(st.none() | MICROS), st.integers(0, 6))
 def test_rows_up_to_the_watermark_of_the_batch_before_are_late(
     micros: list[int | None], late_ms: int
 ) -> None:
