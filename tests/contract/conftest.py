@@ -33,3 +33,10 @@ def new_provider(
         return ModelProvider(id_, world, **options)
 
     yield new_model
+
+
+@pytest.fixture
+def new_families(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
+    """Makes providers of versions with many families."""
+    with new_providers(shared_redis_server.url) as made:
+        yield lambda **given: made(families=True, **given)
