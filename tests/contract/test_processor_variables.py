@@ -141,9 +141,13 @@ def test_a_variable_is_deleted_and_may_come_back_as_another_one(new_families: Ne
     families = new_families(run="reader").get_family_store(2).families
     assert [name for name in families if name.endswith("v")] == []
     assert declared(new_families(run="later"), 2, other) == []
+
+    def both(handle: Handle) -> None:
+        handle.getListState("v", "s string")
+        handle.deleteIfExists("v")
+
     with pytest.raises(UsageError, match="the processor has declared it"):
-        declared(new_families(run="later"), 3, lambda h: (h.getListState("v", "s string"),
-                                                 h.deleteIfExists("v")))  # fmt: skip
+        declared(new_families(run="later"), 3, both)
 
 
 def test_a_variable_is_deleted_and_declared_anew_in_one_init(new_families: NewProvider) -> None:
@@ -223,7 +227,8 @@ def test_times_of_timers_are_whole_numbers_also_numpys(new_families: NewProvider
     assert list(handle.listTimers()) == [-3, 5]
     handle.deleteTimer(np.int64(5))
     assert list(handle.listTimers()) == [-3]
-    for bad in (5.0, "5", None, datetime(2024, 1, 1)):
+    wrong: list[Any] = [5.0, "5", None, datetime(2024, 1, 1)]
+    for bad in wrong:
         for call in (handle.registerTimer, handle.deleteTimer):
             with pytest.raises(UsageError, match="its time is of type"):
                 call(bad)
@@ -238,7 +243,7 @@ def test_what_does_not_fit_changes_nothing(new_families: NewProvider) -> None:
     items = handle.getListState("l", "n int", 50)
     table = handle.getMapState("m", "k int", "n int", 50)
     at(handle, ("a", 1))
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: value.update(("x",)),
         lambda: value.update(None),
         lambda: items.put([(1,), ("x",)]),
@@ -249,7 +254,8 @@ def test_what_does_not_fit_changes_nothing(new_families: NewProvider) -> None:
         lambda: table.updateValue(1, (1,)),
         lambda: table.getValue("x"),
         lambda: table.removeKey(None),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UsageError):
             call()
     assert (value.get(), list(items.get()), list(table.iterator())) == (None, [], [])
@@ -268,9 +274,9 @@ def test_lists_are_read_as_of_the_moment_of_the_call(new_families: NewProvider) 
     for (n,) in items.get():
         items.appendValue((n + 10,))
     assert [n for (n,) in items.get()] == [1, 2, 11, 12]
-    for key in (1, 2, 3):
-        table.updateValue((key,), (key,))
-        handle.registerTimer(key)
+    for number in (1, 2, 3):
+        table.updateValue((number,), (number,))
+        handle.registerTimer(number)
     for key, _ in table.iterator():
         table.removeKey(key)
         table.updateValue((key[0] + 10,), (0,))

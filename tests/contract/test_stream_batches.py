@@ -17,10 +17,10 @@ from redis_state.codec.ordered_key import encode_key
 from redis_state.config import Config
 from redis_state.errors import ConflictError, RedisStateError, StateError, UsageError
 from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.protocol import checkpoint_gen
 from redis_state.spark import stream_batches
 from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch
+from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
@@ -46,8 +46,8 @@ def call(client: Client, name: str, **given: Any) -> Plan:
     """What the call of `transform_with_state` on the driver does."""
     gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
     assert gen is not None
-    run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=TENANT)
-    made = Plan(name, gen, TENANT, 0, 1, '"key k"', run, DELAY_MS)
+    number = take_plan(client, gen, tenant=TENANT)
+    made = Plan(name, gen, TENANT, 0, 1, '"key k"', number, DELAY_MS)
     return replace(made, **given)
 
 
@@ -134,7 +134,7 @@ def test_batches_follow_one_another_and_the_newest_may_be_run_again(driver: Driv
     plan = driver.plan()
     driver.task(plan, "r1", 0).run()
     driver.task(plan, "r1", 1).run()
-    for batch, found in ((0, "newest batch is 1, which alone can be run again"),
+    for batch, found in ((0, "newest batch is 1, and only that one can be run again"),
                          (3, "newest batch is 1, so the next one is 2")):  # fmt: skip
         with pytest.raises(UsageError, match=found):
             driver.task(plan, "r1", batch).join()
@@ -214,9 +214,8 @@ def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
 
 @dataclass
 class Rules:
-    """Who may join. The newest run is that of the latest call, and of its runs the latest one."""
+    """Who may join. The newest run is that of the latest call that ran, and of its runs the latest."""
 
-    plans: int = 0
     owner: tuple[int, str, int] | None = None
     query: str | None = None
     newest: int | None = None
@@ -227,18 +226,16 @@ class Rules:
     ) -> tuple[str, str]:
         if self.query is not None and query != self.query:
             return "QUERY", self.query
-        if plan != self.plans:
-            return "FENCED", ""
-        if self.owner is not None and self.owner[0] == plan:
-            _, was_run, was_attempt = self.owner
-            if run != was_run and attempt <= was_attempt:
+        if self.owner is not None:
+            was_plan, was_run, was_attempt = self.owner
+            if run != was_run and (plan, attempt) <= (was_plan, was_attempt):
                 return "FENCED", ""
         last = self.newest
         if last is None and batch:
             return "GAP", "-"
         if last is not None and batch not in (last, last + 1):
             return ("GAP" if batch > last else "OLD"), str(last)
-        if self.owner is None or self.owner[:2] != (plan, run):
+        if self.owner is None or self.owner[1] != run:
             self.owner, self.query = (plan, run, attempt), query
         if self.begun is not None and self.begun[:2] == (batch, run):
             return "OK", self.begun[2]
@@ -260,7 +257,6 @@ class Script:
 
     def call(self) -> None:
         self.plans.append(call(self.client, self.name))
-        self.rules.plans = len(self.plans)
 
     def join(
         self, plan: int, run: str, attempt: int, batch: int, query: str = QUERY, mark: str = ""
@@ -275,11 +271,11 @@ class Script:
             reply = self._named(str(error))
         assert (reply[0], reply[-1] if reply[0] not in ("BEGIN", "FENCED") else "") == wanted
         if reply[0] in ("OK", "BEGIN"):
-            owner, epoch = f"{plan} {run}", int(reply[1])
-            if not self.epochs or self.epochs[-1][0] != owner:
+            epoch = int(reply[1])
+            if not self.epochs or self.epochs[-1][0] != run:
                 assert all(epoch > known for _, known in self.epochs)
-                self.epochs.append((owner, epoch))
-            assert self.epochs[-1] == (owner, epoch)
+                self.epochs.append((run, epoch))
+            assert self.epochs[-1] == (run, epoch)
         if reply[0] == "OK":
             assert self.began.setdefault(batch, reply[2]) == reply[2]
         return reply[0]

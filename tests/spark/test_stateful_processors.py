@@ -240,7 +240,7 @@ class Queries:
             self.spark.conf.unset(NO_DATA)
 
     def ours(self, frame: DataFrame, processor: Any, store: str, **options: Any) -> DataFrame:
-        given = {"time_mode": "EventTime", "partitions": 2} | options
+        given: dict[str, Any] = {"time_mode": "EventTime", "partitions": 2} | options
         return transform_with_state(
             frame, processor, store=f"{self.folder} {store}", key=["k", "n"], schema=OUT, **given
         )
@@ -453,6 +453,7 @@ def test_what_cannot_be_served_is_refused_at_the_call(queries: Queries) -> None:
     ):
         with pytest.raises(UsageError, match=found):
             queries.ours(frame, Machine(), "s", **options)
-    for key in ("nobody", []):
+    keys: list[Any] = ["nobody", []]
+    for key in keys:
         with pytest.raises(UsageError, match=r"nobody|no key column|key"):
             transform_with_state(timed, Machine(), store="s", key=key, schema=OUT)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
 import numpy as np
 import pandas as pd
 import pytest
