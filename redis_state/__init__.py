@@ -15,6 +15,7 @@ from redis_state.spark import (
     configure,
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
+    transform_with_state,
 )
 from redis_state.store import ListStateStore, ReadStateStore, StateStore
 
@@ -38,4 +39,5 @@ __all__ = [
     "map_partitions_with_state_store",
     "state_objects",
     "stores",
+    "transform_with_state",
 ]

@@ -7,6 +7,7 @@ from redis_state.spark.map_partitions import (
 )
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
+from redis_state.spark.transform_with_state import transform_with_state
 
 __all__ = [
     "BatchStore",
@@ -15,4 +16,5 @@ __all__ = [
     "configure",
     "foreach_batch_with_state_store",
     "map_partitions_with_state_store",
+    "transform_with_state",
 ]

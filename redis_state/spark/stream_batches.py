@@ -20,6 +20,12 @@ from redis_state.reader.lookup import look_up
 from redis_state.spark.batches import OPERATOR, PLACE, refused
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
 
+PARTITION_COLUMN = "redis_state partition"
+"""Behind the columns of the input: where a row belongs."""
+
+TICK = -1
+"""In that column: a row that is there for its batch alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

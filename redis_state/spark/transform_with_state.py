@@ -28,12 +28,15 @@ from redis_state.spark.map_partitions import (
     _row_type,
     spread_with_each,
 )
-from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
-from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.groups import FORMS, Form
-from redis_state.spark.processor.handle import TimeMode
-from redis_state.spark.processor.task import PARTITION_COLUMN, TICK, InitialTask, ProcessorTask
-from redis_state.spark.stream_batches import Plan, known_partitions, list_store, take_plan
+from redis_state.spark.stream_batches import (
+    PARTITION_COLUMN,
+    TICK,
+    Plan,
+    known_partitions,
+    list_store,
+    take_plan,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
+    from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
+    from redis_state.spark.processor.engine import Engine
+    from redis_state.spark.processor.handle import TimeMode
 
     class ProcessedDataFrame(DataFrame):
         """The streaming DataFrame that `transform_with_state` returns."""
@@ -122,6 +128,8 @@ def transform_with_state(
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
 
     def engine(inputs: _Inputs) -> Engine:
+        from redis_state.spark.processor.engine import Engine
+
         return Engine(
             processor,
             inputs.keys,
@@ -185,6 +193,8 @@ def transform_columns_with_state(
     state_schema = _arrow_schema(df.sparkSession, _row_type(state))
 
     def engine(inputs: _Inputs) -> ColumnEngine:
+        from redis_state.spark.processor.columns import ColumnEngine
+
         return ColumnEngine(
             function,
             inputs.keys,
@@ -240,6 +250,9 @@ def _operator(
     url: str | None,
     options: Mapping[str, object],
 ) -> ProcessedDataFrame:
+    from redis_state.spark.processor.engine import Engine
+    from redis_state.spark.processor.task import ProcessorTask
+
     spark = df.sparkSession
     config = _config(spark, url, options)
     grouping = _columns(df, key, "key")
@@ -345,6 +358,8 @@ def _take_initial(
     client: Client, initial: DataFrame, plan: Plan, config: Config, engine: Engine
 ) -> None:
     """Commit version 1 of each partition of a new store; one that began a batch has it already."""
+    from redis_state.spark.processor.task import InitialTask
+
     if known_partitions(client, plan.gen, tenant=plan.tenant) is not None:
         return
     list_store(client, plan)

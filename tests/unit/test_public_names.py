@@ -28,6 +28,7 @@ NAMES = [
     "map_partitions_with_state_store",
     "state_objects",
     "stores",
+    "transform_with_state",
 ]
 MODULES = {
     "backend.client": ["Client"],
@@ -54,7 +55,7 @@ MODULES = {
     "protocol": ["checkpoint_gen", "register_run"],
     "provider": ["StateStoreProvider"],
     "reader": ["OperatorState", "Query", "QueryInfo", "Reader", "connect", "state_objects"],
-    "spark": ["BatchStore", "configure"],
+    "spark": ["BatchStore", "configure", "transform_with_state"],
     "store": ["ListStateStore", "ReadStateStore", "StateStore"],
     "stores": [
         "LoadedStores",

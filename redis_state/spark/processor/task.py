@@ -17,17 +17,13 @@ from redis_state.spark.partition_task import PartitionRows
 from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
-from redis_state.spark.stream_batches import Plan, TaskPlace, join_batch
+from redis_state.spark.stream_batches import PARTITION_COLUMN, TICK, Plan, TaskPlace, join_batch
 from redis_state.spark.worker import WORKER
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
-
-PARTITION_COLUMN = "redis_state partition"
-TICK = -1
-"""In that column: a row that is there for its batch alone."""
 
 _MAINTAINED_EVERY = 8
 
