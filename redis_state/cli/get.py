@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.values import key_of, plain_key, to_json
+from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import Reader
 from redis_state.reader.operator_state import DEFAULT_FAMILY
 from redis_state.reader.python_codec import codec_name_of
 from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.typed_rows import typed_row_codec
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -66,8 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         at: dict[str, Any] = {"version": arguments.version, "uids": arguments.uid}
         family = state.family(**at)
         get = state.get_list if family.multi_value else state.get
-        if codec_name_of(family) is None:
-            key: Any = key_of(codec_of(family).key, arguments.key)
+        name = codec_name_of(family)
+        if name == ROW_CODEC:
+            key: Any = key_of(typed_row_codec(family).key, arguments.key)
+        elif name is None:
+            key = key_of(codec_of(family).key, arguments.key)
         else:
             key = plain_key(arguments.key)
         value = get(key, **at)

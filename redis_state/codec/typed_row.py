@@ -1,4 +1,4 @@
-"""Rows of a Spark schema as MessagePack, and back (docs/format.md, section 10.3); no pyspark.
+"""Rows of a Spark schema as MessagePack, and back (docs/format.md, section 10.6); no pyspark.
 
 The bytes are an array ``[schema id, expiry, field, …]``: the id says which of the schemas that the
 state variable has had the row was written with, the expiry is in ms since 1970 or nil.
@@ -24,6 +24,9 @@ from redis_state.errors import FormatError, UsageError
 
 Kind = str | dict[str, Any]
 """A type as Spark's JSON has it."""
+
+ROW_CODEC = "typed-row"
+"""What families of such rows call it."""
 
 HEAD = 2
 _INTEGERS = {

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
+from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
 from redis_state.format.rows import family_of
@@ -15,13 +16,14 @@ from redis_state.reader.lookup import Found, look_up
 from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
 from redis_state.reader.rows.codec import Codec, codec_of
 from redis_state.reader.scan import families_of, rows_of
+from redis_state.reader.typed_rows import TypedRowCodec, typed_row_codec
 
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.query import Query
 
-RowCodec = Codec | PythonCodec
-"""Spark's rows have columns; a store of Python has plain keys and values."""
+RowCodec = Codec | PythonCodec | TypedRowCodec
+"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
 
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
@@ -64,11 +66,13 @@ class OperatorState:
     ) -> list[Family]:
         """The column families of the operator; `internal` are those that Spark keeps for itself.
 
+        Those that `transform_with_state` keeps for itself are left out.
+
         Raises:
             RedisStateError: As `get`.
         """
         _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
-        return list(families_of(self._client, partitions))
+        return [one for one in families_of(self._client, partitions) if not _is_ours(one)]
 
     def family(self, version: int | None = None, *, uids: Sequence[str] | None = None) -> Family:
         """The column family that is read.
@@ -219,6 +223,8 @@ class OperatorState:
 
     def _made(self, family: Family) -> RowCodec:
         name = codec_name_of(family)
+        if name == ROW_CODEC and self._given is None:
+            return typed_row_codec(family)
         if name is not None:
             return python_codec(family, name, self._given)
         if self._given is not None:
@@ -233,7 +239,7 @@ class OperatorState:
         found = "the operator has no such family"
         if self._name == DEFAULT_FAMILY:
             found = "the operator keeps each state variable in a family of its own"
-        named = [one for one in families if one.name != DEFAULT_FAMILY]
+        named = [one for one in families if one.name != DEFAULT_FAMILY and not _is_ours(one)]
         names = ", ".join(f"'{one.name}'" for one in named if not one.internal)
         internal = ", ".join(f"'{one.name}'" for one in named if one.internal)
         return NotFoundError(
@@ -256,6 +262,11 @@ class OperatorState:
                 found=f"it has {has} for each key",
                 advice=f"Use {calls}.",
             )
+
+
+def _is_ours(family: Family) -> bool:
+    """Whether it is one that a processor's variables are found by: indexes, timers, notes."""
+    return family.internal and codec_name_of(family) is not None
 
 
 def _is_placeholder(family: Family) -> bool:

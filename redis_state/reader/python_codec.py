@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from redis_state.codec import MSGPACK, RAW, Codec
+from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
@@ -97,6 +98,9 @@ def python_codec(family: Family, name: str, given: Codec | None) -> PythonCodec:
         raise ConfigError(
             "reading a store of Python",
             found=found,
-            advice="Give the codec that the program writes with: operator(0, codec=…).",
+            advice="Leave the codec out: the state of transform_with_state says itself how it is "
+            "written."
+            if name == ROW_CODEC
+            else "Give the codec that the program writes with: operator(0, codec=…).",
         )
     return PythonCodec(family, codec)

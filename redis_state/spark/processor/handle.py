@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.streaming import stateful_processor as pyspark_state
 
-from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
+from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow, schema_json
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import RAW_SCHEMA
 from redis_state.spark.processor.state import (
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TimeMode = Literal["none", "processingtime", "eventtime"]
 Shape = Literal["value", "list", "map"]
 
-ROW_CODEC = "typed-row"
 TIMERS, TIMERS_BY_GROUP = "$timers", "$timers of groups"
 _TTL = "$expiry of "
 _INTERNAL = "$"

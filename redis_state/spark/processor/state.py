@@ -1,7 +1,7 @@
 """State variables of a processor: the members of PySpark's, on the rows of a `FamilyStore`.
 
 Rows of a variable are found by the key of the group that is at work, which all variables of a task
-share. How they lie: docs/format.md, section 10.3.
+share. How they lie: docs/format.md, section 10.6.
 """
 
 from __future__ import annotations
