@@ -57,6 +57,7 @@ MODULES = {
     "reader": ["OperatorState", "Query", "QueryInfo", "Reader", "connect", "state_objects"],
     "spark": ["BatchStore", "configure", "transform_with_state"],
     "store": ["ListStateStore", "ReadStateStore", "StateStore"],
+    "testing": ["ProcessorTest", "redis_url"],
     "stores": [
         "LoadedStores",
         "coordinator",

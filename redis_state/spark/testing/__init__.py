@@ -1,0 +1,1 @@
+"""What `redis_state.testing` hands on: processors driven without Spark."""
