@@ -41,6 +41,10 @@ LAST_LINES = {
         "visits: {0: {'ann': 1, 'bob': 1}, 1: {'ann': 2}, 2: {'ann': 3, 'bob': 2}}",
         "each counted once: True",
     ),
+    "processor_sessions": (
+        "closed: [('ann', 3), ('bob', 1), ('dan', 1)]",
+        "open, in Redis: {'n': 1}",
+    ),
     "recovery": ("every row counted once: True",),
     "store_alone": (
         "committed: version 1",
