@@ -109,8 +109,12 @@ def take_plan(client: Client, gen: str, *, tenant: str) -> int:
     return int(reply[1])
 
 
-def list_store(client: Client, plan: Plan) -> None:
-    """Enter the store in the list of checkpoints, with its partitions."""
+def list_store(client: Client, plan: Plan, *, keep_ms: int = 0) -> None:
+    """Enter the store in the list of checkpoints, with its partitions.
+
+    Args:
+        keep_ms: 0, or the expiry of an ephemeral checkpoint.
+    """
     confirm_checkpoint(
         client,
         plan.gen,
@@ -120,11 +124,15 @@ def list_store(client: Client, plan: Plan) -> None:
         partitions=plan.partitions,
         families=(),
         tenant=plan.tenant,
+        keep_ms=keep_ms,
     )
 
 
-def join_batch(client: Client, plan: Plan, place: TaskPlace) -> JoinedBatch:
+def join_batch(client: Client, plan: Plan, place: TaskPlace, *, keep_ms: int = 0) -> JoinedBatch:
     """Join the batch that a task is of, and begin it if no other task has.
+
+    Args:
+        keep_ms: 0, or the expiry of an ephemeral checkpoint.
 
     Raises:
         ConflictError: A newer start of the query, or a newer call, took the store.
@@ -135,7 +143,7 @@ def join_batch(client: Client, plan: Plan, place: TaskPlace) -> JoinedBatch:
     what = f"beginning batch {place.batch} of store '{plan.name}'"
     reply = _join(client, plan, place, what, "")
     if reply[0] == "BEGIN":
-        list_store(client, plan)
+        list_store(client, plan, keep_ms=keep_ms)
         watermark_ms = _watermark(client, plan, place, what)
         reply = _join(client, plan, place, what, str(watermark_ms))
     if reply[0] != "OK" or len(reply) != 4:

@@ -37,6 +37,7 @@ from redis_state.spark.stream_batches import (
     list_store,
     take_plan,
 )
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -362,7 +363,7 @@ def _take_initial(
 
     if known_partitions(client, plan.gen, tenant=plan.tenant) is not None:
         return
-    list_store(client, plan)
+    list_store(client, plan, keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0)
     owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
     schema = _arrow_schema(initial.sparkSession, initial.schema)
     task = InitialTask(plan, config, owner, engine, schema, time.time_ns() // 1_000_000)

@@ -19,6 +19,7 @@ from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
 from redis_state.spark.stream_batches import PARTITION_COLUMN, TICK, Plan, TaskPlace, join_batch
 from redis_state.spark.worker import WORKER
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class ProcessorTask:
         if place.partition >= self.plan.partitions:
             raise self._moved(place, "there is no such partition")
         client = WORKER.client(self.config)
-        joined = join_batch(client, self.plan, place)
+        keep_ms = EPHEMERAL_KEEP_MS if self.config.ephemeral else 0
+        joined = join_batch(client, self.plan, place, keep_ms=keep_ms)
         warm = (self.config, self.plan.partition(place.partition))
         provider = StateStoreProvider(
             StateStoreProviderId(self.plan.store_id(place.partition), place.run_id),
