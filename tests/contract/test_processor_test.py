@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from redis_state.errors import UsageError
 from redis_state.testing import ProcessorTest, redis_url
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Remembering, Variables
+from tests.support.redis_server import RedisServer
 
 __all__ = ["redis_url"]
 
@@ -148,6 +149,18 @@ def test_a_server_of_its_own() -> None:
     with variables(None) as test:
         assert given(test.run([("ann", None, 1)])) == [("ann", 1, "rows")]
         assert test.url
+
+
+def test_what_it_writes_expires(redis_server: RedisServer) -> None:
+    with variables(redis_server.url) as test:
+        for minute in range(3):
+            test.run([("ann", f"2024-01-01 00:0{minute}", 1)])
+            test.keys("count")
+        with redis_server.client() as client:
+            # All keys of the checkpoint; what lists checkpoints stays.
+            of_test = [key for key in client.scan_iter() if not key.startswith(b"{rs}:")]
+            assert len(of_test) > 3
+            assert [key for key in of_test if client.pttl(key) <= 0] == []
 
 
 def test_what_does_not_fit_is_told(redis_url: str) -> None:

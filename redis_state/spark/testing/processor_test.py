@@ -33,6 +33,7 @@ from redis_state.spark.testing.cutting import Cut, CutError
 from redis_state.spark.testing.durations import duration_ms
 from redis_state.spark.testing.rows import arrow_schema, handed_out, table_of
 from redis_state.store.family_store import FamilyStore
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
@@ -309,7 +310,8 @@ class ProcessorTest:
         """The store of an attempt, which is given up unless it is committed."""
         self._attempts += 1
         place = TaskPlace(self._query_id, self._run_id, batch.number, _PARTITION, self._attempts)
-        joined = join_batch(self._client, self._plan, place)
+        keep_ms = EPHEMERAL_KEEP_MS if self._config.ephemeral else 0
+        joined = join_batch(self._client, self._plan, place, keep_ms=keep_ms)
         before, self._provider = self._provider, None
         self._provider = StateStoreProvider(
             StateStoreProviderId(self._plan.store_id(_PARTITION), self._run_id),
