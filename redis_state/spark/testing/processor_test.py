@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
+from redis_state.backend.server import check_server
 from redis_state.codec.typed_row import schema_json
 from redis_state.config import resolve
 from redis_state.embedded import EmbeddedRedis
@@ -23,12 +24,12 @@ from redis_state.errors import UsageError
 from redis_state.format.ordered import family_range
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.protocol import checkpoint_gen
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.groups import FORMS, Form
 from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
 from redis_state.spark.processor.state import ListState, MapState, ValueState
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch
+from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
 from redis_state.spark.testing.cutting import Cut, CutError
 from redis_state.spark.testing.durations import duration_ms
 from redis_state.spark.testing.rows import arrow_schema, handed_out, table_of
@@ -274,8 +275,9 @@ class ProcessorTest:
         tenant = redis_keys.tenant_of(self._config.key_prefix)
         gen = checkpoint_gen(self._client, self.store, tenant=tenant, create=True)
         assert gen is not None  # it was created
-        run = register_run(self._client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
-        self._plan = Plan(self.store, gen, tenant, 0, 1, self._layout(), run, self._delay_ms)
+        check_server(self._client)
+        number = take_plan(self._client, gen, tenant=tenant)
+        self._plan = Plan(self.store, gen, tenant, 0, 1, self._layout(), number, self._delay_ms)
         self._run_id = str(uuid.uuid4())
 
     def _stop(self) -> None:
@@ -342,10 +344,9 @@ class ProcessorTest:
         """What the committed state says, to a processor that is called now."""
         if self._provider is None:
             self._provider = StateStoreProvider(
-                StateStoreProviderId(self._plan.store_id(_PARTITION), self._plan.run.run_id),
+                StateStoreProviderId(self._plan.store_id(_PARTITION), self._run_id),
                 config=self._config,
                 families=True,
-                run=self._plan.run,
                 client=self._client,
             )
         store = self._provider.get_family_store(self._next)
