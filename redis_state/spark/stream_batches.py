@@ -16,6 +16,7 @@ from redis_state.errors import ConflictError, InternalError, Kind, StateError, U
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import RegisteredRun, confirm_checkpoint
 from redis_state.protocol.opening import is_opened, open_commands, read_replies
+from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup import look_up
 from redis_state.spark.batches import OPERATOR, PLACE, refused
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
@@ -103,7 +104,8 @@ def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
 def take_plan(client: Client, gen: str, *, tenant: str) -> int:
     """A number for a new plan, above those of all earlier calls for the store."""
     what = "making a stateful operator"
-    reply = client.script(what, script("join"), [keys.query(gen, tenant=tenant)], [PLACE])
+    query = [keys.query(gen, tenant=tenant)]
+    reply = client.script(what, script("join"), query, [PLACE, str(STAGED_TTL_MS)])
     if reply[0] != "PLAN":
         raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
     return int(reply[1])

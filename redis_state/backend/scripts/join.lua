@@ -1,6 +1,7 @@
 -- Join a batch of a streaming query of Python: give its run an epoch, check the number, and begin the batch once.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 operator and store, as <operator>:<store name>; with nothing behind it: a number for a new plan, a call on a driver
+-- ARGV  1 operator and store, as <operator>:<store name>; with only a ttl behind it, in ms, of a query that no partition was
+--         acquired for yet: a number for a new plan, a call on a driver
 --       2 number of the plan   3 run id of the streaming query   4 number of the task attempt, rising within a driver
 --       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
 --       10 watermark in ms to begin the batch with; '' to ask whether it has begun
@@ -15,7 +16,11 @@ local function text(number) return string.format('%d', number) end
 
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if #ARGV == 1 then
+if #ARGV == 2 then
+  if redis.call('EXISTS', query) == 0 then
+    redis.call('HSET', query, 'f', '1')
+    redis.call('PEXPIRE', query, ARGV[2])
+  end
   local last = tonumber(redis.call('HGET', query, 'plan:' .. place) or '0')
   local plan = text(math.max(last + 1, now_ms))
   redis.call('HSET', query, 'plan:' .. place, plan)
