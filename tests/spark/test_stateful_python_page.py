@@ -60,3 +60,5 @@ def test_the_examples_run(
             scope.pop("query").awaitTermination()
         shown = capsys.readouterr().out
     assert shown == ""
+    # Readers look first in the partition in which Spark's hash puts a group, and found all there.
+    assert not scope["counts"]._scattered
