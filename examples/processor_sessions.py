@@ -17,8 +17,6 @@ import redis_state
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-LOCAL = {"spark.master": "local[2]", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
-LOCAL |= {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
 VISITS = ("ann,10:00\nbob,10:02\nann,10:05", "ann,10:09\ndan,11:00", "cid,12:00", "cid,12:03")
 
 
@@ -42,17 +40,19 @@ class Sessions(StatefulProcessor):
 with ExitStack() as stack:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
-    builder = SparkSession.builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    spark = stack.enter_context(builder.config(map=LOCAL).getOrCreate())
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.enabled", False).config("spark.sql.shuffle.partitions", 2)
+    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    spark = stack.enter_context(builder.getOrCreate())
     source = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1)
-    visits = source.csv(f"{folder}/*.csv", timestampFormat="HH:mm").withWatermark("at", "5 minutes")
+    rows = source.csv(f"{folder}/*.csv", timestampFormat="HH:mm").withWatermark("at", "5 minutes")
     for number, text in enumerate(VISITS):
         (folder / f"{number}.csv").write_text(text)
         os.utime(folder / f"{number}.csv", (number, number))  # Spark reads the oldest file first
-    # What is ephemeral expires by itself once nobody uses it.
-    how = {"store": folder.name, "key": "user", "url": url, "ephemeral": True}
-    how |= {"schema": "user string, visits long", "time_mode": "EventTime"}
-    sessions = redis_state.transform_with_state(visits, Sessions(), **how)
+    sessions = redis_state.transform_with_state(
+        rows, Sessions(), store=folder.name, key="user", schema="user string, visits long", url=url,
+        time_mode="EventTime", ephemeral=True)  # fmt: skip
     writer = sessions.writeStream.format("memory").queryName("sessions")
     writer.trigger(availableNow=True).start().awaitTermination()
     print("closed:", sorted(map(tuple, spark.table("sessions").collect())))

@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_told(redis_url: str) -> None:
         ({"delay": "a while"}, "it is 'a while'"),
         ({"input": "user strang"}, "'user strang'"),
     ):
-        options = {
+        options: dict[str, Any] = {
             "key": "user", "input": INPUT, "schema": OUTPUT, "time_mode": "EventTime",
             "event_time": "ts", **changed,
         }  # fmt: skip

@@ -38,7 +38,7 @@ from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    import pyarrow as pa
     from typing_extensions import Self, Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options

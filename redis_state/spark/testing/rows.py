@@ -13,7 +13,7 @@ from redis_state.errors import UsageError
 from redis_state.spark.processor.groups import Form, frame_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # the package ships no types
+    import pyarrow as pa
 
 _WHAT = "reading the rows of a batch"
 
