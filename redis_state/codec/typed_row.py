@@ -7,48 +7,23 @@ state variable has had the row was written with, the expiry is in ms since 1970 
 from __future__ import annotations
 
 import json
-import math
-import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
-from decimal import Decimal, InvalidOperation
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from decimal import InvalidOperation
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.ddl import struct_of
 from redis_state.codec.ordered_key import decode_first, encode_key
+from redis_state.codec.spark_types import INTEGERS, Field, exact_type, fields_of, fits, shown
 from redis_state.errors import FormatError, UsageError
-
-Kind = str | dict[str, Any]
-"""A type as Spark's JSON has it."""
 
 ROW_CODEC = "typed-row"
 """What families of such rows call it."""
 
 HEAD = 2
-_INTEGERS = {
-    "byte": (-(1 << 7), (1 << 7) - 1),
-    "short": (-(1 << 15), (1 << 15) - 1),
-    "integer": (-(1 << 31), (1 << 31) - 1),
-    "long": (-(1 << 63), (1 << 63) - 1),
-}
-_WIDER = {
-    "byte": {"short", "integer", "long"},
-    "short": {"integer", "long"},
-    "integer": {"long"},
-    "float": {"double"},
-}
-_PLAIN: dict[str, type] = {"boolean": bool, "string": str, "double": float, "binary": bytes}
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_NAIVE = datetime(1970, 1, 1)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
-_FLOAT = struct.Struct("<f")
-
-Convert = Callable[[Any], Any]
 
 
 def schema_json(given: object) -> str:
@@ -85,17 +60,6 @@ def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": field["name"], "type": field["type"], "nullable": field.get("nullable", True)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A column: how its values are written and read; ``None`` means as they are."""
-
-    name: str
-    kind: Kind
-    nullable: bool
-    write: Convert
-    read: Convert | None
-
-
 class TypedRow:
     """Encodes and decodes the rows of one state variable.
 
@@ -125,24 +89,24 @@ class TypedRow:
         self.what = what
         self.written = [*written] if schema in written else [*written, schema]
         self.id = self.written.index(schema)
-        self._fields = _fields(schema, zone, what)
+        self._fields = fields_of(schema, zone, what)
         self.names = [field.name for field in self._fields]
         self._size = len(self._fields)
         self._older = {
-            id_: _placed(_fields(old, zone, what), self._fields, what)
+            id_: _placed(fields_of(old, zone, what), self._fields, what)
             for id_, old in enumerate(self.written)
             if id_ != self.id
         }
         # Rows of these types go out and come in as they are.
         self._plain = all(field.read is None for field in self._fields)
         self._bounds = [
-            (at, *_INTEGERS[field.kind])
+            (at, *INTEGERS[field.kind])
             for at, field in enumerate(self._fields)
-            if isinstance(field.kind, str) and field.kind in _INTEGERS
+            if isinstance(field.kind, str) and field.kind in INTEGERS
         ]
         self._known: set[tuple[type, ...]] = set()
         if self._plain:
-            self._known.add(tuple(_exact(field.kind) for field in self._fields))
+            self._known.add(tuple(exact_type(field.kind) for field in self._fields))
         self._pack = _packers
 
     def encode(self, row: Any, expiry: int | None = None) -> bytes:
@@ -244,7 +208,7 @@ class TypedRow:
         field = self._fields[at]
         return UsageError(
             f"encoding {self.what}",
-            found=f"column '{field.name}' is {_shown(field.kind)}, and the value of type "
+            found=f"column '{field.name}' is {shown(field.kind)}, and the value of type "
             f"{type(value).__name__} does not fit",
             advice="Convert the value, or declare the column with another type. Nothing was "
             "changed.",
@@ -271,13 +235,13 @@ class TypedKey:
     __slots__ = ("_exact", "_fields", "names", "plain", "what")
 
     def __init__(self, schema: str, *, what: str = "a key", zone: tzinfo | None = None) -> None:
-        self._fields = _fields(schema, zone, what)
+        self._fields = fields_of(schema, zone, what)
         self.names = [field.name for field in self._fields]
         self.what = what
         # Types whose values are a key as they are.
         self.plain = all(field.read is None for field in self._fields)
         # Values of just these types are a key as they are.
-        exact = tuple(_exact(field.kind) for field in self._fields)
+        exact = tuple(exact_type(field.kind) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
 
     def encode(self, key: Any) -> bytes:
@@ -305,7 +269,7 @@ class TypedKey:
             except (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation):
                 raise UsageError(
                     f"encoding {self.what}",
-                    found=f"column '{field.name}' is {_shown(field.kind)}, and the value of type "
+                    found=f"column '{field.name}' is {shown(field.kind)}, and the value of type "
                     f"{type(value).__name__} does not fit",
                 ) from None
         return encode_key(tuple(plain))
@@ -343,22 +307,7 @@ class _Packers(threading.local):
 _packers = _Packers()
 
 
-def _exact(kind: Kind) -> type:
-    if isinstance(kind, str):
-        return int if kind in _INTEGERS else _PLAIN.get(kind, object)
-    return object
-
-
-def _fields(schema: str, zone: tzinfo | None, what: str) -> list[_Field]:
-    made = []
-    for field in json.loads(schema)["fields"]:
-        kind = field["type"]
-        write, read = _converters(kind, zone, f"{what}, column '{field['name']}'")
-        made.append(_Field(field["name"], kind, field["nullable"], write, read))
-    return made
-
-
-def _placed(older: Sequence[_Field], now: Sequence[_Field], what: str) -> list[int | None]:
+def _placed(older: Sequence[Field], now: Sequence[Field], what: str) -> list[int | None]:
     """Where the columns of today are in an older row; a column that came later has no place.
 
     Raises:
@@ -367,189 +316,12 @@ def _placed(older: Sequence[_Field], now: Sequence[_Field], what: str) -> list[i
     places = {field.name: at for at, field in enumerate(older)}
     for field in now:
         at = places.get(field.name)
-        if at is not None and not _fits(older[at].kind, field.kind):
+        if at is not None and not fits(older[at].kind, field.kind):
             raise UsageError(
                 f"declaring {what}",
-                found=f"column '{field.name}' was {_shown(older[at].kind)} and is "
-                f"{_shown(field.kind)} now",
+                found=f"column '{field.name}' was {shown(older[at].kind)} and is "
+                f"{shown(field.kind)} now",
                 advice="Keep the type, or give the new column a new name. Columns may be added and "
                 "taken away, and numbers may become wider.",
             )
     return [places.get(field.name) for field in now]
-
-
-def _fits(older: Kind, now: Kind) -> bool:
-    if isinstance(older, str) and isinstance(now, str):
-        return older == now or now in _WIDER.get(older, ())
-    return older == now
-
-
-def _shown(kind: Kind) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type"))
-
-
-def _item(value: Any) -> Any:
-    """A NumPy scalar as a plain value; anything else as it is."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
-        return value.item()
-    return value
-
-
-def _converters(kind: Kind, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
-    """How values of a type are written, and read where that takes something."""
-    if isinstance(kind, dict):
-        return _nested(kind, zone, what)
-    if kind in _INTEGERS:
-        return _integer(*_INTEGERS[kind]), None
-    if kind in _PLAIN:
-        return _of_type(_PLAIN[kind]), None
-    if kind == "float":
-        return _single, None
-    if kind == "date":
-        return _write_date, lambda days: date.fromordinal(days + _EPOCH_DAY)
-    if kind == "timestamp":
-        return _write_time, _time_reader(zone)
-    if kind == "timestamp_ntz":
-        return _write_naive, lambda micros: _EPOCH_NAIVE + micros * _MICROSECOND
-    if kind.startswith("decimal("):
-        precision, scale = map(int, kind[len("decimal(") : -1].split(","))
-        return _decimal(precision, scale), Decimal
-    raise UsageError(
-        f"declaring {what}",
-        found=f"its type is {kind}, which cannot be stored",
-        advice="Take one of: numbers, boolean, string, binary, date, timestamp, timestamp_ntz, "
-        "decimal, array, map, struct.",
-    )
-
-
-def _nested(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
-    if kind["type"] == "array":
-        write, read = _converters(kind["elementType"], zone, what)
-        return (
-            lambda value: [None if one is None else write(one) for one in _listed(value)],
-            lambda plain: [None if one is None else read(one) if read else one for one in plain],
-        )
-    if kind["type"] == "map":
-        write_key, read_key = _converters(kind["keyType"], zone, what)
-        write, read = _converters(kind["valueType"], zone, what)
-        return (
-            lambda value: [
-                (write_key(key), None if one is None else write(one)) for key, one in value.items()
-            ],
-            lambda plain: {
-                (read_key(key) if read_key else key): (
-                    None if one is None else read(one) if read else one
-                )
-                for key, one in plain
-            },
-        )
-    fields = _fields(json.dumps({"type": "struct", "fields": kind["fields"]}), zone, what)
-
-    def write_struct(value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            value = [value.get(field.name) for field in fields]
-        if isinstance(value, (str, bytes)) or len(value) != len(fields):
-            raise ValueError
-        return [
-            None if one is None else field.write(one)
-            for field, one in zip(fields, value, strict=True)
-        ]
-
-    return write_struct, lambda plain: tuple(
-        one if one is None or field.read is None else field.read(one)
-        for field, one in zip(fields, plain, strict=True)
-    )
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, (str, bytes, dict)):
-        raise TypeError
-    return value
-
-
-def _integer(low: int, high: int) -> Convert:
-    def write(value: Any) -> int:
-        plain = _item(value)
-        if type(plain) is not int or not low <= plain <= high:
-            raise ValueError
-        return plain
-
-    return write
-
-
-def _of_type(wanted: type) -> Convert:
-    def write(value: Any) -> Any:
-        plain = _item(value)
-        if wanted is float and type(plain) is int:
-            return float(plain)
-        if wanted is bytes and isinstance(plain, (bytearray, memoryview)):
-            return bytes(plain)
-        if type(plain) is not wanted:
-            raise TypeError
-        return plain
-
-    return write
-
-
-def _single(value: Any) -> float:
-    plain = _item(value)
-    if type(plain) not in (float, int):
-        raise TypeError
-    if math.isnan(plain) or math.isinf(plain):
-        return float(plain)
-    found: float = _FLOAT.unpack(_FLOAT.pack(plain))[0]
-    return found
-
-
-def _write_date(value: Any) -> int:
-    if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError
-    return value.toordinal() - _EPOCH_DAY
-
-
-def _write_time(value: Any) -> int:
-    value = _datetime(value)
-    aware = value if value.tzinfo is not None else value.astimezone()
-    micros: int = (aware - _EPOCH) // _MICROSECOND
-    return micros
-
-
-def _datetime(value: Any) -> datetime:
-    """A time as one of Python's; pandas has times of its own."""
-    plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-    # pandas' NaT is a datetime to Python, and no moment; it is not even equal to itself.
-    if not isinstance(plain, datetime) or plain != plain:
-        raise TypeError
-    return plain
-
-
-def _write_naive(value: Any) -> int:
-    value = _datetime(value)
-    if value.tzinfo is not None:
-        raise TypeError
-    micros: int = (value - _EPOCH_NAIVE) // _MICROSECOND
-    return micros
-
-
-def _time_reader(zone: tzinfo | None) -> Convert:
-    def read(micros: int) -> datetime:
-        at = _EPOCH + micros * _MICROSECOND
-        return at.astimezone().replace(tzinfo=None) if zone is None else at.astimezone(zone)
-
-    return read
-
-
-def _decimal(precision: int, scale: int) -> Convert:
-    step = Decimal(1).scaleb(-scale)
-    limit = Decimal(10) ** (precision - scale)
-
-    def write(value: Any) -> str:
-        plain = Decimal(value) if isinstance(value, (Decimal, int)) else None
-        if plain is None or not plain.is_finite():
-            raise TypeError
-        rounded = plain.quantize(step)
-        if not -limit < rounded < limit:
-            raise ValueError
-        return str(rounded)
-
-    return write

@@ -12,7 +12,8 @@ from datetime import timezone
 from functools import lru_cache
 from typing import Any
 
-from redis_state.codec.typed_row import Kind, TypedKey, TypedRow
+from redis_state.codec.spark_types import Kind
+from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key

@@ -21,6 +21,9 @@ from redis_state.reader.lookup import look_up
 from redis_state.spark.batches import OPERATOR, PLACE, refused
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
 
+PLANNED_COLUMN = "redis_state planned"
+"""Behind the columns of the input: the time that Spark planned the batch for, in ms since 1970."""
+
 PARTITION_COLUMN = "redis_state partition"
 """Behind the columns of the input: where a row belongs."""
 
@@ -69,6 +72,7 @@ class TaskPlace:
 
     Attributes:
         attempt: Of the task; rises within a driver, over all of its queries.
+        planned: The time that Spark planned the batch for, as the rows have it; empty without rows.
     """
 
     query_id: str
@@ -76,6 +80,7 @@ class TaskPlace:
     batch: int
     partition: int
     attempt: int
+    planned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,7 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
         str(plan.partitions),
         plan.layout,
         watermark,
+        place.planned,
     ]
     reply = client.script(what, script("join"), query, args)
     match reply:
@@ -179,6 +185,13 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
                 found="the query was started again since, or another one with this store was",
                 advice="The newer start goes on: stop this one. Nothing was changed. To go on, "
                 "call transform_with_state again here.",
+            )
+        case ["STALE", batch]:
+            raise UsageError(
+                what,
+                found=f"these rows are those of batch {batch}",
+                advice="A DataFrame that foreachBatch gets can be evaluated until its function "
+                "returns, not later: call persist() to keep its rows. Nothing was changed.",
             )
         case ["QUERY", query_id]:
             raise UsageError(

@@ -31,6 +31,7 @@ from redis_state.spark.map_partitions import (
 from redis_state.spark.processor.groups import FORMS, Form
 from redis_state.spark.stream_batches import (
     PARTITION_COLUMN,
+    PLANNED_COLUMN,
     TICK,
     Plan,
     known_partitions,
@@ -394,16 +395,18 @@ def _check_initial(initial: DataFrame, df: DataFrame, grouping: Sequence[str]) -
 
 
 def _spread(df: DataFrame, grouping: Sequence[str], partitions: int, *, ticks: bool) -> DataFrame:
-    """Rows in the partition of their key, whose number is the last column; that of a tick is -1."""
+    """Rows in the partition of their key; behind them two columns of ours."""
     from pyspark.sql import functions as f
 
     by_key = [_column(df, name) for name in grouping]
+    planned = f.unix_millis(f.current_timestamp()).alias(PLANNED_COLUMN)
     number = f.pmod(f.hash(*by_key), f.lit(partitions)).alias(PARTITION_COLUMN)
-    numbered = df.select(*(_column(df, name) for name in df.columns), number)
+    numbered = df.select(*(_column(df, name) for name in df.columns), planned, number)
     if ticks:
         rate = df.sparkSession.readStream.format("rate").option("numPartitions", 1).load()
         nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in df.schema]
-        numbered = numbered.unionAll(rate.select(*nothing, f.lit(TICK).alias(PARTITION_COLUMN)))
+        tick = f.lit(TICK).alias(PARTITION_COLUMN)
+        numbered = numbered.unionAll(rate.select(*nothing, planned, tick))
     return numbered.repartition(partitions, *(_column(numbered, name) for name in grouping))
 
 

@@ -119,7 +119,8 @@ class Driver:
         return call(self.client, self.name, **self.given)
 
     def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
-        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts)
+        planned = given.pop("planned", "")
+        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts, planned)
         self.attempts += 1
         text = given.pop("text", f"{run}:{batch}")
         return Task(self.client, self.config, plan, place, text, **given)
@@ -209,12 +210,27 @@ def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
     driver.task(plan, "r1", 1, partition=1).run()
 
 
+def test_rows_that_a_driver_kept_of_an_earlier_batch_are_refused(driver: Driver) -> None:
+    plan = driver.plan()
+    for batch in range(3):
+        driver.task(plan, "r1", batch, planned=str(1000 + batch)).run()
+    # Run again, each with its own rows; and a partition without rows has no time.
+    driver.task(plan, "r2", 2, planned="1002").run()
+    driver.task(plan, "r2", 2).run()
+    for old in (0, 1):
+        with pytest.raises(UsageError, match=f"these rows are those of batch {old}"):
+            driver.task(plan, "r2", 2, planned=str(1000 + old)).join()
+    # Planned anew after the entry of the offset log was lost.
+    driver.task(plan, "r3", 2, planned="1009").run()
+    assert driver.task(plan, "r3", 3, planned="1010").run().read == b"r1:0 r1:1 r3:2 "
+
+
 # ---- the script's rules, against a model of them ------------------------------------------------
 
 
 @dataclass
 class Rules:
-    """Who may join. The newest run is that of the latest call that ran, and of its runs the latest."""
+    """Who may join: of the calls that ran the latest, and of its runs the latest."""
 
     owner: tuple[int, str, int] | None = None
     query: str | None = None

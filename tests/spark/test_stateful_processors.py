@@ -413,12 +413,24 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(queries: Querie
     source.add(batches(57, count=1)[0])
     refused(queries, queries.ours(frame, Machine(), "s", partitions=3), "first",
             "the store has 2 partitions, not 3")  # fmt: skip
-    # Whoever called later goes on.
+    # A later call disturbs nobody; once it has started, it goes on.
     older, newer = queries.ours(frame, Machine(), "s"), queries.ours(frame, Machine(), "s")
     given: Given = []
-    refused(queries, older, "first", "transform_with_state was called again")
+    queries.start(older, "first", given)
+    source.add(batches(58, count=1)[0])
     queries.start(newer, "first", given)
-    assert [number for number, _ in given] == [2]
+    assert [number for number, _ in given] == [2, 3]
+    source.add(batches(59, count=1)[0])
+    refused(queries, older, "first", "the query was started again since")
+
+    frames: list[DataFrame] = []
+
+    def with_the_one_before(batch: DataFrame, _batch_id: int) -> None:
+        frames.append(batch)
+        frames[-2:][0].collect()
+
+    with pytest.raises(StreamingQueryException, match="these rows are those of batch 0"):
+        queries.run(queries.ours(frame, Machine(), "s6"), "kept", with_the_one_before)
 
     def in_a_group(batch: DataFrame, _batch_id: int) -> None:
         queries.spark.sparkContext.setJobGroup("mine", "my rows")

@@ -5,11 +5,14 @@
 --       2 number of the plan   3 run id of the streaming query   4 number of the task attempt, rising within a driver
 --       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
 --       10 watermark in ms to begin the batch with; '' to ask whether it has begun
+--       11 the time that Spark planned the batch for, as its rows have it; '' where the task has no rows
 -- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch (not begun by this run: look at the versions, then again with
---       ARGV 10) · FENCED newest-epoch · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
+--       ARGV 10) · FENCED newest-epoch · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch
 -- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
 --        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
---        newest is repeated; a batch that is repeated keeps the time at which it began first.
+--        newest is repeated; a batch that is repeated keeps the time at which it began first; rows that were planned for an
+--        earlier batch, which a driver kept, are no rows of this one.
+local MARKS_MAX = 16
 local query, place = KEYS[1], ARGV[1]
 
 local function text(number) return string.format('%d', number) end
@@ -54,6 +57,19 @@ if known then
   if batch < tonumber(last) then return {'OLD', last} end
 elseif batch ~= tonumber(first) then
   return {'GAP', '-'}
+end
+
+local marks = {}
+if ARGV[11] ~= '' then
+  for of_batch, mark in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '(%d+):(%d+)') do
+    if of_batch ~= ARGV[6] then
+      if mark == ARGV[11] then return {'STALE', of_batch} end
+      marks[#marks + 1] = of_batch .. ':' .. mark
+    end
+  end
+  if #marks >= MARKS_MAX then table.remove(marks, 1) end
+  marks[#marks + 1] = ARGV[6] .. ':' .. ARGV[11]
+  redis.call('HSET', query, 'planned:' .. place, table.concat(marks, ' '))
 end
 
 if not epoch then

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis_state.config import Config
@@ -17,7 +17,14 @@ from redis_state.spark.partition_task import PartitionRows
 from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
-from redis_state.spark.stream_batches import PARTITION_COLUMN, TICK, Plan, TaskPlace, join_batch
+from redis_state.spark.stream_batches import (
+    PARTITION_COLUMN,
+    PLANNED_COLUMN,
+    TICK,
+    Plan,
+    TaskPlace,
+    join_batch,
+)
 from redis_state.spark.worker import WORKER
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
@@ -38,7 +45,7 @@ class ProcessorTask:
     """Runs a processor over the rows of one partition; travels to the tasks.
 
     Attributes:
-        input: Columns of the input; behind them comes the number of the partition.
+        input: Columns of the input; two of ours come behind them.
     """
 
     plan: Plan
@@ -56,9 +63,10 @@ class ProcessorTask:
         place = task_place(self.plan)
         if place.partition >= self.plan.partitions:
             raise self._moved(place, "there is no such partition")
+        table, planned = self._read(batches, place)
         client = WORKER.client(self.config)
         keep_ms = EPHEMERAL_KEEP_MS if self.config.ephemeral else 0
-        joined = join_batch(client, self.plan, place, keep_ms=keep_ms)
+        joined = join_batch(client, self.plan, replace(place, planned=planned), keep_ms=keep_ms)
         warm = (self.config, self.plan.partition(place.partition))
         provider = StateStoreProvider(
             StateStoreProviderId(self.plan.store_id(place.partition), place.run_id),
@@ -72,7 +80,6 @@ class ProcessorTask:
         info = QueryInfo(place.query_id, place.run_id, place.batch)
         began = time.monotonic()
         try:
-            table = self._table(batches, place)
             yield from self.engine.run(store, table, joined.began_ms, joined.watermark_ms, info)
             function_ms = int((time.monotonic() - began) * 1000)
             store.commit()
@@ -85,21 +92,23 @@ class ProcessorTask:
             self.sums.add({**store.metrics.custom, **own})
         WORKER.keep(warm, provider, place.run_id)
 
-    def _table(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> pa.Table:
+    def _read(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> tuple[pa.Table, str]:
+        """The rows of the partition, and the time that their batch was planned for."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         read = [batch for batch in batches if batch.num_rows]
         if not read:
-            return self.input.empty_table()
+            return self.input.empty_table(), ""
         table = pa.Table.from_batches(read)
+        planned = table[PLANNED_COLUMN][0].as_py()
         bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
         if bounds["min"] == TICK:
             table = table.filter(pc.not_equal(table[PARTITION_COLUMN], TICK))
             bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
         if table.num_rows and bounds != {"min": place.partition, "max": place.partition}:
             raise self._moved(place, f"its rows are of {bounds['min']} to {bounds['max']}")
-        return table.drop_columns([PARTITION_COLUMN])
+        return table.drop_columns([PLANNED_COLUMN, PARTITION_COLUMN]), str(planned)
 
     def _moved(self, place: TaskPlace, found: str) -> UsageError:
         return UsageError(
