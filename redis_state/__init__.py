@@ -10,17 +10,20 @@ from redis_state.provider import StateStoreProvider
 from redis_state.reader import connect, state_objects
 from redis_state.spark import (
     BatchStore,
+    ColumnState,
     GroupState,
     apply_in_pandas_with_state,
     configure,
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
+    transform_columns_with_state,
     transform_with_state,
 )
 from redis_state.store import ListStateStore, ReadStateStore, StateStore
 
 __all__ = [
     "BatchStore",
+    "ColumnState",
     "EmbeddedRedis",
     "GroupState",
     "ListStateStore",
@@ -39,5 +42,6 @@ __all__ = [
     "map_partitions_with_state_store",
     "state_objects",
     "stores",
+    "transform_columns_with_state",
     "transform_with_state",
 ]

@@ -7,14 +7,20 @@ from redis_state.spark.map_partitions import (
 )
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
-from redis_state.spark.transform_with_state import transform_with_state
+from redis_state.spark.processor.columns import ColumnState
+from redis_state.spark.transform_with_state import (
+    transform_columns_with_state,
+    transform_with_state,
+)
 
 __all__ = [
     "BatchStore",
+    "ColumnState",
     "GroupState",
     "apply_in_pandas_with_state",
     "configure",
     "foreach_batch_with_state_store",
     "map_partitions_with_state_store",
+    "transform_columns_with_state",
     "transform_with_state",
 ]

@@ -30,10 +30,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import redis_state
-from redis_state.spark.transform_with_state import (
-    transform_columns_with_state,
-    transform_with_state,
-)
+from redis_state import transform_columns_with_state, transform_with_state
 from tests.bench.__main__ import session
 from tests.bench.operators import quiet_workers
 from tests.bench.page import replace_section

@@ -10,6 +10,7 @@ import redis_state
 
 NAMES = [
     "BatchStore",
+    "ColumnState",
     "EmbeddedRedis",
     "GroupState",
     "ListStateStore",
@@ -28,6 +29,7 @@ NAMES = [
     "map_partitions_with_state_store",
     "state_objects",
     "stores",
+    "transform_columns_with_state",
     "transform_with_state",
 ]
 MODULES = {
