@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from redis_state import config as options_table
 from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import UsageError
-from redis_state.protocol.runs import check_name
 from redis_state.spark.batches import Batch, begin_batch, verify_committed
 from redis_state.spark.driver_jvm import java_class
+from redis_state.spark.frames import (
+    arrow_schema,
+    check_names,
+    column_of,
+    config_of,
+    metrics_of,
+    named_columns,
+    row_type,
+    sql_conf,
+)
 from redis_state.spark.partition_task import Function, PartitionTask
 from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
 
@@ -51,7 +57,6 @@ if TYPE_CHECKING:
 
 
 _PARTITION, _ROW = "partition", "row"
-_UNHASHABLE = ("map<", "variant")
 
 
 def map_partitions_with_state_store(
@@ -104,17 +109,17 @@ def map_partitions_with_state_store(
         ConfigError: An option is wrong.
     """
     spark = df.sparkSession
-    config = _config(spark, url, options)
-    keys = _columns(df, key, "key")
+    config = config_of(spark, url, options)
+    keys = named_columns(df, key, "key")
     if not keys:
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
-    sorting = _columns(df, order_by, "order_by")
+    sorting = named_columns(df, order_by, "order_by")
     _check(df, keys, store, rows)
     # They import pyspark, which workers without Spark have not.
     from redis_state.spark import batch_metrics
 
-    kind = _row_type(schema)
-    format_ = RowFormat(rows, _arrow_schema(spark, kind), _conf(spark, "session.timeZone"))
+    kind = row_type(schema)
+    format_ = RowFormat(rows, arrow_schema(spark, kind), sql_conf(spark, "session.timeZone"))
     types = dict(df.dtypes)
     client = Client(config)
     try:
@@ -125,7 +130,7 @@ def map_partitions_with_state_store(
             number=batch_id,
             first=first_batch_id,
             partitions=partitions,
-            partitions_default=int(_conf(spark, "shuffle.partitions")),
+            partitions_default=int(sql_conf(spark, "shuffle.partitions")),
             layout=_layout([(name, types[name]) for name in keys], codec.name),
             codec_name=codec.name,
         )
@@ -142,7 +147,7 @@ def map_partitions_with_state_store(
         func,
         format_,
         counted,
-        _arrow_schema(spark, given_out) if shows else None,
+        arrow_schema(spark, given_out) if shows else None,
     )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,7 +163,7 @@ def map_partitions_with_state_store(
         batch_metrics.report(spark, store, counted)
 
     mapped.verify_committed = verify  # type: ignore[method-assign]  # see it
-    mapped.state_metrics = lambda: _metrics(counted)  # type: ignore[method-assign]  # see it
+    mapped.state_metrics = lambda: metrics_of(counted)  # type: ignore[method-assign]  # see it
     return mapped
 
 
@@ -217,8 +222,8 @@ def spread_with_each(
     """
     from pyspark.sql import functions as f
 
-    whole = f.struct(*(_column(df, name) for name in df.columns))
-    number = f.pmod(f.hash(*(_column(df, name) for name in keys)), f.lit(partitions))
+    whole = f.struct(*(column_of(df, name) for name in df.columns))
+    number = f.pmod(f.hash(*(column_of(df, name) for name in keys)), f.lit(partitions))
     numbered = df.select(number.alias(_PARTITION), whole.alias(_ROW))
     kind = numbered.schema[_ROW].dataType
     each = df.sparkSession.range(0, partitions, 1, 1).select(
@@ -250,74 +255,12 @@ def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:
     return json.dumps(f"key {columns}; codec {codec}")
 
 
-def _column(df: DataFrame, name: str) -> Column:
-    return df["`" + name.replace("`", "``") + "`"]
-
-
 def _verify(config: Config, batch: Batch) -> None:
     client = Client(config)
     try:
         verify_committed(client, batch)
     finally:
         client.close()
-
-
-def _metrics(counted: Accumulator[dict[str, int]] | None) -> dict[str, int]:
-    if counted is None:
-        raise UsageError(
-            "reading the metrics of a batch",
-            found="Spark Connect has no accumulators",
-            advice="Look at `BatchStore.metrics` in the function.",
-        )
-    return dict(counted.value)
-
-
-def _config(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
-    prefix = options_table.conf_prefix()
-    values: dict[str, object] = {}
-    for name in options_table.options():
-        found = spark.conf.get(prefix + name, None)
-        if found is not None:
-            values[name] = found
-    given = {"url": url, **options} if url is not None else options
-    named = {options_table.option_named(name).name: value for name, value in given.items()}
-    return options_table.parse({**values, **named})
-
-
-def _conf(spark: SparkSession, name: str) -> str:
-    return cast(str, spark.conf.get(f"spark.sql.{name}"))
-
-
-def _row_type(schema: StructType | str) -> StructType:
-    from pyspark.sql.types import DataType, StructType
-
-    kind = DataType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(kind, StructType):
-        raise _wrong(
-            "the schema is not a list of columns", "Give it as 'user string, visits long'."
-        )
-    return kind
-
-
-def _arrow_schema(spark: SparkSession, kind: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    large = _conf(spark, "execution.arrow.useLargeVarTypes") == "true"
-    # Spark expects what a function gives out in this zone.
-    return to_arrow_schema(kind, timezone="UTC", prefers_large_types=large)
-
-
-def _columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
-    names = [given] if isinstance(given, str) else list(given)
-    for name in names:
-        if name not in df.columns:
-            near = difflib.get_close_matches(str(name), df.columns, n=1, cutoff=0.5)
-            hint = f"Did you mean '{near[0]}'? " if near else ""
-            raise _wrong(
-                f"{what} names the column {name!r}, which the DataFrame does not have",
-                f"{hint}Columns: {', '.join(df.columns)}.",
-            )
-    return names
 
 
 def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
@@ -328,22 +271,7 @@ def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
         )
     if rows not in KINDS:
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(KINDS)}.")
-    _check_names(df, keys, store)
-
-
-def _check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
-    check_name(store, what="a store's name")
-    twice = {name for name in df.columns if df.columns.count(name) > 1}
-    if twice:
-        raise _wrong(
-            f"two columns are named {min(twice)!r}", "Rename one of them: rows go by their names."
-        )
-    for name, kind in df.dtypes:
-        if name in keys and any(word in kind for word in _UNHASHABLE):
-            raise _wrong(
-                f"the key column {name!r} is of type {kind}, which cannot be a key",
-                "Use key columns of other types.",
-            )
+    check_names(df, keys, store)
 
 
 def _wrong(found: str, advice: str) -> UsageError:

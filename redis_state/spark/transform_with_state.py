@@ -17,17 +17,17 @@ from redis_state.config import Config
 from redis_state.errors import InternalError, UsageError
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.spark.batches import PARTITIONS_MAX
-from redis_state.spark.map_partitions import (
-    _arrow_schema,
-    _check_names,
-    _column,
-    _columns,
-    _conf,
-    _config,
-    _metrics,
-    _row_type,
-    spread_with_each,
+from redis_state.spark.frames import (
+    arrow_schema,
+    check_names,
+    column_of,
+    config_of,
+    metrics_of,
+    named_columns,
+    row_type,
+    sql_conf,
 )
+from redis_state.spark.map_partitions import spread_with_each
 from redis_state.spark.processor.groups import FORMS, Form
 from redis_state.spark.stream_batches import (
     PARTITION_COLUMN,
@@ -122,10 +122,10 @@ def transform_with_state(
         **options: Options of `docs/configuration.md` in snake case, before those of the session.
 
     Raises:
-        UsageError: Columns, names, the time mode or the schema do not fit, or `init` fails.
+        UsageError: Columns, names, the time mode or the schema do not fit.
         ConfigError: An option is wrong.
     """
-    output = _row_type(schema)
+    output = row_type(schema)
     if rows not in FORMS:
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
 
@@ -140,7 +140,7 @@ def transform_with_state(
             inputs.mode,
             inputs.time_zone,
             inputs.event_time,
-            _arrow_schema(df.sparkSession, output),
+            arrow_schema(df.sparkSession, output),
         )
 
     return _operator(
@@ -190,9 +190,9 @@ def transform_columns_with_state(
 
     The other arguments and the errors are those of `transform_with_state`.
     """
-    output = _row_type(schema)
+    output = row_type(schema)
     text = schema_json(state)
-    state_schema = _arrow_schema(df.sparkSession, _row_type(state))
+    state_schema = arrow_schema(df.sparkSession, row_type(state))
 
     def engine(inputs: _Inputs) -> ColumnEngine:
         from redis_state.spark.processor.columns import ColumnEngine
@@ -207,7 +207,7 @@ def transform_columns_with_state(
             inputs.mode,
             inputs.time_zone,
             inputs.event_time,
-            _arrow_schema(df.sparkSession, output),
+            arrow_schema(df.sparkSession, output),
         )
 
     return _operator(
@@ -256,8 +256,8 @@ def _operator(
     from redis_state.spark.processor.task import ProcessorTask
 
     spark = df.sparkSession
-    config = _config(spark, url, options)
-    grouping = _columns(df, key, "key")
+    config = config_of(spark, url, options)
+    grouping = named_columns(df, key, "key")
     if not grouping:
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
     mode = _mode(time_mode)
@@ -266,13 +266,13 @@ def _operator(
             "the DataFrame is not a stream",
             "Call map_partitions_with_state_store for batches, or give a streaming DataFrame.",
         )
-    _check_names(df, grouping, store)
+    check_names(df, grouping, store)
     event_time, delay_ms = _watermark(df, mode)
     kinds = {field.name: field.dataType for field in df.schema}
     key_schema = _key_schema([(name, kinds[name]) for name in grouping])
     if initial_state is not None:
         _check_initial(initial_state, df, grouping)
-    inputs = _Inputs(grouping, key_schema, mode, _conf(spark, "session.timeZone"), event_time)
+    inputs = _Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
     made = engine(inputs)
     client = Client(config)
     try:
@@ -282,7 +282,7 @@ def _operator(
             tenant=redis_keys.tenant_of(config.key_prefix),
             first=first_batch_id,
             partitions=partitions,
-            default=int(_conf(spark, "shuffle.partitions")),
+            default=int(sql_conf(spark, "shuffle.partitions")),
             layout=_layout(
                 [(name, kinds[name].simpleString()) for name in grouping],
                 initial=initial_state is not None,
@@ -298,14 +298,14 @@ def _operator(
     from redis_state.spark import batch_metrics
 
     counted = batch_metrics.sums(spark)
-    task = ProcessorTask(plan, config, made, _arrow_schema(spark, df.schema), counted)
+    task = ProcessorTask(plan, config, made, arrow_schema(spark, df.schema), counted)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
     spread = _spread(df, grouping, plan.partitions, ticks=ticks)
     mapped = cast("ProcessedDataFrame", spread.mapInArrow(run, output))
-    mapped.state_metrics = lambda: _metrics(counted)  # type: ignore[method-assign]  # see it
+    mapped.state_metrics = lambda: metrics_of(counted)  # type: ignore[method-assign]  # see it
     return mapped
 
 
@@ -350,7 +350,8 @@ def _plan(
         )
     check_server(client)
     gen = checkpoint_gen(client, name, tenant=tenant, create=True)
-    assert gen is not None  # it was created
+    if gen is None:
+        raise InternalError("naming a checkpoint", found="HSETNX left no id")
     count = partitions or known_partitions(client, gen, tenant=tenant) or default
     number = take_plan(client, gen, tenant=tenant)
     return Plan(name, gen, tenant, first, count, layout, number, delay_ms, before)
@@ -366,7 +367,7 @@ def _take_initial(
         return
     list_store(client, plan, keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0)
     owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
-    schema = _arrow_schema(initial.sparkSession, initial.schema)
+    schema = arrow_schema(initial.sparkSession, initial.schema)
     task = InitialTask(plan, config, owner, engine, schema, time.time_ns() // 1_000_000)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -398,16 +399,16 @@ def _spread(df: DataFrame, grouping: Sequence[str], partitions: int, *, ticks: b
     """Rows in the partition of their key; behind them two columns of ours."""
     from pyspark.sql import functions as f
 
-    by_key = [_column(df, name) for name in grouping]
+    by_key = [column_of(df, name) for name in grouping]
     planned = f.unix_millis(f.current_timestamp()).alias(PLANNED_COLUMN)
     number = f.pmod(f.hash(*by_key), f.lit(partitions)).alias(PARTITION_COLUMN)
-    numbered = df.select(*(_column(df, name) for name in df.columns), planned, number)
+    numbered = df.select(*(column_of(df, name) for name in df.columns), planned, number)
     if ticks:
         rate = df.sparkSession.readStream.format("rate").option("numPartitions", 1).load()
         nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in df.schema]
         tick = f.lit(TICK).alias(PARTITION_COLUMN)
         numbered = numbered.unionAll(rate.select(*nothing, planned, tick))
-    return numbered.repartition(partitions, *(_column(numbered, name) for name in grouping))
+    return numbered.repartition(partitions, *(column_of(numbered, name) for name in grouping))
 
 
 def _watermark(df: DataFrame, mode: TimeMode) -> tuple[str, int | None]:

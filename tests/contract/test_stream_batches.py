@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from redis_state import config as options
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.codec.ordered_key import encode_key
 from redis_state.config import Config
@@ -223,6 +224,15 @@ def test_rows_that_a_driver_kept_of_an_earlier_batch_are_refused(driver: Driver)
     # Planned anew after the entry of the offset log was lost.
     driver.task(plan, "r3", 2, planned="1009").run()
     assert driver.task(plan, "r3", 3, planned="1010").run().read == b"r1:0 r1:1 r3:2 "
+
+
+def test_a_query_that_restarts_for_years_keeps_its_newest_runs(driver: Driver) -> None:
+    plan = driver.plan()
+    for start in range(70):
+        driver.task(plan, f"run-{start}", 0).join()
+    (found,) = driver.client.call("looking", [("HGETALL", keys.query(plan.gen, tenant=TENANT))])
+    runs = {field for field in found if field.startswith(b"run:")}
+    assert runs == {b"run:run-%d" % start for start in range(6, 70)}
 
 
 # ---- the script's rules, against a model of them ------------------------------------------------

@@ -126,6 +126,13 @@ def _transformed(frame: DataFrame) -> DataFrame:
     )
 
 
+def processed(frame: DataFrame, store: str) -> DataFrame:
+    """The same processor in the Python worker; of the plan's rows."""
+    return redis_state.transform_with_state(
+        frame, Numbered(), store=store, key="k", schema=COUNTED, partitions=PARTITIONS
+    )
+
+
 QUERIES = {
     "aggregation": Query("update", _aggregated),
     "deduplication": Query("append", _deduplicated),
@@ -133,6 +140,7 @@ QUERIES = {
     "session windows": Query("complete", _sessions),
     "applyInPandasWithState": Query("update", _grouped),
     "transformWithStateInPandas": Query("update", _transformed),
+    "transform_with_state": Query("update", _fresh),
     "map_partitions": Query("append", _fresh),
 }
 

@@ -149,6 +149,7 @@ EXPECTED: dict[str, Callable[[Feed, Taken, Taken], Rows]] = {
     "session windows": _of_one_source(_sessions),
     "applyInPandasWithState": _of_one_source(_counted),
     "transformWithStateInPandas": _of_one_source(_counted),
+    "transform_with_state": _of_one_source(_counted),
     "map_partitions": _of_one_source(_counted),
 }
 FAMILIES = tuple(EXPECTED)

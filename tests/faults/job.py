@@ -26,7 +26,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import redis_state
-from tests.faults.families import COUNTED, PARTITIONS, QUERIES, counting
+from tests.faults.families import COUNTED, PARTITIONS, QUERIES, counting, processed
 from tests.faults.feed import SCHEMA
 from tests.support.spark_sessions import two_executors
 
@@ -131,6 +131,8 @@ class Run:
             query = QUERIES[family]
             reader = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
             frame = query.build(reader.json(str(self._folder / "input")))
+            if family == "transform_with_state":
+                frame = processed(frame, f"{store_name(self._folder)} processor")
             writer = frame.writeStream.outputMode(query.mode).foreachBatch(self._sink(family))
             checkpoint = self._folder / "checkpoints" / family
             started = (

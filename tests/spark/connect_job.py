@@ -1,4 +1,4 @@
-"""A client of Spark Connect, with a local server: two queries, each run twice on its checkpoint.
+"""A client of Spark Connect, with a local server: three queries, each run twice on its checkpoint.
 
     python connect_job.py FOLDER REDIS_URL
 
@@ -65,18 +65,27 @@ def processor(words: DataFrame) -> DataStreamWriter:
     return seen.writeStream.outputMode("append").format("json")
 
 
+def in_the_worker(words: DataFrame) -> DataStreamWriter:
+    seen = redis_state.transform_with_state(
+        words, Seen(), store="seen over Connect", key="word", schema=SEEN
+    )
+    return seen.writeStream.outputMode("append").format("json")
+
+
 QUERIES: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
     "counts": counts,
     "processor": processor,
+    "in the worker": in_the_worker,
 }
 
 
 def ended(query: StreamingQuery) -> int:
-    """Waits for the end; gives the rows that went to Redis, by the provider's own metric."""
+    """Waits for the end; gives the rows that went to Redis, by the metric of the provider, if it is used."""
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    return int(progress.stateOperators[0].customMetrics["redisStateRowsWritten"])
+    operators = progress.stateOperators
+    return int(operators[0].customMetrics["redisStateRowsWritten"]) if operators else 0
 
 
 def main(folder: Path, url: str) -> None:

@@ -54,8 +54,9 @@ def test_a_connect_session_keeps_its_state_in_redis(
         [["a", 2], ["b", 2], ["c", 1]],
     ]
     first = [["a", 0], ["b", 0]]
-    assert [run["rows"] for run in found["processor"]] == [
-        first,
-        sorted([*first, ["b", 1], ["c", 0]]),
-    ]
+    for name in ("processor", "in the worker"):
+        assert [run["rows"] for run in found[name]] == [
+            first,
+            sorted([*first, ["b", 1], ["c", 0]]),
+        ]
     assert all(run["written"] > 0 for run in found["counts"] + found["processor"])

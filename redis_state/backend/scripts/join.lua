@@ -1,3 +1,4 @@
+--#include runs
 -- Join a batch of a streaming query of Python: give its run an epoch, check the number, and begin the batch once.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 operator and store, as <operator>:<store name>; with only a ttl behind it, in ms, of a query that no partition was
@@ -76,6 +77,7 @@ if not epoch then
   epoch = text(math.max(tonumber(newest) + 1, now_ms))
   redis.call('HSET', query, 'run:' .. run, epoch .. ' d', 'epoch', epoch,
     'joined:' .. place, table.concat({ARGV[2], run, ARGV[4], epoch, ARGV[5]}, ' '))
+  forget_old_runs(query)
 end
 
 local begun = redis.call('HGET', query, 'begun:' .. place)

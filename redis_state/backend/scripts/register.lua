@@ -1,3 +1,4 @@
+--#include runs
 -- Register a run of a query and give it its epoch.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 run id  2 'd' if the driver asks, 'x' if an executor does  3 epoch to exceed, or 0
@@ -33,19 +34,6 @@ local function register()
   return {'OK', text, source}
 end
 
--- A query that restarts for years keeps the 64 newest of its runs.
-local function forget_old_runs()
-  local runs = {}
-  local all = redis.call('HGETALL', KEYS[1])
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 4) == 'run:' then
-      runs[#runs + 1] = {all[i], tonumber(string.match(all[i + 1], '^%d+'))}
-    end
-  end
-  table.sort(runs, function(a, b) return a[2] > b[2] end)
-  for i = 65, #runs do redis.call('HDEL', KEYS[1], runs[i][1]) end
-end
-
 local reply = register()
-if reply[1] == 'OK' then forget_old_runs() end
+if reply[1] == 'OK' then forget_old_runs(KEYS[1]) end
 return reply

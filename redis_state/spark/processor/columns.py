@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from redis_state.codec.typed_row import TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import note_times
-from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
 from redis_state.spark.rows import RowFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"
@@ -206,6 +206,9 @@ class ColumnEngine:
         info: QueryInfo,
     ) -> Iterator[pa.RecordBatch]:
         """What the function gives out; arguments and errors as `Engine.run`."""
+        # It imports pyspark, which those who read have not.
+        from redis_state.spark.processor.handle import Handle, Times
+
         table = note_times(store, table, self.event_time, watermark_ms)
         times = Times(self.mode, began_ms, watermark_ms)
         handle = Handle(store, self.key_schema, times, info)

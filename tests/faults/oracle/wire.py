@@ -12,6 +12,9 @@ import redis
 
 from redis_state.backend.script import Command, script
 
+# Text that scripts include.
+_INCLUDED = ("lineage", "runs")
+
 
 @dataclass(slots=True)
 class Ran:
@@ -60,7 +63,7 @@ def _name(text_or_sha: str) -> str:
     folder = resources.files("redis_state.backend").joinpath("scripts")
     for file in folder.iterdir():
         name = file.name.removesuffix(".lua")
-        if name != "lineage" and text_or_sha in (script(name).text, script(name).sha):
+        if name not in _INCLUDED and text_or_sha in (script(name).text, script(name).sha):
             return name
     return "?"
 

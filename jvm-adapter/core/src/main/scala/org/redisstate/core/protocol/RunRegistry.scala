@@ -57,7 +57,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    */
   def confirm(listing: String, keepMs: Long): Unit = {
     val what = s"list checkpoint $gen"
-    if (keepMs > 0) renew(keepMs) else backend.call(what, Seq(Command("PERSIST", query)))
+    if (keepMs > 0) renew(keepMs) else keep()
     backend.call(what, Seq(Command("HSET", Keys.checkpoints(prefix), gen, listing)))
     try forgetSomeOfTheGone()
     catch {
@@ -86,6 +86,12 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   /** An ephemeral query is still there. */
   def renew(keepMs: Long): Unit = {
     backend.call(s"renew checkpoint $gen", Seq(Command("PEXPIRE", query, keepMs.toString)))
+    ()
+  }
+
+  /** The query stays for good. */
+  def keep(): Unit = {
+    backend.call(s"keep checkpoint $gen", Seq(Command("PERSIST", query)))
     ()
   }
 

@@ -174,6 +174,13 @@ private[redisstate] object ExecutorRegistry extends Logging {
     ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
     ephemeral.distinctBy(_.id.gen).foreach(i =>
       attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
+    // It may have come in the meantime, and what it did to stay may be undone by now.
+    val gens = ephemeral.map(_.id.gen).toSet
+    val kept = synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values
+      .filter(i => i.keepMs == 0 && gens(i.id.gen) && !i.isLost).toSeq
+    kept.foreach(i => attempt(s"keep ${i.id}")(i.client.renew()))
+    kept.distinctBy(_.id.gen).foreach(i =>
+      attempt(s"keep checkpoint ${i.id.gen}")(i.registry.keep()))
   }
 
   private def report(shared: Shared, instances: Seq[Instance]): Unit = {

@@ -1,0 +1,132 @@
+"""What stateful operators ask of a DataFrame and its session: options, schemas, columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from redis_state import config as options_table
+from redis_state.config import Config
+from redis_state.errors import UsageError
+from redis_state.protocol.runs import check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_UNHASHABLE = ("map<", "variant")
+
+
+def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
+    """Options as given, over those of the session.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    prefix = options_table.conf_prefix()
+    values: dict[str, object] = {}
+    for name in options_table.options():
+        found = spark.conf.get(prefix + name, None)
+        if found is not None:
+            values[name] = found
+    given = {"url": url, **options} if url is not None else options
+    named = {options_table.option_named(name).name: value for name, value in given.items()}
+    return options_table.parse({**values, **named})
+
+
+def sql_conf(spark: SparkSession, name: str) -> str:
+    """The value of ``spark.sql.NAME``."""
+    return cast(str, spark.conf.get(f"spark.sql.{name}"))
+
+
+def row_type(schema: StructType | str) -> StructType:
+    """A schema of rows.
+
+    Raises:
+        UsageError: It is not a list of columns.
+    """
+    from pyspark.sql.types import DataType, StructType
+
+    kind = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(kind, StructType):
+        raise _wrong(
+            "the schema is not a list of columns", "Give it as 'user string, visits long'."
+        )
+    return kind
+
+
+def arrow_schema(spark: SparkSession, kind: StructType) -> pa.Schema:
+    """The schema by which the session's Python functions exchange rows."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    large = sql_conf(spark, "execution.arrow.useLargeVarTypes") == "true"
+    # Spark expects what a function gives out in this zone.
+    return to_arrow_schema(kind, timezone="UTC", prefers_large_types=large)
+
+
+def column_of(df: DataFrame, name: str) -> Column:
+    """A column by its name, which may hold dots."""
+    return df["`" + name.replace("`", "``") + "`"]
+
+
+def named_columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
+    """Columns as they were given: one name, or several.
+
+    Args:
+        what: The argument that names them.
+
+    Raises:
+        UsageError: The DataFrame does not have one.
+    """
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in df.columns:
+            near = difflib.get_close_matches(str(name), df.columns, n=1, cutoff=0.5)
+            hint = f"Did you mean '{near[0]}'? " if near else ""
+            raise _wrong(
+                f"{what} names the column {name!r}, which the DataFrame does not have",
+                f"{hint}Columns: {', '.join(df.columns)}.",
+            )
+    return names
+
+
+def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
+    """Refuse a store, key columns or columns that cannot be told apart by name.
+
+    Raises:
+        UsageError: Two columns have one name, or a key column has values without a hash.
+    """
+    check_name(store, what="a store's name")
+    twice = {name for name in df.columns if df.columns.count(name) > 1}
+    if twice:
+        raise _wrong(
+            f"two columns are named {min(twice)!r}", "Rename one of them: rows go by their names."
+        )
+    for name, kind in df.dtypes:
+        if name in keys and any(word in kind for word in _UNHASHABLE):
+            raise _wrong(
+                f"the key column {name!r} is of type {kind}, which cannot be a key",
+                "Use key columns of other types.",
+            )
+
+
+def metrics_of(counted: Accumulator[dict[str, int]] | None) -> dict[str, int]:
+    """What an operator counted so far.
+
+    Raises:
+        UsageError: The session is one of Spark Connect.
+    """
+    if counted is None:
+        raise UsageError(
+            "reading the metrics of a batch",
+            found="Spark Connect has no accumulators",
+            advice="Look at `BatchStore.metrics` in the function.",
+        )
+    return dict(counted.value)
+
+
+def _wrong(found: str, advice: str) -> UsageError:
+    return UsageError("making a stateful DataFrame", found=found, advice=advice)
