@@ -80,7 +80,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
 
 
 def ended(query: StreamingQuery) -> int:
-    """Waits for the end; gives the rows that went to Redis, by the metric of the provider, if it is used."""
+    """Waits for the end; gives the rows that went to Redis, by the metric of our provider, or 0."""
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
