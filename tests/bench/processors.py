@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -324,8 +324,26 @@ def alone(spark: SparkSession, folder: Path, url: str, rows: int) -> float:
     return rows / statistics.median(took[1:]) * 1000
 
 
+def spark_alone(spark: SparkSession, folder: Path, rows: int) -> float:
+    """Milliseconds of a batch whose rows are handed on as they are: what Spark takes for itself."""
+
+    def handed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    (folder / "in").mkdir(parents=True)
+    frame = spark.readStream.schema(INPUT).parquet(str(folder / "in"))
+    spread = frame.select("k", sf.col("v").alias("n")).repartition(PARTITIONS, "k")
+    lane = Lane(folder, spread.mapInArrow(handed_on, OUTPUT))
+    took = [lane.feed(_file(folder, number, rows))[0] for number in range(5)]
+    lane.close()
+    return statistics.median(took[2:])
+
+
 def report(
-    found: list[tuple[Work, list[float], list[float]]], million: float | None, measured: int
+    found: list[tuple[Work, list[float], list[float]]],
+    million: float | None,
+    floors: list[tuple[int, float]],
+    measured: int,
 ) -> str:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
     lines = [
@@ -347,6 +365,10 @@ def report(
         )
     if million is not None:
         lines.append(f"| columns | 1,000,000 | | no such form | | | {million:,.0f} |")
+    lines += [
+        f"| no state: Spark hands the rows on | {rows:,} | {took:.0f} | | | | |"
+        for rows, took in floors
+    ]
     return "\n".join(lines)
 
 
@@ -373,10 +395,12 @@ def main() -> int:
                 ours, theirs = measure(spark, folder / str(number), work, server.url, batches)
                 found.append((work, ours, theirs))
             million = None
+            sizes = (100, 10_000) if options.quick else (100, 10_000, 50_000)
+            floors = [(rows, spark_alone(spark, folder / f"{rows}", rows)) for rows in sizes]
             if not options.quick and options.only in "columns":
                 million = alone(spark, folder / "million", server.url, 1_000_000)
             spark.stop()
-    text = report(found, million, measured)
+    text = report(found, million, floors, measured)
     print(text)
     if options.write:
         page = options.write.read_text()
