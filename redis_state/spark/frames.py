@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis_state import config as options_table
 from redis_state.config import Config
@@ -60,11 +61,21 @@ def row_type(schema: StructType | str) -> StructType:
 
 def arrow_schema(spark: SparkSession, kind: StructType) -> pa.Schema:
     """The schema by which the session's Python functions exchange rows."""
+    return as_arrow(kind, large=sql_conf(spark, "execution.arrow.useLargeVarTypes") == "true")
+
+
+def as_arrow(kind: StructType, *, large: bool = False) -> pa.Schema:
+    """The Arrow schema of rows, time stamps in UTC: Spark expects what a function yields in it.
+
+    Args:
+        large: Texts and binaries have 64-bit offsets.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    large = sql_conf(spark, "execution.arrow.useLargeVarTypes") == "true"
-    # Spark expects what a function gives out in this zone.
-    return to_arrow_schema(kind, timezone="UTC", prefers_large_types=large)
+    # Older minors know no other zone.
+    known = inspect.signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {}
+    return to_arrow_schema(kind, prefers_large_types=large, **zone)
 
 
 def column_of(df: DataFrame, name: str) -> Column:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
+from redis_state.spark.frames import as_arrow
 from redis_state.spark.processor.groups import Form, frame_of
 
 if TYPE_CHECKING:
@@ -24,13 +25,12 @@ def arrow_schema(given: object) -> pa.Schema:
     Raises:
         UsageError: It is neither.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     described = json.loads(schema_json(given))
     for field in described["fields"]:
         field["metadata"] = {}
-    return to_arrow_schema(StructType.fromJson(described), timezone="UTC")
+    return as_arrow(StructType.fromJson(described))
 
 
 def table_of(given: Any, schema: pa.Schema, time_zone: str) -> pa.Table:
