@@ -153,7 +153,7 @@ def verify_committed(client: Client, batch: Batch) -> None:
     if missing:
         raise StateError(
             f"verifying batch {batch.number} of store '{batch.name}'",
-            found=f"{_named(missing)} never ran to the end, so nothing was committed there",
+            found=f"{named(missing)} never ran to the end, so nothing was committed there",
             advice="Evaluate the whole DataFrame, not only its first rows, before the batch ends; "
             "then run the batch again.",
             kind=Kind.STATE_LOST,
@@ -246,7 +246,7 @@ def _check_committed(client: Client, what: str, batch: Batch) -> None:
     if missing:
         raise StateError(
             what,
-            found=f"{_named(missing)} does not hold version {batch.version}: batch "
+            found=f"{named(missing)} does not hold version {batch.version}: batch "
             f"{batch.number - 1} never ran to its end there, or its state was lost",
             advice=f"Run batch {batch.number - 1} again; if it had ended, restore the data of "
             "that Redis.",
@@ -259,6 +259,11 @@ def _without(client: Client, batch: Batch, version: int) -> list[int]:
     """Partitions that do not hold a version."""
     ids = batch.ids()
     replies = client.call("looking for the committed partitions", open_commands(ids, version))
+    return not_opened(ids, replies)
+
+
+def not_opened(ids: Sequence[PartitionId], replies: Sequence[list[bytes]]) -> list[int]:
+    """The partitions whose reply to `open_commands` names no version."""
     return [id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)]
 
 
@@ -275,7 +280,8 @@ def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
                 raise
 
 
-def _named(partitions: list[int]) -> str:
+def named(partitions: Sequence[int]) -> str:
+    """Partitions as an error names them."""
     shown = ", ".join(map(str, partitions[:10]))
     more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
     return f"partition {shown}{more}"

@@ -67,14 +67,7 @@ class RowFormat:
         return self._batch([_array(field, values, from_pandas=True) for field, values in pairs])
 
     def _frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
-        import pyarrow as pa
-
-        frame: pd.DataFrame = batch.to_pandas(date_as_object=True)
-        for field in batch.schema:
-            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-                local = frame[field.name].dt.tz_convert(self.time_zone).dt.tz_localize(None)
-                frame[field.name] = local
-        return frame
+        return frame_of(batch, self.time_zone)
 
     def _from_frame(self, frame: Any) -> Iterator[pa.RecordBatch]:
         import pandas as pd
@@ -150,6 +143,18 @@ class RowFormat:
             raise _unfit(f"it yielded rows without the column '{missing[0]}'")
         if foreign:
             raise _unfit(f"it yielded the column {foreign[0]!r}, which the schema does not have")
+
+
+def frame_of(rows: pa.Table | pa.RecordBatch, time_zone: str) -> pd.DataFrame:
+    """Rows as pandas: time stamps are naive and of the session's zone."""
+    import pyarrow as pa
+
+    frame: pd.DataFrame = rows.to_pandas(date_as_object=True)
+    for field in rows.schema:
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            local = frame[field.name].dt.tz_convert(time_zone).dt.tz_localize(None)
+            frame[field.name] = local
+    return frame
 
 
 def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -7,18 +7,22 @@ of `batches` do.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
+from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
-from redis_state.protocol import RegisteredRun, confirm_checkpoint
-from redis_state.protocol.opening import is_opened, open_commands, read_replies
+from redis_state.protocol import RegisteredRun, checkpoint_gen, confirm_checkpoint
+from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup import look_up
-from redis_state.spark.batches import OPERATOR, PLACE, refused
+from redis_state.spark.batches import OPERATOR, PLACE, named, not_opened, refused
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
 
 PLANNED_COLUMN = "redis_state planned"
@@ -29,6 +33,27 @@ PARTITION_COLUMN = "redis_state partition"
 
 TICK = -1
 """In that column: a row that is there for its batch alone."""
+
+TimeMode = Literal["none", "processingtime", "eventtime"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is known of the rows that an operator gets; travels to the tasks.
+
+    Attributes:
+        keys: The key columns.
+        key_schema: Of these, as Spark's JSON.
+        mode: What timers go by.
+        time_zone: The session's.
+        event_time: The column that the watermark goes by; empty for none.
+    """
+
+    keys: Sequence[str]
+    key_schema: str
+    mode: TimeMode
+    time_zone: str
+    event_time: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +122,52 @@ class JoinedBatch:
     version: int
     began_ms: int
     watermark_ms: int
+
+
+def time_mode_of(given: str) -> TimeMode | None:
+    """The time mode that Spark calls so, in whatever case; ``None`` if there is none."""
+    modes: dict[str, TimeMode] = {mode: mode for mode in get_args(TimeMode)}
+    return modes.get(str(given).lower())
+
+
+def layout_of(grouping: Sequence[str], *, initial: bool = False) -> str:
+    """What decides where a row of a processor lies and how: it never changes.
+
+    Args:
+        grouping: The key columns, each with its type.
+        initial: Version 1 holds an initial state.
+    """
+    columns = ", ".join(grouping)
+    return json.dumps(f"key {columns}; a processor{' with an initial state' if initial else ''}")
+
+
+def make_plan(
+    client: Client,
+    *,
+    name: str,
+    tenant: str,
+    layout: str,
+    partitions: int | None,
+    partitions_default: int,
+    delay_ms: int | None,
+    first: int = 0,
+    before: int = 0,
+) -> Plan:
+    """What a call knows of a store, which is named if it is new; that alone disturbs nobody.
+
+    Args:
+        partitions: ``None`` for as many as the store has, `partitions_default` if it is new.
+
+    Raises:
+        ConfigError: The server is too old, a replica, or may evict keys.
+    """
+    check_server(client)
+    gen = checkpoint_gen(client, name, tenant=tenant, create=True)
+    if gen is None:
+        raise InternalError("naming a checkpoint", found="HSETNX left no id")
+    count = partitions or known_partitions(client, gen, tenant=tenant) or partitions_default
+    number = take_plan(client, gen, tenant=tenant)
+    return Plan(name, gen, tenant, first, count, layout, number, delay_ms, before)
 
 
 def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
@@ -221,16 +292,20 @@ def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str) -> int:
         return 0
     ids = [plan.partition(number) for number in range(plan.partitions)]
     replies = client.call("looking for the committed partitions", open_commands(ids, version))
-    missing = [
-        id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)
-    ]
+    missing = not_opened(ids, replies)
     if missing:
+        again = (
+            f"let batch {place.batch - 1} run again: redis-state rewind --gen {plan.gen} "
+            f"--to-batch {place.batch - 2}"
+            if place.batch - 1 > plan.first
+            else "begin again, with a new checkpoint and store"
+        )
         raise StateError(
             what,
-            found=f"partition {', '.join(map(str, missing[:10]))} does not hold version {version}: "
+            found=f"{named(missing)} does not hold version {version}: "
             f"batch {place.batch - 1} never ran to its end there, or its state was lost",
-            advice="A limit behind transform_with_state stops tasks early: take it away, and go "
-            "back one batch with redis-state rewind. If the state was lost, restore that Redis.",
+            advice="A limit behind transform_with_state stops tasks early: take it away, and "
+            f"{again}. If the state was lost, restore that Redis.",
             kind=Kind.STATE_LOST,
             version=version,
         )

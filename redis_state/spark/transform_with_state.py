@@ -6,16 +6,14 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
-from redis_state.backend.server import check_server
 from redis_state.codec.typed_row import TypedKey, schema_json
 from redis_state.config import Config
 from redis_state.errors import InternalError, UsageError
-from redis_state.protocol import checkpoint_gen, register_run
+from redis_state.protocol import register_run
 from redis_state.spark.batches import PARTITIONS_MAX
 from redis_state.spark.frames import (
     arrow_schema,
@@ -33,10 +31,14 @@ from redis_state.spark.stream_batches import (
     PARTITION_COLUMN,
     PLANNED_COLUMN,
     TICK,
+    Inputs,
     Plan,
+    TimeMode,
     known_partitions,
+    layout_of,
     list_store,
-    take_plan,
+    make_plan,
+    time_mode_of,
 )
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
     from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
     from redis_state.spark.processor.engine import Engine
-    from redis_state.spark.processor.handle import TimeMode
 
     class ProcessedDataFrame(DataFrame):
         """The streaming DataFrame that `transform_with_state` returns."""
@@ -67,11 +68,6 @@ if TYPE_CHECKING:
 
 
 _WHAT = "transform_with_state"
-_MODES: dict[str, TimeMode] = {
-    "none": "none",
-    "processingtime": "processingtime",
-    "eventtime": "eventtime",
-}
 _DELAY = "spark.watermarkDelayMs"
 _TIMES = ("timestamp", "timestamp_ntz")
 
@@ -129,19 +125,10 @@ def transform_with_state(
     if rows not in FORMS:
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
 
-    def engine(inputs: _Inputs) -> Engine:
+    def engine(inputs: Inputs) -> Engine:
         from redis_state.spark.processor.engine import Engine
 
-        return Engine(
-            processor,
-            inputs.keys,
-            inputs.key_schema,
-            rows,
-            inputs.mode,
-            inputs.time_zone,
-            inputs.event_time,
-            arrow_schema(df.sparkSession, output),
-        )
+        return Engine(processor, inputs, rows, arrow_schema(df.sparkSession, output))
 
     return _operator(
         df,
@@ -194,20 +181,11 @@ def transform_columns_with_state(
     text = schema_json(state)
     state_schema = arrow_schema(df.sparkSession, row_type(state))
 
-    def engine(inputs: _Inputs) -> ColumnEngine:
+    def engine(inputs: Inputs) -> ColumnEngine:
         from redis_state.spark.processor.columns import ColumnEngine
 
         return ColumnEngine(
-            function,
-            inputs.keys,
-            inputs.key_schema,
-            text,
-            state_schema,
-            name,
-            inputs.mode,
-            inputs.time_zone,
-            inputs.event_time,
-            arrow_schema(df.sparkSession, output),
+            function, inputs, text, state_schema, name, arrow_schema(df.sparkSession, output)
         )
 
     return _operator(
@@ -226,20 +204,9 @@ def transform_columns_with_state(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """What an engine has to know of the DataFrame."""
-
-    keys: Sequence[str]
-    key_schema: str
-    mode: TimeMode
-    time_zone: str
-    event_time: str
-
-
 def _operator(
     df: DataFrame,
-    engine: Callable[[_Inputs], Engine | ColumnEngine],
+    engine: Callable[[Inputs], Engine | ColumnEngine],
     output: StructType,
     *,
     key: str | Sequence[str],
@@ -260,7 +227,12 @@ def _operator(
     grouping = named_columns(df, key, "key")
     if not grouping:
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
-    mode = _mode(time_mode)
+    mode = time_mode_of(time_mode)
+    if mode is None:
+        raise _wrong(
+            f"time_mode is {time_mode!r}",
+            "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark.",
+        )
     if not df.isStreaming:
         raise _wrong(
             "the DataFrame is not a stream",
@@ -272,22 +244,23 @@ def _operator(
     key_schema = _key_schema([(name, kinds[name]) for name in grouping])
     if initial_state is not None:
         _check_initial(initial_state, df, grouping)
-    inputs = _Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
+    inputs = Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
     made = engine(inputs)
+    _check_numbers(first_batch_id, partitions)
     client = Client(config)
     try:
-        plan = _plan(
+        plan = make_plan(
             client,
             name=store,
             tenant=redis_keys.tenant_of(config.key_prefix),
-            first=first_batch_id,
-            partitions=partitions,
-            default=int(sql_conf(spark, "shuffle.partitions")),
-            layout=_layout(
-                [(name, kinds[name].simpleString()) for name in grouping],
+            layout=layout_of(
+                [f"{name} {kinds[name].simpleString()}" for name in grouping],
                 initial=initial_state is not None,
             ),
+            partitions=partitions,
+            partitions_default=int(sql_conf(spark, "shuffle.partitions")),
             delay_ms=delay_ms,
+            first=first_batch_id,
             before=0 if initial_state is None else 1,
         )
         if initial_state is not None and isinstance(made, Engine):
@@ -329,18 +302,7 @@ def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
     return schema
 
 
-def _plan(
-    client: Client,
-    *,
-    name: str,
-    tenant: str,
-    first: int,
-    partitions: int | None,
-    default: int,
-    layout: str,
-    delay_ms: int | None,
-    before: int,
-) -> Plan:
+def _check_numbers(first: int, partitions: int | None) -> None:
     if type(first) is not int or first < 0:
         raise _wrong("first_batch_id is not a whole number from 0 on", "Leave it out, or give 0.")
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
@@ -348,13 +310,6 @@ def _plan(
             f"{partitions} partitions were asked for",
             f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
         )
-    check_server(client)
-    gen = checkpoint_gen(client, name, tenant=tenant, create=True)
-    if gen is None:
-        raise InternalError("naming a checkpoint", found="HSETNX left no id")
-    count = partitions or known_partitions(client, gen, tenant=tenant) or default
-    number = take_plan(client, gen, tenant=tenant)
-    return Plan(name, gen, tenant, first, count, layout, number, delay_ms, before)
 
 
 def _take_initial(
@@ -373,7 +328,7 @@ def _take_initial(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = spread_with_each(initial, engine.keys, (), plan.partitions)
+    spread = spread_with_each(initial, engine.inputs.keys, (), plan.partitions)
     done = {row.partition for row in spread.mapInArrow(run, "partition int").collect()}
     if len(done) != plan.partitions:
         raise InternalError(
@@ -428,21 +383,6 @@ def _watermark(df: DataFrame, mode: TimeMode) -> tuple[str, int | None]:
             "Call df.withWatermark for the column that timers go by, and no other.",
         )
     return found[0]
-
-
-def _mode(given: str) -> TimeMode:
-    mode = _MODES.get(str(given).lower())
-    if mode is None:
-        raise _wrong(
-            f"time_mode is {given!r}", "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark."
-        )
-    return mode
-
-
-def _layout(grouping: Sequence[tuple[str, str]], *, initial: bool) -> str:
-    """What decides where a row lies and how: it never changes."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in grouping)
-    return json.dumps(f"key {columns}; a processor{' with an initial state' if initial else ''}")
 
 
 def _wrong(found: str, advice: str) -> UsageError:

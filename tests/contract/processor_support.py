@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from redis_state.spark.event_time import declare_notes
-from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+from redis_state.spark.stream_batches import TimeMode
 from redis_state.store.family_store import FamilyStore
 
 KEY = json.dumps(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +20,11 @@ from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from redis_state.cli.main import main
 from redis_state.errors import UsageError
 from redis_state.spark.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB, Input, Streams
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
@@ -396,7 +399,10 @@ def refused(queries: Queries, frame: DataFrame, name: str, found: str) -> None:
         queries.start(frame, name, [])
 
 
-def test_what_the_operator_cannot_serve_is_refused_while_it_runs(queries: Queries) -> None:
+def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
+    queries: Queries, shared_redis_server: RedisServer
+) -> None:
+    url = shared_redis_server.url
     source = queries.streams.input("in", OPS)
     for batch in batches(56, count=2):
         source.add(batch)
@@ -445,6 +451,21 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(queries: Querie
     limited = queries.ours(frame, Machine(), "s4", partitions=3)
     with pytest.raises(StreamingQueryException, match="A limit behind transform_with_state"):
         queries.run(limited, "limited", first_row)
+
+    def first_row_of_batch_1(batch: DataFrame, batch_id: int) -> None:
+        (batch.limit(1) if batch_id == 1 else batch).collect()
+
+    limited = queries.ours(frame, Machine(), "s7", partitions=3)
+    with pytest.raises(StreamingQueryException, match="A limit behind") as told:
+        queries.run(limited, "limited later", first_row_of_batch_1)
+    way = re.search(r"redis-state rewind (--gen \w+ --to-batch 0)", str(told.value))
+    assert way is not None
+    folder = str(queries.streams.checkpoint("limited later"))
+    words = ["--checkpoint", folder, "--url", url, "--yes", "--force", *way[1].split()]
+    assert main(["rewind", *words]) == 0
+    given = []
+    queries.start(queries.ours(frame, Machine(), "s7", partitions=3), "limited later", given)
+    assert [number for number, _ in given] == [1, 2]
 
 
 def test_what_cannot_be_served_is_refused_at_the_call(queries: Queries) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from redis_state.spark.rows import RowFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+    from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+    from redis_state.spark.stream_batches import Inputs
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"
@@ -178,23 +179,16 @@ class ColumnEngine:
     """Runs a function over the table of one partition; travels to the tasks.
 
     Attributes:
-        keys: The key columns.
-        key_schema: Of these, as Spark's JSON.
         state: The state columns, as Spark's JSON, and their Arrow schema.
         name: What the state is called for live reads.
-        event_time: The column that the watermark goes by; empty for none.
         output: The schema of what is given out.
     """
 
     function: ColumnFunction
-    keys: Sequence[str]
-    key_schema: str
+    inputs: Inputs
     state: str
     state_schema: pa.Schema
     name: str
-    mode: TimeMode
-    time_zone: str
-    event_time: str
     output: pa.Schema
 
     def run(
@@ -209,13 +203,13 @@ class ColumnEngine:
         # It imports pyspark, which those who read have not.
         from redis_state.spark.processor.handle import Handle, Times
 
-        table = note_times(store, table, self.event_time, watermark_ms)
-        times = Times(self.mode, began_ms, watermark_ms)
-        handle = Handle(store, self.key_schema, times, info)
+        table = note_times(store, table, self.inputs.event_time, watermark_ms)
+        times = Times(self.inputs.mode, began_ms, watermark_ms)
+        handle = Handle(store, self.inputs.key_schema, times, info)
         prefix, row = handle.declare_columns(self.name, self.state)
         handle.close_declarations()
-        keys = table.select(list(self.keys)).schema
+        keys = table.select(list(self.inputs.keys)).schema
         state = ColumnState(handle, store, prefix, row, self.state_schema, keys, times, info)
         given = self.function(state, table)
         if given is not None:
-            yield from RowFormat("arrow", self.output, self.time_zone).write([given])
+            yield from RowFormat("arrow", self.output, self.inputs.time_zone).write([given])

@@ -6,17 +6,18 @@ group, the timers that are due; then what has expired goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor
 
-from redis_state.spark.event_time import note_times
+from redis_state.spark.event_time import declare_notes, note_times
 from redis_state.spark.processor.groups import Form, groups
-from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+from redis_state.spark.processor.handle import Handle, QueryInfo, Times
 from redis_state.spark.processor.output import output_of
+from redis_state.spark.stream_batches import Inputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,21 +30,13 @@ class Engine:
     """Runs a processor over the rows of one partition; travels to the tasks.
 
     Attributes:
-        keys: The grouping columns.
-        key_schema: Of these, as Spark's JSON.
         form: What the processor takes and gives.
-        time_zone: The session's.
-        event_time: The column that the watermark goes by; empty for none.
         output: The schema of what is given out.
     """
 
     processor: StatefulProcessor
-    keys: Sequence[str]
-    key_schema: str
+    inputs: Inputs
     form: Form
-    mode: TimeMode
-    time_zone: str
-    event_time: str
     output: pa.Schema
 
     def run(
@@ -65,10 +58,10 @@ class Engine:
             UsageError: The processor declares what does not fit, or gives out something that does
                 not fit the schema.
         """
-        table = note_times(store, table, self.event_time, watermark_ms)
-        times = Times(self.mode, began_ms, watermark_ms)
+        table = note_times(store, table, self.inputs.event_time, watermark_ms)
+        times = Times(self.inputs.mode, began_ms, watermark_ms)
         given = self._given(store, table, times, info)
-        return output_of(given, self.form, self.output, self.time_zone)
+        return output_of(given, self.form, self.output, self.inputs.time_zone)
 
     def take_initial(
         self, store: FamilyStore, table: pa.Table, began_ms: int, info: QueryInfo
@@ -82,10 +75,10 @@ class Engine:
         Raises:
             UsageError: The processor declares what does not fit.
         """
-        note_times(store, table.slice(0, 0), "", 0)
-        with self._handle(store, Times(self.mode, began_ms, 0), info) as handle:
+        declare_notes(store)
+        with self._handle(store, Times(self.inputs.mode, began_ms, 0), info) as handle:
             values = handle.times.values
-            for found, rows in groups(table, self.keys, self.form, self.time_zone):
+            for found, rows in groups(table, self.inputs.keys, self.form, self.inputs.time_zone):
                 key = self._begin(handle, found)
                 for one in rows if self.form == "rows" else (rows,):
                     self.processor.handleInitialState(key, one, values)
@@ -101,7 +94,7 @@ class Engine:
 
     @contextmanager
     def _handle(self, store: FamilyStore, times: Times, info: QueryInfo) -> Iterator[Handle]:
-        handle = Handle(store, self.key_schema, times, info)
+        handle = Handle(store, self.inputs.key_schema, times, info)
         self.processor.init(handle)
         handle.close_declarations()
         try:
@@ -118,7 +111,7 @@ class Engine:
     def _rows(self, handle: Handle, table: pa.Table, times: Times) -> Iterator[Any]:
         call, values = self.processor.handleInputRows, times.values
         alone = self.form != "rows"
-        for found, rows in groups(table, self.keys, self.form, self.time_zone):
+        for found, rows in groups(table, self.inputs.keys, self.form, self.inputs.time_zone):
             key = self._begin(handle, found)
             given: Iterable[Any] | None = call(key, iter((rows,) if alone else rows), values)
             yield from given or ()

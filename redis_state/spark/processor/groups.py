@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from redis_state.spark.rows import frame_of
+
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 Form = Literal["pandas", "rows", "arrow"]
@@ -29,7 +30,7 @@ def groups(table: pa.Table, keys: Sequence[str], form: Form, time_zone: str) -> 
         for key, (start, end) in zip(values, spans, strict=True):
             yield key, ordered.slice(start, end - start)
     elif form == "rows":
-        rows = _rows(ordered)
+        rows = rows_of(ordered)
         for key, (start, end) in zip(values, spans, strict=True):
             yield key, rows[start:end]
     else:
@@ -40,18 +41,6 @@ def groups(table: pa.Table, keys: Sequence[str], form: Form, time_zone: str) -> 
             part = frame.iloc[start:end]
             part.index = pd.RangeIndex(end - start)
             yield key, part
-
-
-def frame_of(table: pa.Table, time_zone: str) -> pd.DataFrame:
-    """The table as pandas: time stamps are naive and of the session's zone."""
-    import pyarrow as pa
-
-    frame: pd.DataFrame = table.to_pandas(date_as_object=True)
-    for field in table.schema:
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            local = frame[field.name].dt.tz_convert(time_zone).dt.tz_localize(None)
-            frame[field.name] = local
-    return frame
 
 
 def _in_order(table: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -104,9 +93,10 @@ def _as_key(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
-def _rows(ordered: pa.Table) -> list[Any]:
+def rows_of(table: pa.Table) -> list[Any]:
+    """Rows as PySpark's."""
     from pyspark.sql import Row
 
-    make = Row(*ordered.schema.names)
-    columns = [column.to_pylist() for column in ordered.columns]
+    make = Row(*table.schema.names)
+    columns = [column.to_pylist() for column in table.columns]
     return [make(*values) for values in zip(*columns, strict=True)]

@@ -21,11 +21,11 @@ from redis_state.spark.processor.state import (
     TimeToLive,
     ValueState,
 )
+from redis_state.spark.stream_batches import TimeMode
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
 
-TimeMode = Literal["none", "processingtime", "eventtime"]
 Shape = Literal["value", "list", "map"]
 
 TIMERS, TIMERS_BY_GROUP = "$timers", "$timers of groups"
@@ -131,7 +131,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             UsageError: The name is taken, the schema cannot be stored or does not fit what was
                 written, or `init` is over.
         """
-        prefix, row = self._declare(stateName, "value", schema)
+        prefix, row = self._declare(stateName, "value", schema_json(schema))
         made = ValueState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
         self.variables[stateName] = made
         return made
@@ -143,7 +143,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> ListState:
         """Declare a variable with a list of rows for each group; errors as `getValueState`."""
-        prefix, row = self._declare(stateName, "list", schema)
+        prefix, row = self._declare(stateName, "list", schema_json(schema))
         made = ListState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
         self.variables[stateName] = made
         return made
@@ -156,8 +156,9 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> MapState:
         """Declare a variable with rows by a key for each group; errors as `getValueState`."""
-        prefix, row = self._declare(stateName, "map", valueSchema, schema_json(userKeySchema))
-        keys = TypedKey(schema_json(userKeySchema), what=f"a key of state variable '{stateName}'")
+        user_key = schema_json(userKeySchema)
+        prefix, row = self._declare(stateName, "map", schema_json(valueSchema), user_key)
+        keys = TypedKey(user_key, what=f"a key of state variable '{stateName}'")
         made = MapState(
             self._store, prefix, self.group, keys, row, self._ttl(stateName, ttlDurationMs)
         )
@@ -249,7 +250,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
 
     def _declare(
-        self, name: str, shape: Shape, schema: Any, user_key: str | None = None
+        self, name: str, shape: Shape, schema: str, user_key: str | None = None
     ) -> tuple[bytes, TypedRow]:
         what = f"state variable '{name}'"
         self._check_open(f"declaring {what}")
@@ -268,7 +269,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             if found.key_schema != key_text:
                 raise _changed(what, found.key_schema, shape)
             written = json.loads(found.value_schema)["written"]
-        row = TypedRow(_as_json(schema), written, what=what)
+        row = TypedRow(schema, written, what=what)
         prefix = self._store.declare(
             name,
             key_schema=key_text,
@@ -295,11 +296,6 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         return self._store.declare(
             name, key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True
         )
-
-
-def _as_json(schema: Any) -> str:
-    """A schema as Spark's JSON, which it may be already."""
-    return schema if isinstance(schema, str) and schema.startswith("{") else schema_json(schema)
 
 
 def _whole(what: str, time_ms: Any) -> int:

@@ -73,74 +73,8 @@ class TimeToLive:
             yield stored[decode_first(stored, len(prefix))[1] :]
 
 
-class ValueState(pyspark_state.ValueState):
-    """One row for each group; as PySpark's `ValueState`."""
-
-    def __init__(
-        self,
-        store: FamilyStore,
-        prefix: bytes,
-        group: Group,
-        row: TypedRow,
-        ttl: TimeToLive | None,
-    ) -> None:
-        self._prefix = prefix
-        self._group = group
-        self._row = row
-        self._ttl = ttl
-        self._load, self._put, self._remove = store.get, store.put, store.remove
-        self._encode, self._decode = row.encode, row.decode_with_expiry
-
-    def exists(self) -> bool:
-        """Whether the group has a value."""
-        return self.get() is not None
-
-    def get(self) -> tuple[Any, ...] | None:
-        """The value; ``None`` if there is none, or if it has expired."""
-        data = self._load(self._prefix + self._group.key)
-        if data is None:
-            return None
-        expiry, row = self._decode(data)
-        return None if expiry is not None and expiry <= self._group.now_ms else row
-
-    def update(self, newValue: Any) -> None:  # noqa: N803  # PySpark's name
-        """Set the value: a tuple with a value for each column.
-
-        Raises:
-            UsageError: A value does not fit its column; nothing was changed.
-        """
-        group = self._group
-        stored = self._prefix + group.key
-        if self._ttl is None:
-            self._put(stored, self._encode(newValue))
-            return
-        # What cannot be encoded must not reach the index.
-        self._encode(newValue)
-        expiry = self._ttl.begin(group.key, self._expiry(stored))
-        self._put(stored, self._encode(newValue, expiry))
-
-    def clear(self) -> None:
-        """Remove the value."""
-        stored = self._prefix + self._group.key
-        if self._ttl is not None:
-            self._ttl.end(self._group.key, self._expiry(stored))
-        self._remove(stored)
-
-    def expire(self) -> None:
-        """Remove the values whose time has come."""
-        if self._ttl is not None:
-            for key in self._ttl.due():
-                expiry = self._expiry(self._prefix + key)
-                if expiry is not None and expiry <= self._group.now_ms:
-                    self._remove(self._prefix + key)
-
-    def _expiry(self, stored: bytes) -> int | None:
-        data = self._load(stored)
-        return None if data is None else self._row.expiry(data)
-
-
-class ListState(pyspark_state.ListState):
-    """A list of rows for each group; as PySpark's `ListState`."""
+class _Variable:
+    """What every state variable has."""
 
     def __init__(
         self,
@@ -155,19 +89,87 @@ class ListState(pyspark_state.ListState):
         self._group = group
         self._row = row
         self._ttl = ttl
+        # Bound once: they are called for every row of a query.
+        self._load, self._put = store.get, store.put
+        self._encode, self._decode = row.encode, row.decode_with_expiry
+
+
+class _Rows(_Variable):
+    """Single rows by their places: what comes behind the prefix of the variable."""
+
+    def expire(self) -> None:
+        """Remove the values whose time has come."""
+        if self._ttl is not None:
+            for place in self._ttl.due():
+                expiry = self._expiry(place)
+                if expiry is not None and expiry <= self._group.now_ms:
+                    self._store.remove(self._prefix + place)
+
+    def _at(self, place: bytes) -> tuple[Any, ...] | None:
+        data = self._load(self._prefix + place)
+        if data is None:
+            return None
+        expiry, row = self._decode(data)
+        return None if expiry is not None and expiry <= self._group.now_ms else row
+
+    def _set(self, place: bytes, value: Any) -> None:
+        if self._ttl is None:
+            self._put(self._prefix + place, self._encode(value))
+            return
+        # What cannot be encoded must not reach the index.
+        self._encode(value)
+        expiry = self._ttl.begin(place, self._expiry(place))
+        self._put(self._prefix + place, self._encode(value, expiry))
+
+    def _drop(self, place: bytes) -> None:
+        if self._ttl is not None:
+            self._ttl.end(place, self._expiry(place))
+        self._store.remove(self._prefix + place)
+
+    def _expiry(self, place: bytes) -> int | None:
+        data = self._load(self._prefix + place)
+        return None if data is None else self._row.expiry(data)
+
+
+class ValueState(_Rows, pyspark_state.ValueState):
+    """One row for each group; as PySpark's `ValueState`."""
+
+    def exists(self) -> bool:
+        """Whether the group has a value."""
+        return self.get() is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        """The value; ``None`` if there is none, or if it has expired."""
+        return self._at(self._group.key)
+
+    def update(self, newValue: Any) -> None:  # noqa: N803  # PySpark's name
+        """Set the value: a tuple with a value for each column.
+
+        Raises:
+            UsageError: A value does not fit its column; nothing was changed.
+        """
+        self._set(self._group.key, newValue)
+
+    def clear(self) -> None:
+        """Remove the value."""
+        self._drop(self._group.key)
+
+
+class ListState(_Variable, pyspark_state.ListState):
+    """A list of rows for each group; as PySpark's `ListState`."""
 
     def exists(self) -> bool:
         """Whether the list has an element that has not expired."""
         if self._ttl is None:
-            return self._store.get(self._prefix + self._group.key) is not None
+            return self._load(self._prefix + self._group.key) is not None
         return next(self.get(), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """The elements, oldest first."""
-        data = self._store.get(self._prefix + self._group.key)
+        data = self._load(self._prefix + self._group.key)
         now = self._group.now_ms
         for element in split_elements(data) if data is not None else ():
-            expiry, row = self._row.decode_with_expiry(element)
+            expiry, row = self._decode(element)
             if expiry is None or expiry > now:
                 yield row
 
@@ -181,7 +183,7 @@ class ListState(pyspark_state.ListState):
         if not elements:
             self.clear()
             return
-        self._store.put(self._prefix + self._group.key, join_elements(elements))
+        self._put(self._prefix + self._group.key, join_elements(elements))
         self._note()
 
     def appendValue(self, newState: Any) -> None:  # noqa: N802, N803  # PySpark's names
@@ -214,18 +216,18 @@ class ListState(pyspark_state.ListState):
         """Remove the elements whose time has come."""
         now = self._group.now_ms
         for key in self._ttl.due() if self._ttl is not None else ():
-            data = self._store.get(self._prefix + key)
+            data = self._load(self._prefix + key)
             elements = split_elements(data) if data is not None else []
             left = [one for one in elements if (self._row.expiry(one) or now + 1) > now]
             if not left:
                 self._store.remove(self._prefix + key)
             elif len(left) < len(elements):
-                self._store.put(self._prefix + key, join_elements(left))
+                self._put(self._prefix + key, join_elements(left))
 
     def _encoded(self, rows: Iterable[Any]) -> list[bytes]:
         ttl = self._ttl
         expiry = None if ttl is None else self._group.now_ms + ttl.duration_ms
-        return [self._row.encode(row, expiry) for row in rows]
+        return [self._encode(row, expiry) for row in rows]
 
     def _note(self) -> None:
         if self._ttl is not None:
@@ -233,7 +235,7 @@ class ListState(pyspark_state.ListState):
             self._ttl.begin(self._group.key, None)
 
 
-class MapState(pyspark_state.MapState):
+class MapState(_Rows, pyspark_state.MapState):
     """Rows by a key of the user for each group; as PySpark's `MapState`."""
 
     def __init__(
@@ -245,12 +247,8 @@ class MapState(pyspark_state.MapState):
         row: TypedRow,
         ttl: TimeToLive | None,
     ) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._group = group
+        _Variable.__init__(self, store, prefix, group, row, ttl)
         self._keys = keys
-        self._row = row
-        self._ttl = ttl
 
     def exists(self) -> bool:
         """Whether the map has a row that has not expired."""
@@ -258,11 +256,7 @@ class MapState(pyspark_state.MapState):
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:  # noqa: N802  # PySpark's name
         """The value of a key; ``None`` if there is none, or if it has expired."""
-        data = self._store.get(self._prefix + self._group.key + self._keys.encode(key))
-        if data is None:
-            return None
-        expiry, row = self._row.decode_with_expiry(data)
-        return None if expiry is not None and expiry <= self._group.now_ms else row
+        return self._at(self._group.key + self._keys.encode(key))
 
     def containsKey(self, key: Any) -> bool:  # noqa: N802  # PySpark's name
         """Whether a key has a value."""
@@ -274,13 +268,7 @@ class MapState(pyspark_state.MapState):
         Raises:
             UsageError: Key or value does not fit its columns; nothing was changed.
         """
-        place = self._group.key + self._keys.encode(key)
-        if self._ttl is None:
-            self._store.put(self._prefix + place, self._row.encode(value))
-            return
-        self._row.encode(value)
-        expiry = self._ttl.begin(place, self._expiry(place))
-        self._store.put(self._prefix + place, self._row.encode(value, expiry))
+        self._set(self._group.key + self._keys.encode(key), value)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """Keys and values in the order of the keys, as of the moment of the call."""
@@ -291,7 +279,7 @@ class MapState(pyspark_state.MapState):
     ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         at, now = len(self._prefix) + len(self._group.key), self._group.now_ms
         for stored, data in found:
-            expiry, row = self._row.decode_with_expiry(data)
+            expiry, row = self._decode(data)
             if expiry is None or expiry > now:
                 yield self._keys.decode_first(stored, at)[0], row
 
@@ -312,26 +300,9 @@ class MapState(pyspark_state.MapState):
         for stored, _ in self._store.rows(*self._range()):
             self._drop(stored[len(self._prefix) :])
 
-    def expire(self) -> None:
-        """Remove the values whose time has come."""
-        if self._ttl is not None:
-            for place in self._ttl.due():
-                expiry = self._expiry(place)
-                if expiry is not None and expiry <= self._group.now_ms:
-                    self._store.remove(self._prefix + place)
-
     def _range(self) -> tuple[bytes, bytes]:
         low = self._prefix + self._group.key
         return low, low + _ABOVE
-
-    def _drop(self, place: bytes) -> None:
-        if self._ttl is not None:
-            self._ttl.end(place, self._expiry(place))
-        self._store.remove(self._prefix + place)
-
-    def _expiry(self, place: bytes) -> int | None:
-        data = self._store.get(self._prefix + place)
-        return None if data is None else self._row.expiry(data)
 
 
 class Timers:

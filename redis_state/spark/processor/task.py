@@ -89,7 +89,10 @@ class ProcessorTask:
         self._maintain(provider, place)
         if self.sums is not None:
             own = {"rows_read": table.num_rows, "function_ms": function_ms}
-            self.sums.add({**store.metrics.custom, **own})
+            counted = {**store.metrics.custom, **own}
+            # Of the process, whose other tasks it has too.
+            del counted["round_trips"]
+            self.sums.add(counted)
         WORKER.keep(warm, provider, place.run_id)
 
     def _read(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> tuple[pa.Table, str]:
@@ -193,7 +196,7 @@ def task_place(plan: Plan) -> TaskPlace:
         raise UsageError(
             f"running transform_with_state on store '{plan.name}'",
             found="the task is not one of a streaming query's batch",
-            advice="Start the DataFrame as a query. For a batch job give batch_id=….",
+            advice="Start the DataFrame as a query; map_partitions_with_state_store takes batches.",
         )
     if not _RUN_ID.fullmatch(run_id):
         raise UsageError(

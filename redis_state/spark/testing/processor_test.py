@@ -16,7 +16,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
-from redis_state.backend.server import check_server
 from redis_state.codec.typed_row import schema_json
 from redis_state.config import resolve
 from redis_state.embedded import EmbeddedRedis
@@ -24,12 +23,20 @@ from redis_state.errors import UsageError
 from redis_state.format.ordered import family_range
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import checkpoint_gen
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.groups import FORMS, Form
-from redis_state.spark.processor.handle import Handle, QueryInfo, TimeMode, Times
+from redis_state.spark.processor.handle import Handle, QueryInfo, Times
 from redis_state.spark.processor.state import ListState, MapState, ValueState
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
+from redis_state.spark.stream_batches import (
+    Inputs,
+    JoinedBatch,
+    TaskPlace,
+    TimeMode,
+    join_batch,
+    layout_of,
+    make_plan,
+    time_mode_of,
+)
 from redis_state.spark.testing.cutting import Cut, CutError
 from redis_state.spark.testing.durations import duration_ms
 from redis_state.spark.testing.rows import arrow_schema, handed_out, table_of
@@ -44,11 +51,6 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
 _START_MS = 1_704_067_200_000  # 2024-01-01 in UTC
-_MODES: dict[str, TimeMode] = {
-    "none": "none",
-    "processingtime": "processingtime",
-    "eventtime": "eventtime",
-}
 _PARTITION = 0
 
 R = TypeVar("R")
@@ -113,7 +115,7 @@ class ProcessorTest:
         url: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        mode = _MODES.get(str(time_mode).lower())
+        mode = time_mode_of(time_mode)
         if mode is None:
             raise _wrong(f"time_mode is {time_mode!r}", "Give 'None', 'ProcessingTime' or "
                          "'EventTime', as in Spark.")  # fmt: skip
@@ -125,12 +127,14 @@ class ProcessorTest:
         self._processor = processor
         self._engine = Engine(
             processor,
-            grouping,
-            _key_schema(input, grouping),
+            Inputs(
+                grouping,
+                _key_schema(input, grouping),
+                mode,
+                time_zone,
+                event_time or "" if mode == "eventtime" else "",
+            ),
             rows,
-            mode,
-            time_zone,
-            event_time or "" if mode == "eventtime" else "",
             arrow_schema(schema),
         )
         self._delay_ms = duration_ms(delay) if mode == "eventtime" else None
@@ -272,12 +276,15 @@ class ProcessorTest:
         options = {"ephemeral": True, **self._options}
         self._config = resolve(None, self.url, options)
         self._client = Client(self._config)
-        tenant = redis_keys.tenant_of(self._config.key_prefix)
-        gen = checkpoint_gen(self._client, self.store, tenant=tenant, create=True)
-        assert gen is not None  # it was created
-        check_server(self._client)
-        number = take_plan(self._client, gen, tenant=tenant)
-        self._plan = Plan(self.store, gen, tenant, 0, 1, self._layout(), number, self._delay_ms)
+        self._plan = make_plan(
+            self._client,
+            name=self.store,
+            tenant=redis_keys.tenant_of(self._config.key_prefix),
+            layout=layout_of(self._engine.inputs.keys),
+            partitions=1,
+            partitions_default=1,
+            delay_ms=self._delay_ms,
+        )
         self._run_id = str(uuid.uuid4())
 
     def _stop(self) -> None:
@@ -286,16 +293,13 @@ class ProcessorTest:
             self._provider = None
         self._client.close()
 
-    def _layout(self) -> str:
-        return json.dumps(f"key {', '.join(self._engine.keys)}; a processor")
-
     def _copy(self) -> StatefulProcessor:
         """The processor as it comes to a task."""
         copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(self._processor))  # type: ignore[no-untyped-call]
         return copy
 
     def _begin(self, rows: Any) -> _Batch:
-        table = table_of(rows, self._input, self._engine.time_zone)
+        table = table_of(rows, self._input, self._engine.inputs.time_zone)
         if self._began_ms is None:
             self._began_ms = self.now_ms
         return _Batch(self._next, table, self._began_ms)
@@ -305,7 +309,7 @@ class ProcessorTest:
             table = self._output(store, batch, joined, processor)
             store.commit()
         self.watermark_ms = joined.watermark_ms
-        return handed_out(table, self._engine.form, self._engine.time_zone)
+        return handed_out(table, self._engine.form, self._engine.inputs.time_zone)
 
     @contextmanager
     def _opened(self, batch: _Batch) -> Iterator[tuple[FamilyStore, JoinedBatch]]:
@@ -351,10 +355,10 @@ class ProcessorTest:
             )
         store = self._provider.get_family_store(self._next)
         processor = self._copy()
-        times = Times(self._engine.mode, self.now_ms, self.watermark_ms)
+        times = Times(self._engine.inputs.mode, self.now_ms, self.watermark_ms)
         handle = Handle(
             store,
-            self._engine.key_schema,
+            self._engine.inputs.key_schema,
             times,
             QueryInfo(self._query_id, self._run_id, self._next),
         )
@@ -373,7 +377,7 @@ class ProcessorTest:
         return found
 
     def _encoded(self, handle: Handle, key: Any) -> bytes:
-        return handle.keys.encode((key,) if len(self._engine.keys) == 1 else key)
+        return handle.keys.encode((key,) if len(self._engine.inputs.keys) == 1 else key)
 
     def _keys(self, handle: Handle, store: FamilyStore, name: str) -> Iterator[Any]:
         variable = handle.variables.get(name)

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
 from redis_state.spark.frames import as_arrow
-from redis_state.spark.processor.groups import Form, frame_of
+from redis_state.spark.processor.groups import Form, rows_of
+from redis_state.spark.rows import frame_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,13 +64,7 @@ def handed_out(table: pa.Table, form: Form, time_zone: str) -> Any:
         return table
     if form == "pandas":
         return frame_of(table, time_zone)
-    from pyspark.sql import Row
-
-    make = Row(*table.schema.names)
-    return [
-        make(*values)
-        for values in zip(*(column.to_pylist() for column in table.columns), strict=True)
-    ]
+    return rows_of(table)
 
 
 def _columns(given: Any, schema: pa.Schema) -> list[Any]:

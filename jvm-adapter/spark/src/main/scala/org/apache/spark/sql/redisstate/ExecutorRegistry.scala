@@ -165,9 +165,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
   def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
 
   private def beat(shared: Shared): Unit = {
-    // Of several at one place the last one counts.
-    val all = synchronized(shared.instances.toSeq)
-    val shown = all.map(i => i.id -> i).toMap.values.toSeq
+    val shown = newest(shared)
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
     // A run that came later, here or elsewhere, may keep the state for good.
     val ephemeral = shown.filter(i => i.keepMs > 0 && !i.isLost)
@@ -176,12 +174,15 @@ private[redisstate] object ExecutorRegistry extends Logging {
       attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
     // It may have come in the meantime, and what it did to stay may be undone by now.
     val gens = ephemeral.map(_.id.gen).toSet
-    val kept = synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values
-      .filter(i => i.keepMs == 0 && gens(i.id.gen) && !i.isLost).toSeq
+    val kept = newest(shared).filter(i => i.keepMs == 0 && gens(i.id.gen) && !i.isLost)
     kept.foreach(i => attempt(s"keep ${i.id}")(i.client.renew()))
     kept.distinctBy(_.id.gen).foreach(i =>
       attempt(s"keep checkpoint ${i.id.gen}")(i.registry.keep()))
   }
+
+  /** Of several at one place the last one counts. */
+  private def newest(shared: Shared): Seq[Instance] =
+    synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values.toSeq
 
   private def report(shared: Shared, instances: Seq[Instance]): Unit = {
     val places = instances.map(_.place.get)
