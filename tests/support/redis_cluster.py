@@ -101,10 +101,15 @@ class RedisCluster:
         return self
 
     def await_replicas(self) -> None:
-        """Until each replica has caught up with its master."""
-        for group in self.replicas:
+        """Until each replica has what its master has now.
+
+        `WAIT` on a new connection would not do: since Redis 7.2 it is about what that connection
+        wrote, which is nothing.
+        """
+        for master, group in zip(self.masters, self.replicas, strict=True):
+            offset = _replication(master)["master_repl_offset"]
             for node in group:
-                wait_until(partial(_follows, node), "a replica to catch up")
+                wait_until(partial(_has, node, offset), "a replica to catch up")
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -162,7 +167,12 @@ def _ask(node: RedisServer, *words: Any) -> Any:
         return client.execute_command("CLUSTER", *words)
 
 
-def _follows(node: RedisServer) -> bool:
+def _has(node: RedisServer, offset: int) -> bool:
+    found = _replication(node)
+    return bool(found.get("master_link_status") == "up" and found["slave_repl_offset"] >= offset)
+
+
+def _replication(node: RedisServer) -> dict[str, Any]:
     with node.client() as client:
-        kind, *rest = client.role()
-    return bool(kind == b"slave" and rest[2] == b"connected")
+        found: dict[str, Any] = client.info("replication")
+    return found
