@@ -11,6 +11,7 @@ from redis_state.ids import PartitionId, is_gen, is_uid, text_number
 STORE_HASH_DIGITS = 16
 _CLAIM = "x"
 _PLACES = "i"
+_TOTALS = "t"
 _PARTITION_KEY = re.compile(
     r"\{(?P<tenant>(?:[0-9A-Za-z_.-]{1,64}:)?)rs:(?P<gen>[0-9a-f]{32})"
     r":(?P<operator>[0-9]+):(?P<partition>[0-9]+):(?P<store>[0-9a-f]{16})\}:(?P<rest>.+)",
@@ -87,6 +88,11 @@ def places(gen: str, *, tenant: str = "") -> str:
     return f"{{{tenant}rs:{gen}}}:{_PLACES}"
 
 
+def totals(gen: str, *, tenant: str = "") -> str:
+    """The hash with what the instances of a checkpoint have counted."""
+    return f"{{{tenant}rs:{gen}}}:{_TOTALS}"
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
     """A key of a partition, taken apart.
@@ -138,7 +144,7 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
     tag = f"{{{tenant}rs:{gen}}}:"
     if key.startswith(tag):
         rest = key[len(tag) :]
-        return rest in ("q", _PLACES) or _INSTANCE_REST.fullmatch(rest) is not None
+        return rest in ("q", _PLACES, _TOTALS) or _INSTANCE_REST.fullmatch(rest) is not None
     return parse_partition_key(key, gen=gen, tenant=tenant) is not None
 
 

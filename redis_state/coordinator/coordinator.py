@@ -15,7 +15,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config, resolve
-from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost
+from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost, Totals, uncounted
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
 from redis_state.protocol import checkpoint_gen, is_run
@@ -164,6 +164,7 @@ class StateStoreCoordinatorRef:
         on_lost: OnLost = _ignore,
         keep_ms: int = 0,
         run_id: str = "",
+        totals: Totals = uncounted,
     ) -> None:
         """Say that this process serves a partition, now and until it is withdrawn.
 
@@ -174,6 +175,8 @@ class StateStoreCoordinatorRef:
                 the run was deactivated: unload the store.
             keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
             run_id: By what Redis knows the run; empty means that of the provider's id.
+            totals: Asked on that thread for what the store has counted, such as
+                `StateStoreProvider.counters.totals`; it is shown with each report and heartbeat.
         """
         self._check(provider_id)
         instance = Instance(host, executor_id, run_id or provider_id.run_id)
@@ -183,6 +186,7 @@ class StateStoreCoordinatorRef:
             instance,
             on_lost=on_lost,
             keep_ms=keep_ms,
+            totals=totals,
         )
         _LOG.debug("reporting %s as the instance of %s", instance, provider_id)
 

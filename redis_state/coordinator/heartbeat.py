@@ -30,12 +30,16 @@ from redis_state.protocol.instances import (
     leave,
     place_commands,
     report_command,
+    totals_commands,
 )
 
 QUEUE_MAX = 4096
 STOP_S = 5.0
 SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
+
+Totals = Callable[[], Mapping[str, int]]
+"""Asked, on the heartbeat's thread, for what a store has counted (docs/format.md, section 9)."""
 
 OnLost = Callable[[Instance | None], None]
 """Told, on the heartbeat's thread, who serves the partition now; ``None``: the run has to leave."""
@@ -45,11 +49,17 @@ def _ignore(_found: Instance | None) -> None:
     return None
 
 
+def uncounted() -> Mapping[str, int]:
+    """Of a store that counts nothing."""
+    return {}
+
+
 @dataclass(slots=True)
 class _Held:
     instance: Instance
     on_lost: OnLost
     keep_ms: int
+    totals: Totals
     confirmed_s: float
     reported: bool = False
 
@@ -61,6 +71,7 @@ class _Report:
     instance: Instance
     on_lost: OnLost
     keep_ms: int
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,7 @@ class Heartbeat:
         *,
         on_lost: OnLost = _ignore,
         keep_ms: int = 0,
+        totals: Totals = uncounted,
     ) -> None:
         """Enter an instance and keep it alive; returns at once.
 
@@ -148,8 +160,9 @@ class Heartbeat:
             partition: Asked on the heartbeat's thread; while it is ``None``, each beat asks again.
             on_lost: Called once when a newer instance has the partition, or the run has to leave.
             keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
+            totals: What the store has counted, which is shown with each report and heartbeat.
         """
-        self._order(_Report(partition, owner, instance, on_lost, keep_ms))
+        self._order(_Report(partition, owner, instance, on_lost, keep_ms, totals))
 
     def withdraw(self, owner: Hashable) -> None:
         """Remove an instance that was unloaded; returns at once."""
@@ -203,7 +216,7 @@ class Heartbeat:
         reports = [
             report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in new.items()
         ]
-        reports += place_commands(self._held)
+        reports += [*place_commands(self._held), *totals_commands(self._totals(self._held))]
         try:
             replies = self._client.call("renewing instances", [*commands, *reports, *renewals])
         except RedisStateError as error:
@@ -221,6 +234,13 @@ class Heartbeat:
             if held.keep_ms
         ]
         return script("renew").many(calls)
+
+    @staticmethod
+    def _totals(
+        held: Mapping[PartitionId, _Held],
+    ) -> dict[PartitionId, tuple[Instance, Mapping[str, int]]]:
+        counted = {id_: (one.instance, one.totals()) for id_, one in held.items()}
+        return {id_: found for id_, found in counted.items() if found[1]}
 
     def _carry_out(self, orders: list[_Order]) -> None:
         try:
@@ -244,7 +264,7 @@ class Heartbeat:
         commands = [
             report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in fresh.items()
         ]
-        commands += place_commands(fresh)
+        commands += [*place_commands(fresh), *totals_commands(self._totals(fresh))]
         try:
             self._client.call("reporting instances", commands)
         except RedisStateError as error:
@@ -268,7 +288,7 @@ class Heartbeat:
         self._early.pop(order.owner, None)
         older = self._held.get(id_)
         now = self._clock.monotonic_s()
-        self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, now)
+        self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, order.totals, now)
         if older is not None and older.instance != order.instance:
             self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
             self._tell(id_, older, order.instance)

@@ -14,13 +14,13 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.ids import PartitionId
+from redis_state.ids import PartitionId, text_number
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
 KEYS_AT_ONCE = 1024
 PLACES_TTL_MS = 24 * 3600 * 1000
-"""For so long the names of reported partitions stay after the last heartbeat of any of them."""
+"""For so long the names and totals of reported partitions stay after the last heartbeat."""
 
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
@@ -44,10 +44,14 @@ class Instance:
         """As Spark spells the preferred location of a task."""
         return f"executor_{self.host}_{self.executor_id}"
 
+    @property
+    def members(self) -> dict[str, str | int]:
+        """Its members in JSON."""
+        return dict(zip(_MEMBERS, (self.host, self.executor_id, self.run_id), strict=True))
+
     def encode(self) -> bytes:
         """What the key of the partition holds."""
-        members = dict(zip(_MEMBERS, (self.host, self.executor_id, self.run_id), strict=True))
-        return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+        return _json(self.members)
 
 
 def decode_instance(raw: bytes | None) -> Instance | None:
@@ -69,6 +73,50 @@ def decode_instance(raw: bytes | None) -> Instance | None:
     return Instance(host, executor_id, run_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What an instance said last that it has counted.
+
+    Attributes:
+        counts: By the names of docs/format.md, section 9, from when it was loaded.
+    """
+
+    instance: Instance
+    counts: Mapping[str, int]
+
+
+def find_totals(
+    client: Client, gens: Sequence[str], *, tenant: str = ""
+) -> list[dict[tuple[int, int, str], Totals]]:
+    """The totals of checkpoints, by operator, partition and store.
+
+    Raises:
+        FormatError: They are damaged.
+    """
+    commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
+    raws = client.call("reading totals", commands) if commands else []
+    return [{_parse_place(place): _parse_totals(raw) for place, raw in one.items()} for one in raws]
+
+
+def _parse_place(raw: bytes) -> tuple[int, int, str]:
+    operator, _, rest = raw.decode("utf-8", "replace").partition(":")
+    partition, _, store = rest.partition(":")
+    numbers = text_number(operator), text_number(partition)
+    if numbers[0] is None or numbers[1] is None or not store:
+        raise _bad("totals name no partition")
+    return numbers[0], numbers[1], store
+
+
+def _parse_totals(raw: bytes) -> Totals:
+    instance = decode_instance(raw)
+    if instance is None:
+        raise _bad("totals name no instance")
+    counts = {
+        name: count for name, count in json.loads(raw).items() if type(count) is int and count >= 0
+    }
+    return Totals(instance, counts)
+
+
 def report_command(id_: PartitionId, instance: Instance, *, ttl_ms: int) -> Command:
     """Enters an instance, whoever was there before: the newest wins."""
     return ("SET", keys.instance(id_), instance.encode(), "PX", str(ttl_ms))
@@ -80,10 +128,28 @@ def place_commands(ids: Iterable[PartitionId], *, ttl_ms: int = PLACES_TTL_MS) -
     for id_ in ids:
         of = id_.store
         fields = places.setdefault(keys.places(of.gen, tenant=of.tenant), [])
-        fields += [f"{of.operator}:{id_.partition}:{of.store}", "1"]
+        fields += [_place(id_), "1"]
     return [
         command
         for key, fields in places.items()
+        for command in (("HSET", key, *fields), ("PEXPIRE", key, str(ttl_ms)))
+    ]
+
+
+def totals_commands(
+    counted: Mapping[PartitionId, tuple[Instance, Mapping[str, int]]],
+    *,
+    ttl_ms: int = PLACES_TTL_MS,
+) -> list[Command]:
+    """Shows what instances have counted since they were loaded."""
+    totals: dict[str, list[str | bytes]] = {}
+    for id_, (instance, counts) in counted.items():
+        of = id_.store
+        fields = totals.setdefault(keys.totals(of.gen, tenant=of.tenant), [])
+        fields += [_place(id_), _json(instance.members | dict(counts))]
+    return [
+        command
+        for key, fields in totals.items()
         for command in (("HSET", key, *fields), ("PEXPIRE", key, str(ttl_ms)))
     ]
 
@@ -130,6 +196,14 @@ def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instan
             if instance is not None:
                 found[id_] = instance
     return found
+
+
+def _place(id_: PartitionId) -> str:
+    return f"{id_.store.operator}:{id_.partition}:{id_.store.store}"
+
+
+def _json(members: Mapping[str, str | int]) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _bad(found: str) -> FormatError:

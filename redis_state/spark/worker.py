@@ -76,6 +76,7 @@ class Worker:
             lambda: partition,
             Instance(socket.gethostname(), f"python-{os.getpid()}", run_id),
             keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+            totals=provider.counters.totals,
         )
         self.warm[place] = Warm(provider, provider.cached_bytes())
         allowed = _bytes_max(config)

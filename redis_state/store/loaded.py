@@ -22,6 +22,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.codec import MSGPACK, Codec
 from redis_state.config import Config, resolve
 from redis_state.coordinator import StateStoreCoordinator
+from redis_state.coordinator.heartbeat import uncounted
 from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.process import tell_after_fork
@@ -243,6 +244,7 @@ class LoadedStores:
         def report() -> None:
             with self._lock:
                 server = self._servers.get(config)
+                known = self._loaded.get(id_)
             if server is not None:
                 server.coordinator.reference(id_.store_id.checkpoint).report_active_instance(
                     id_,
@@ -251,6 +253,7 @@ class LoadedStores:
                     on_lost=lambda _: self.unload(id_),
                     keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
                     run_id=run.run_id if run else own_run(id_.run_id),
+                    totals=known.provider.counters.totals if known else uncounted,
                 )
 
         return report

@@ -32,6 +32,8 @@ class CustomMetric:
 
 
 CUSTOM_METRICS = (
+    CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
+    CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
     CustomMetric("load_ms", MetricKind.TIMING, "time to open versions and load what they need"),
     CustomMetric("commit_ms", MetricKind.TIMING, "time to encode, send and publish changes"),
     CustomMetric("maintenance_ms", MetricKind.TIMING, "time for snapshots and retention"),
@@ -52,18 +54,41 @@ BATCH_METRICS = (
 """The figures of a batch of a Spark job."""
 
 
+_TOTALS = {
+    "opens": "opens",
+    "openMs": "load_ms",
+    "commits": "commits",
+    "commitMs": "commit_ms",
+    "rowsWritten": "rows_put",
+    "rowsRemoved": "rows_removed",
+    "bytesSent": "commit_bytes",
+}
+
+
 class Counters:
     """The figures of one partition; each is added to by one thread at a time."""
 
-    __slots__ = ("_clock", "values")
+    __slots__ = ("_before", "_clock", "values")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.values = {metric.name: 0 for metric in CUSTOM_METRICS}
+        self._before: dict[str, int] = {}
 
     def add(self, name: str, amount: int) -> None:
         """Count."""
         self.values[name] += amount
+
+    def go_on_from(self, other: Counters) -> None:
+        """The totals begin with those of an earlier store of the partition."""
+        self._before = other.totals()
+
+    def totals(self) -> dict[str, int]:
+        """What the heartbeat shows (docs/format.md, section 9)."""
+        return {
+            name: self._before.get(name, 0) + self.values[metric]
+            for name, metric in _TOTALS.items()
+        }
 
     @contextmanager
     def timing(self, name: str) -> Iterator[None]:

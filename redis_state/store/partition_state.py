@@ -150,6 +150,7 @@ class PartitionState:
                 advice="Give a provider of the same store and codec.",
                 where=str(self.id.store_id),
             )
+        self.counters.go_on_from(other.counters)
         with other._lock:
             cached = dict(other._cached)
         with self._lock:
@@ -243,6 +244,7 @@ class PartitionState:
         top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)
         next_version = local.with_changes(Pin(version, uid), families, top, written.entry)
         self._keep(next_version)
+        self.counters.add("commits", 1)
         self.counters.add("rows_put", delta.put)
         self.counters.add("rows_removed", delta.removed)
         self.counters.add("commit_bytes", written.entry.bytes)
@@ -335,6 +337,7 @@ class PartitionState:
             self._cached.clear()
 
     def _open(self, run_id: str, version: int) -> tuple[LocalVersion, bool]:
+        self.counters.add("opens", 1)
         link = self._linked()
         if link is None:
             return self._unknown(version), False

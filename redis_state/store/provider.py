@@ -15,7 +15,7 @@ from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
 from redis_state.store.family_store import FamilyStore
-from redis_state.store.metrics import CUSTOM_METRICS, CustomMetric
+from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
 from redis_state.store.partition_state import Events, PartitionState, family_of
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
 
@@ -170,6 +170,11 @@ class StateStoreProvider:
     def latest(self) -> int | None:
         """The newest published version; ``None`` if nothing was ever written."""
         return self._partition.latest()
+
+    @property
+    def counters(self) -> Counters:
+        """What it counts; it stays when the provider is gone."""
+        return self._partition.counters
 
     def cached_bytes(self) -> int:
         """About what the cached versions take in this process."""

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from redis_state import config, keys
+from redis_state.backend.client import Client
 from redis_state.codec import RAW
-from redis_state.errors import ConfigError, ConflictError, UsageError
+from redis_state.errors import ConfigError, ConflictError, FormatError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.maintain.purge import purge
 from redis_state.protocol import is_run
+from redis_state.protocol.instances import PLACES_TTL_MS, find_totals
 from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.support.redis_server import RedisServer
@@ -246,3 +249,44 @@ def test_the_interval_of_maintenance(shared_redis_server: RedisServer) -> None:
                 stores.maintain_every(wrong)
     finally:
         stores.stop()
+
+
+def test_the_heartbeat_shows_what_a_store_has_counted(
+    stores: LoadedStores, shared_redis_server: RedisServer
+) -> None:
+    url, id_ = shared_redis_server.url, _id()
+    store = stores.get(id_, 0, config=url)
+    store.put("a", 1)
+    store.commit()
+    stores.get(id_, 1, config=url).commit()
+    _beat(stores, url)
+    reference = stores.coordinator(url).reference(id_.store_id.checkpoint)
+    (partition,) = reference.instances()
+    with contextlib.closing(Client(config.parse({"url": url}))) as client:
+        (found,) = find_totals(client, [partition.store.gen])
+        (totals,) = found.values()
+        assert list(found) == [(0, 0, "default")]
+        assert totals.instance == reference.get_location(id_)
+        assert (totals.counts["opens"], totals.counts["commits"]) == (2, 2)
+        assert (totals.counts["rowsWritten"], totals.counts["rowsRemoved"]) == (1, 0)
+        assert totals.counts["bytesSent"] > 0
+        key = keys.totals(partition.store.gen)
+        (left_ms,) = client.call("look", [("PTTL", key)])
+        assert 0 < left_ms <= PLACES_TTL_MS
+        purge(client, partition.store.gen)
+        assert client.call("look", [("EXISTS", key)]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [("0:x:default", b'{"host":"a","executor":"1","run":"r"}'), ("0:1:default", b"[]")],
+)
+def test_damaged_totals_are_refused(
+    shared_redis_server: RedisServer, place: str, text: bytes
+) -> None:
+    gen = uuid.uuid4().hex
+    with contextlib.closing(Client(config.parse({"url": shared_redis_server.url}))) as client:
+        client.call("plant", [("HSET", keys.totals(gen), place, text)])
+        with pytest.raises(FormatError):
+            find_totals(client, [gen])
+        client.call("clean up", [("UNLINK", keys.totals(gen))])

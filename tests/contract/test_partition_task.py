@@ -108,6 +108,15 @@ def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., B
     assert kept() == 1
 
 
+def test_totals_go_on_from_task_to_task(new: Callable[..., Batches]) -> None:
+    batches = new()
+    batches.run(0, fill)
+    batches.run(1, check)
+    (warm,) = current_worker().warm.values()
+    totals = warm.provider.counters.totals()
+    assert (totals["opens"], totals["commits"], totals["rowsWritten"]) == (2, 2, KEYS)
+
+
 def test_nothing_is_kept_of_a_task_that_failed(new: Callable[..., Batches]) -> None:
     batches = new()
     batches.run(0, fill)

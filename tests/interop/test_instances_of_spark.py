@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from redis_state.coordinator import Instance, StateStoreCoordinator
 from redis_state.ids import PartitionId
 from redis_state.maintain import Policy, maintain_checkpoint
+from redis_state.protocol.instances import Totals, find_totals
 from redis_state.reader import Reader
 from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
@@ -22,6 +23,7 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     source = streams.input("in", SCHEMA)
     source.add(rows_of(0))
     seen: list[dict[PartitionId, Instance]] = []
+    counted: list[Totals] = []
     jvm: Any = streams.spark._jvm
     registry = jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
     coordinator = StateStoreCoordinator(reader.client, threaded=False)
@@ -36,6 +38,8 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
         report = maintain_checkpoint(reader.client, gen, policy=Policy("worker"))
         assert (report.deactivated, report.problems) == (0, [])
         assert coordinator.instances(gen) == seen[-1]
+        (totals,) = find_totals(reader.client, [gen])
+        counted.extend(totals.values())
 
     streams.spark.conf.set(PROVIDER, REDIS)
     query = (
@@ -55,6 +59,11 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     host = streams.spark.conf.get("spark.driver.host")
     assert host is not None
     assert set(found.values()) == {Instance(host, "driver", str(query.runId))}
+    assert {totals.instance for totals in counted} == set(found.values())
+    names = {"opens", "openMs", "loads", "loadMs", "commits", "commitMs"}
+    names |= {"rowsWritten", "rowsRemoved", "bytesSent"}
+    assert [set(totals.counts) for totals in counted] == [names, names]
+    assert [totals.counts["commits"] for totals in counted] == [1, 1]
 
 
 def test_a_state_reader_leaves_the_instances_of_its_query(

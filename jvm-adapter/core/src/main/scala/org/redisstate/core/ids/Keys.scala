@@ -18,6 +18,9 @@ object Keys {
   def instance(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}}:i:${id.operator}:${id.partition}:${id.storeHash}"
 
+  /** What the instances of the checkpoint have counted. */
+  def totals(id: PartitionId): String = s"{${id.prefix}rs:${id.gen}}:t"
+
   /** What all keys of a partition begin with. */
   private def base(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}:${id.operator}:${id.partition}:${id.storeHash}}"

@@ -12,9 +12,10 @@ import org.redisstate.core.ids.{Keys, PartitionId, RegisteredRun}
  * Reports that a process serves a partition.
  *
  * @param text what the table says of it
+ * @param totals the same, with what it has counted since it began
  * @param isNew whether it began to, or took the partition back
  */
-final case class InstanceReport(id: PartitionId, text: String, isNew: Boolean)
+final case class InstanceReport(id: PartitionId, text: String, totals: String, isNew: Boolean)
 
 /** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
 final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
@@ -187,6 +188,9 @@ object RunRegistry {
   /** A query whose partitions nobody ever took is forgotten after a day. */
   private val UnusedTtlMs = 24L * 3600 * 1000
 
+  /** So long one can see what an executor counted that is gone. */
+  val TotalsTtlMs: Long = 24L * 3600 * 1000
+
   /**
    * One pipeline that reports all instances of an executor: a new one takes its place, an older one is renewed unless another has it.
    *
@@ -203,10 +207,19 @@ object RunRegistry {
         if (report.isNew) Command("SET", key, report.text, "PX", ttlMs.toString)
         else Script.Heartbeat.byText(Seq(key), Seq(report.text, ttlMs.toString).map(Command.bytes))
       }
-      backend.call("report instances", commands).map {
+      backend.call("report instances", commands ++ totalsOf(reports)).take(reports.size).map {
         case reply: Seq[_] => reply.headOption.exists(text(_) == "OK")
         case _ => true
       }
+    }
+
+  private def totalsOf(reports: Seq[InstanceReport]): Seq[Command] =
+    reports.groupBy(report => Keys.totals(report.id)).toSeq.flatMap { case (key, ofCheckpoint) =>
+      val fields = ofCheckpoint.flatMap(r =>
+        Seq(s"${r.id.operator}:${r.id.partition}:${r.id.storeName}", r.totals))
+      Seq(
+        Command("HSET", key +: fields: _*),
+        Command("PEXPIRE", key, TotalsTtlMs.toString))
     }
 
   private def text(reply: Any): String = reply match {

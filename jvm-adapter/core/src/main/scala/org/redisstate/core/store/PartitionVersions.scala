@@ -28,6 +28,7 @@ import org.redisstate.core.protocol.{
  * @param run its epoch, asked for at the first write
  * @param defaultFamily family 0, as the first commit describes it
  * @param taken told each time that the run has taken the partition
+ * @param counters where it counts what it does
  */
 final class PartitionVersions(
     val client: PartitionClient,
@@ -36,14 +37,14 @@ final class PartitionVersions(
     defaultFamily: Family,
     validator: RowValidator,
     budget: MemoryBudget,
-    taken: () => Unit = () => ())
+    taken: () => Unit = () => (),
+    val counters: StoreCounters = new StoreCounters)
     extends VersionKeeper
     with Evictable
     with AutoCloseable {
   import PartitionVersions._
   import StoreCounters.timed
 
-  val counters: StoreCounters = new StoreCounters
   @volatile private var closed = false
 
   /** Newest first: the version committed or opened last, and the one before it. */
@@ -74,7 +75,8 @@ final class PartitionVersions(
    * @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced,
    * unavailable …
    */
-  def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openMs) {
+  def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openNs) {
+    counters.opens.incrementAndGet()
     val held = cached
     val opened = client.open(runId, Some(version), uid, held.map(_.pin))
     val known = held.find(_.pin == opened.pin)
@@ -84,7 +86,7 @@ final class PartitionVersions(
         hit
       case None =>
         counters.cacheMisses.incrementAndGet()
-        val loaded = timed(counters.loadMs)(load(opened, held))
+        val loaded = timed(counters.loadNs)(load(opened, held))
         remember(loaded)
         loaded
     }
@@ -101,7 +103,8 @@ final class PartitionVersions(
    * Opens a version as if it held nothing, be it there or not; what is written over it replaces
    * everything.
    */
-  def openEmpty(version: Long): OpenVersion = timed(counters.openMs) {
+  def openEmpty(version: Long): OpenVersion = timed(counters.openNs) {
+    counters.opens.incrementAndGet()
     val (pin, held) =
       try {
         val opened = client.open(runId, Some(version), None, Nil)
@@ -164,7 +167,7 @@ final class PartitionVersions(
    * Adds a snapshot of the version opened last when the deltas since the newest one weigh more than
    * half of it.
    */
-  def snapshotIfDue(): Boolean = timed(counters.maintenanceMs) {
+  def snapshotIfDue(): Boolean = timed(counters.maintenanceNs) {
     cached.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
       val history = version.history
       val due = history.deltas.size >= DeltasMin &&
@@ -174,7 +177,7 @@ final class PartitionVersions(
   }
 
   /** Adds a snapshot of a version that was committed or opened here lately. */
-  def addSnapshot(pin: Pin): Boolean = timed(counters.maintenanceMs) {
+  def addSnapshot(pin: Pin): Boolean = timed(counters.maintenanceNs) {
     cached.find(_.pin == pin).exists(trySnapshot)
   }
 
@@ -184,7 +187,7 @@ final class PartitionVersions(
   /** The next maintenance adds a snapshot even if none is due. */
   def requestSnapshot(): Unit = snapshotWanted = true
 
-  def retain(): RetainReport = timed(counters.maintenanceMs)(client.retain())
+  def retain(): RetainReport = timed(counters.maintenanceNs)(client.retain())
 
   override def close(): Unit = {
     closed = true

@@ -6,10 +6,12 @@ import java.util.concurrent.atomic.AtomicLong
 final class StoreCounters {
   val rowsWritten: AtomicLong = new AtomicLong
   val rowsRemoved: AtomicLong = new AtomicLong
-  val openMs: AtomicLong = new AtomicLong
-  val loadMs: AtomicLong = new AtomicLong
-  val commitMs: AtomicLong = new AtomicLong
-  val maintenanceMs: AtomicLong = new AtomicLong
+  val opens: AtomicLong = new AtomicLong
+  val commits: AtomicLong = new AtomicLong
+  val openNs: AtomicLong = new AtomicLong
+  val loadNs: AtomicLong = new AtomicLong
+  val commitNs: AtomicLong = new AtomicLong
+  val maintenanceNs: AtomicLong = new AtomicLong
   val cacheHits: AtomicLong = new AtomicLong
   val cacheMisses: AtomicLong = new AtomicLong
   val bucketsLoaded: AtomicLong = new AtomicLong
@@ -21,12 +23,12 @@ final class StoreCounters {
 
 private[store] object StoreCounters {
 
-  /** Adds the milliseconds of a piece of work to a total. */
+  /** Adds the nanoseconds of a piece of work to a total: pieces are often shorter than a millisecond. */
   def timed[A](total: AtomicLong)(body: => A): A = {
     val from = System.nanoTime()
     try body
     finally {
-      total.addAndGet((System.nanoTime() - from) / 1000000L)
+      total.addAndGet(System.nanoTime() - from)
       ()
     }
   }

@@ -262,7 +262,7 @@ final class WriteSession private[store] (
   }
 
   /** @return the new version */
-  def commit(): Pin = StoreCounters.timed(store.counters.commitMs) {
+  def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
     takeOver()
     val pin = Pin(version + 1, uid)
@@ -272,6 +272,7 @@ final class WriteSession private[store] (
     own = own.filterNot(_.isEmpty).map(_.trimmed)
     store.install(local, pin, entry, FamilyTable(families, highestId), own)
     store.ended(this)
+    store.counters.commits.incrementAndGet()
     store.counters.rowsWritten.addAndGet(written)
     store.counters.rowsRemoved.addAndGet(removed)
     log.info(

@@ -6,6 +6,7 @@ import java.util.concurrent.atomic.AtomicReference
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
+import org.json4s.JObject
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, render}
 
@@ -21,7 +22,7 @@ import org.redisstate.core.backend.{
 }
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
-import org.redisstate.core.store.MemoryBudget
+import org.redisstate.core.store.{MemoryBudget, StoreCounters}
 
 /**
  * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and
@@ -52,12 +53,14 @@ private[redisstate] object ExecutorRegistry extends Logging {
    * one long after the next one began.
    *
    * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
+   * @param counters of its store, which the heartbeat shows
    */
   final class Instance(
       val client: PartitionClient,
       val registry: RunRegistry,
       val runId: String,
-      val keepMs: Long) {
+      val keepMs: Long,
+      val counters: StoreCounters) {
     def id: PartitionId = client.id
 
     /** Guarded by the registry; once it is over it stays so. */
@@ -187,7 +190,11 @@ private[redisstate] object ExecutorRegistry extends Logging {
   private def report(shared: Shared, instances: Seq[Instance]): Unit = {
     val places = instances.map(_.place.get)
     val reports = instances.zip(places).map { case (instance, place) =>
-      InstanceReport(instance.id, textOf(instance), isNew = place eq Unreported)
+      InstanceReport(
+        instance.id,
+        compact(render(members(instance))),
+        compact(render(members(instance) ~ totals(instance))),
+        isNew = place eq Unreported)
     }
     val found = RunRegistry.reportInstances(shared.backend, reports, InstanceTtlMs)
     instances.zip(places).zip(found).foreach { case ((instance, before), isThere) =>
@@ -196,9 +203,18 @@ private[redisstate] object ExecutorRegistry extends Logging {
     }
   }
 
-  private def textOf(instance: Instance): String =
-    compact(
-      render(("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> instance.runId)))
+  private def members(instance: Instance): JObject =
+    ("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> instance.runId)
+
+  /** docs/format.md, section 9 */
+  private def totals(instance: Instance): JObject = {
+    val counted = instance.counters
+    ("opens" -> counted.opens.get) ~ ("openMs" -> Metrics.ms(counted.openNs)) ~
+      ("loads" -> counted.cacheMisses.get) ~ ("loadMs" -> Metrics.ms(counted.loadNs)) ~
+      ("commits" -> counted.commits.get) ~ ("commitMs" -> Metrics.ms(counted.commitNs)) ~
+      ("rowsWritten" -> counted.rowsWritten.get) ~ ("rowsRemoved" -> counted.rowsRemoved.get) ~
+      ("bytesSent" -> instance.client.bytesSent.get)
+  }
 
   private def attempt(what: String)(work: => Unit): Unit =
     try work

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.redisstate
 
+import java.util.concurrent.atomic.AtomicLong
+
 import org.apache.spark.sql.execution.streaming.state._
 
 import org.redisstate.core.store.PartitionVersions
@@ -25,10 +27,10 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       bytesSent -> store.client.bytesSent.get,
       bytesRead -> store.client.bytesRead.get,
       roundTrips -> store.client.roundTrips.get,
-      openMs -> c.openMs.get,
-      loadMs -> c.loadMs.get,
-      commitMs -> c.commitMs.get,
-      maintenanceMs -> c.maintenanceMs.get,
+      openMs -> ms(c.openNs),
+      loadMs -> ms(c.loadNs),
+      commitMs -> ms(c.commitNs),
+      maintenanceMs -> ms(c.maintenanceNs),
       cacheHits -> c.cacheHits.get,
       cacheMisses -> c.cacheMisses.get,
       bucketsLoaded -> c.bucketsLoaded.get,
@@ -39,6 +41,8 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
 }
 
 private[redisstate] object Metrics {
+  def ms(nanos: AtomicLong): Long = nanos.get / 1000000L
+
   private def sum(name: String, what: String) =
     StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what")
   private def size(name: String, what: String) =

@@ -19,7 +19,7 @@ import org.redisstate.core.backend.{Clock, RedisBackend}
 import org.redisstate.core.errors.{FencedException, RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{PartitionId, Pin, RegisteredRun}
 import org.redisstate.core.protocol._
-import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
+import org.redisstate.core.store.{OpenVersion, PartitionVersions, StoreCounters, WriteSession}
 
 /**
  * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
@@ -265,7 +265,8 @@ class RedisStateStoreProvider
       Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf))
     )
     val origin = taskOrigin()
-    val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs)
+    val counters = new StoreCounters
+    val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs, counters)
     lazy val run = {
       confirm(identity, gen, mine)
       enter(instance, markerFile.pathHash, origin)
@@ -282,7 +283,8 @@ class RedisStateStoreProvider
         plan.storeConf),
       ExecutorRegistry.memoryBudget(conf.localMemoryBytes),
       // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
-      () => ExecutorRegistry.register(conf.connection, instance)
+      () => ExecutorRegistry.register(conf.connection, instance),
+      counters
     )
     Link(instance, store, new Metrics(store))
   }

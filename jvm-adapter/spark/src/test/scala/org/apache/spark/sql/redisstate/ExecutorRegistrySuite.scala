@@ -123,6 +123,20 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     kept.close()
   }
 
+  test("the heartbeat shows what the store of an instance has counted") {
+    val run = UUID.randomUUID()
+    val made = provider(newId(), run)
+    commit(made, 0, "a" -> 1, "b" -> 2)
+    commit(made, 1, "b" -> 3)
+    ExecutorRegistry.beat()
+    val key = keys(run).find(_.endsWith(":t")).get
+    val text = new String(ask("HGET", key, "0:0:default").asInstanceOf[Array[Byte]], UTF_8)
+    Seq("\"opens\":2", "\"loads\":1", "\"commits\":2", "\"rowsWritten\":3", run.toString)
+      .foreach(part => assert(text.contains(part), part))
+    assert(ask("PTTL", key).asInstanceOf[java.lang.Long] > 0L)
+    made.close()
+  }
+
   test("an instance that another executor followed is not shown until it commits again") {
     val run = UUID.randomUUID()
     val made = provider(newId(), run)
