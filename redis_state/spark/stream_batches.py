@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import script
+from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
@@ -222,7 +222,7 @@ def join_batch(client: Client, plan: Plan, place: TaskPlace, *, keep_ms: int = 0
     reply = _join(client, plan, place, what, "")
     if reply[0] == "BEGIN":
         list_store(client, plan, keep_ms=keep_ms)
-        watermark_ms = _watermark(client, plan, place, what)
+        watermark_ms = _watermark(client, plan, place, what, below=int(reply[2]))
         reply = _join(client, plan, place, what, str(watermark_ms))
     if reply[0] != "OK" or len(reply) != 4:
         raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
@@ -248,7 +248,7 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
     ]
     reply = client.script(what, script("join"), query, args)
     match reply:
-        case ["OK", *_] | ["BEGIN", _]:
+        case ["OK", *_] | ["BEGIN", _, _]:
             return reply
         case ["FENCED", _]:
             raise ConflictError(
@@ -260,7 +260,7 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
         case ["STALE", batch]:
             raise UsageError(
                 what,
-                found=f"these rows are those of batch {batch}",
+                found=f"these rows are those of {_another(batch)}",
                 advice="A DataFrame that foreachBatch gets can be evaluated until its function "
                 "returns, not later: call persist() to keep its rows. Nothing was changed.",
             )
@@ -281,8 +281,16 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
             )
 
 
-def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str) -> int:
+def _another(batch: str) -> str:
+    return "another batch" if batch == "-" else f"batch {batch}"
+
+
+def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str, *, below: int) -> int:
     """The watermark of a batch, in ms; checks that all partitions hold what the one before wrote.
+
+    Args:
+        below: A partition that an earlier epoch holds did not run the batch before as it was
+            planned last.
 
     Raises:
         StateError: One does not.
@@ -291,8 +299,13 @@ def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str) -> int:
     if version == 0:
         return 0
     ids = [plan.partition(number) for number in range(plan.partitions)]
-    replies = client.call("looking for the committed partitions", open_commands(ids, version))
-    missing = not_opened(ids, replies)
+    held: list[Command] = [("HGET", keys.meta(id_), "e") for id_ in ids]
+    found = client.call(
+        "looking for the committed partitions", [*open_commands(ids, version), *held]
+    )
+    replies, epochs = found[: len(ids)], found[len(ids) :]
+    older = (id_.partition for id_, one in zip(ids, epochs, strict=True) if int(one or 0) < below)
+    missing = sorted({*not_opened(ids, replies), *older})
     if missing:
         again = (
             f"let batch {place.batch - 1} run again: redis-state rewind --gen {plan.gen} "
@@ -312,5 +325,5 @@ def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str) -> int:
     if plan.delay_ms is None:
         return 0
     opened = read_replies(ids, replies, version=version)
-    found = look_up(client, opened, NOTES_KEY, kind="range")
-    return watermark_of((Notes.decode(one.value) for one in found), plan.delay_ms)
+    notes = look_up(client, opened, NOTES_KEY, kind="range")
+    return watermark_of((Notes.decode(one.value) for one in notes), plan.delay_ms)

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any
 
 import pytest
 
 from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.codec.ordered_key import encode_key
 from redis_state.config import Config
 from redis_state.errors import ConflictError, RedisStateError, StateError, UsageError
-from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import checkpoint_gen
+from redis_state.protocol.registry import parse_operators
 from redis_state.spark import stream_batches
-from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
-from redis_state.store.family_store import FamilyStore
-from redis_state.store.provider import StateStoreProvider
+from redis_state.spark.stream_batches import Plan, TaskPlace
+from tests.contract.stream_support import DELAY_MS, QUERY, TENANT, Driver, call
 from tests.support.redis_server import RedisServer
-
-QUERY = "the-query"
-TENANT = ""
-DELAY_MS = 10
 
 
 @pytest.fixture(scope="module")
@@ -41,90 +32,6 @@ def client(config: Config) -> Iterator[Client]:
     made = Client(config)
     yield made
     made.close()
-
-
-def call(client: Client, name: str, **given: Any) -> Plan:
-    """What the call of `transform_with_state` on the driver does."""
-    gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
-    assert gen is not None
-    number = take_plan(client, gen, tenant=TENANT)
-    made = Plan(name, gen, TENANT, 0, 1, '"key k"', number, DELAY_MS)
-    return replace(made, **given)
-
-
-@dataclass
-class Task:
-    """One attempt of a task; its steps are taken one by one."""
-
-    client: Client
-    config: Config
-    plan: Plan
-    place: TaskPlace
-    text: str
-    newest_ms: int = 0
-    joined: JoinedBatch | None = None
-    store: FamilyStore | None = None
-    prefix: bytes = b""
-    read: bytes | None = None
-
-    @property
-    def steps(self) -> list[Callable[[], object]]:
-        return [self.join, self.open, self.change, self.commit]
-
-    def join(self) -> None:
-        self.joined = join_batch(self.client, self.plan, self.place)
-
-    def open(self) -> None:
-        assert self.joined is not None
-        provider = StateStoreProvider(
-            StateStoreProviderId(self.plan.store_id(self.place.partition), self.place.run_id),
-            config=self.config,
-            families=True,
-            run=self.joined.run,
-            client=self.client,
-        )
-        self.store = provider.get_family_store(self.joined.version)
-
-    def change(self) -> None:
-        assert self.store is not None
-        assert self.joined is not None
-        declare_notes(self.store)
-        self.prefix = self.store.declare("log", key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA)
-        row = self.prefix + encode_key("log")
-        self.read = self.store.get(row)
-        self.store.put(row, (self.read or b"") + self.text.encode() + b" ")
-        before = Notes.decode(self.store.get(NOTES_KEY))
-        newest_ms = max(before.newest_ms, self.newest_ms)
-        self.store.put(NOTES_KEY, Notes(newest_ms, self.joined.watermark_ms).encode())
-
-    def commit(self) -> None:
-        assert self.store is not None
-        self.store.commit()
-
-    def run(self) -> Task:
-        for step in self.steps:
-            step()
-        return self
-
-
-class Driver:
-    """A driver: the numbers of its task attempts rise over all of its queries."""
-
-    def __init__(self, client: Client, config: Config, **given: Any) -> None:
-        self.client, self.config = client, config
-        self.name = uuid.uuid4().hex
-        self.given = given
-        self.attempts = 0
-
-    def plan(self) -> Plan:
-        return call(self.client, self.name, **self.given)
-
-    def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
-        planned = given.pop("planned", "")
-        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts, planned)
-        self.attempts += 1
-        text = given.pop("text", f"{run}:{batch}")
-        return Task(self.client, self.config, plan, place, text, **given)
 
 
 @pytest.fixture
@@ -224,6 +131,60 @@ def test_rows_that_a_driver_kept_of_an_earlier_batch_are_refused(driver: Driver)
     # Planned anew after the entry of the offset log was lost.
     driver.task(plan, "r3", 2, planned="1009").run()
     assert driver.task(plan, "r3", 3, planned="1010").run().read == b"r1:0 r1:1 r3:2 "
+
+
+def test_rows_of_a_batch_that_is_long_gone_are_refused_too(driver: Driver) -> None:
+    """More batches than Redis remembers: within a run, what was planned earlier is older."""
+    plan = driver.plan()
+    for batch in range(20):
+        driver.task(plan, "r1", batch, planned=str(1000 + batch)).join()
+        driver.task(plan, "r1", batch).run()
+    for kept in ("1001", "1500"):
+        with pytest.raises(UsageError, match="these rows are those of another batch"):
+            driver.task(plan, "r1", 19, planned=kept).join()
+    with pytest.raises(UsageError, match="these rows are those of another batch"):
+        driver.task(plan, "r1", 20, planned="1001").join()
+    # A driver elsewhere, whose clock is behind.
+    driver.task(plan, "r2", 19, planned="1019").run()
+    driver.task(plan, "r2", 20, planned="900").run()
+    driver.task(plan, "r2", 21, planned="901").run()
+
+
+@pytest.mark.parametrize("again", ["1009", "1001", ""])
+def test_nothing_goes_on_from_what_a_rewind_left(
+    client: Client, config: Config, again: str
+) -> None:
+    """Batch 1 ended everywhere. It was run again, and a limit stopped it: as it was, or anew?"""
+    driver = Driver(client, config, partitions=2)
+    plan = driver.plan()
+    for batch in (0, 1):
+        for partition in (0, 1):
+            planned = str(1000 + batch)
+            driver.task(plan, "r1", batch, partition=partition, planned=planned).run()
+    driver.task(plan, "r2", 1, planned=again).run()
+    for run in ("r2", "r3"):
+        task = driver.task(plan, run, 2, partition=1)
+        if again == "1001":
+            # As it was: what was written before is the same.
+            assert task.run().read == b"r1:0 r1:1 "
+            continue
+        with pytest.raises(StateError, match="partition 1 does not hold version 2"):
+            task.join()
+    if again != "1001":
+        driver.task(plan, "r4", 1, partition=0, planned="1010").run()
+        driver.task(plan, "r4", 1, partition=1, planned="1010").run()
+        assert driver.task(plan, "r4", 2, partition=1).run().read == b"r1:0 r4:1 "
+
+
+def test_a_query_that_was_forgotten_before_its_first_batch_begins_as_a_new_one(
+    driver: Driver,
+) -> None:
+    plan = driver.plan()
+    query = keys.query(plan.gen, tenant=TENANT)
+    driver.client.call("a day goes by", [("UNLINK", query)])
+    driver.task(plan, "r1", 0).run()
+    (found,) = driver.client.call("looking", [("HGETALL", query)])
+    assert parse_operators(found)
 
 
 def test_a_query_that_restarts_for_years_keeps_its_newest_runs(driver: Driver) -> None:

@@ -7,12 +7,14 @@
 --       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
 --       10 watermark in ms to begin the batch with; '' to ask whether it has begun
 --       11 the time that Spark planned the batch for, as its rows have it; '' where the task has no rows
--- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch (not begun by this run: look at the versions, then again with
---       ARGV 10) · FENCED newest-epoch · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch
+-- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch below (not begun by this run: look whether every partition
+--       has the version below, and is held by an epoch from `below` on, then again with ARGV 10) · FENCED newest-epoch
+--       QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch ('-': another one)
 -- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
 --        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
 --        newest is repeated; a batch that is repeated keeps the time at which it began first; rows that were planned for an
---        earlier batch, which a driver kept, are no rows of this one.
+--        earlier batch, which a driver kept, are no rows of this one; what was written before the batch below was planned
+--        again, with other rows, is nothing to go on from.
 local MARKS_MAX = 16
 local query, place = KEYS[1], ARGV[1]
 
@@ -60,37 +62,67 @@ elseif batch ~= tonumber(first) then
   return {'GAP', '-'}
 end
 
+local own = epoch or text(math.max(tonumber(newest) + 1, now_ms))
+
+-- The times that batches were planned for: {batch, time, epoch of the run that showed it first, of the one that did last}.
 local marks = {}
-if ARGV[11] ~= '' then
-  for of_batch, mark in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '(%d+):(%d+)') do
-    if of_batch ~= ARGV[6] then
-      if mark == ARGV[11] then return {'STALE', of_batch} end
-      marks[#marks + 1] = of_batch .. ':' .. mark
+for words in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '%S+') do
+  marks[#marks + 1] = {string.match(words, '^(%d+):(%d+):(%d+):(%d+)$')}
+end
+
+local function check_rows(planned)
+  for _, mark in ipairs(marks) do
+    local of_batch, time, first_by, last_by = mark[1], mark[2], mark[3], mark[4]
+    local others = of_batch ~= ARGV[6]
+    if others and time == planned then return {'STALE', of_batch} end
+    if not others and time ~= planned and last_by == own then return {'STALE', '-'} end
+    if tonumber(of_batch) < batch and tonumber(time) > tonumber(planned) and first_by == own then return {'STALE', '-'} end
+  end
+end
+
+local function note_rows(planned)
+  local noted, first_by = {}, own
+  for _, mark in ipairs(marks) do
+    if mark[1] ~= ARGV[6] then
+      noted[#noted + 1] = table.concat(mark, ':')
+    elseif mark[2] == planned then
+      first_by = mark[3]
     end
   end
-  if #marks >= MARKS_MAX then table.remove(marks, 1) end
-  marks[#marks + 1] = ARGV[6] .. ':' .. ARGV[11]
-  redis.call('HSET', query, 'planned:' .. place, table.concat(marks, ' '))
+  if #noted >= MARKS_MAX then table.remove(noted, 1) end
+  noted[#noted + 1] = table.concat({ARGV[6], planned, first_by, own}, ':')
+  redis.call('HSET', query, 'planned:' .. place, table.concat(noted, ' '))
+end
+
+if ARGV[11] ~= '' then
+  local refusal = check_rows(ARGV[11])
+  if refusal then return refusal end
+  note_rows(ARGV[11])
 end
 
 if not epoch then
-  epoch = text(math.max(tonumber(newest) + 1, now_ms))
-  redis.call('HSET', query, 'run:' .. run, epoch .. ' d', 'epoch', epoch,
+  epoch = own
+  redis.call('HSET', query, 'f', '1', 'run:' .. run, epoch .. ' d', 'epoch', epoch,
     'joined:' .. place, table.concat({ARGV[2], run, ARGV[4], epoch, ARGV[5]}, ' '))
   forget_old_runs(query)
 end
 
+local began_ms, below = text(now_ms), '0'
 local begun = redis.call('HGET', query, 'begun:' .. place)
-local began_ms = text(now_ms)
 if begun then
-  local of_batch, of_run, at_ms, watermark = string.match(begun, '^(%d+) (%S+) (%d+) (%d+)$')
+  local of_batch, of_run, at_ms, watermark, by, of_below = string.match(begun, '^(%d+) (%S+) (%d+) (%d+) (%d+) (%d+)$')
   if of_batch == ARGV[6] then
     if of_run == run then return {'OK', epoch, at_ms, watermark} end
-    began_ms = at_ms
+    began_ms, below = at_ms, of_below
+  else
+    below = by
+    for _, mark in ipairs(marks) do
+      if mark[1] == of_batch and mark[4] == by then below = mark[3] end
+    end
   end
 end
-if ARGV[10] == '' then return {'BEGIN', epoch} end
+if ARGV[10] == '' then return {'BEGIN', epoch, below} end
 redis.call('HSET', query,
   'batch:' .. place, table.concat({ARGV[6], first, partitions, run, ARGV[9]}, ' '),
-  'begun:' .. place, table.concat({ARGV[6], run, began_ms, ARGV[10]}, ' '))
+  'begun:' .. place, table.concat({ARGV[6], run, began_ms, ARGV[10], epoch, below}, ' '))
 return {'OK', epoch, began_ms, ARGV[10]}

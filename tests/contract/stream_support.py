@@ -1,0 +1,106 @@
+"""Tasks of a streaming query whose steps are taken one by one, and their drivers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis_state.backend.client import Client
+from redis_state.codec.ordered_key import encode_key
+from redis_state.config import Config
+from redis_state.ids import StateStoreProviderId
+from redis_state.protocol import checkpoint_gen
+from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
+from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
+from redis_state.store.family_store import FamilyStore
+from redis_state.store.provider import StateStoreProvider
+
+QUERY = "the-query"
+TENANT = ""
+DELAY_MS = 10
+
+
+def call(client: Client, name: str, **given: Any) -> Plan:
+    """What the call of `transform_with_state` on the driver does."""
+    gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
+    assert gen is not None
+    number = take_plan(client, gen, tenant=TENANT)
+    made = Plan(name, gen, TENANT, 0, 1, '"key k"', number, DELAY_MS)
+    return replace(made, **given)
+
+
+@dataclass
+class Task:
+    """One attempt of a task; its steps are taken one by one."""
+
+    client: Client
+    config: Config
+    plan: Plan
+    place: TaskPlace
+    text: str
+    newest_ms: int = 0
+    joined: JoinedBatch | None = None
+    store: FamilyStore | None = None
+    prefix: bytes = b""
+    read: bytes | None = None
+
+    @property
+    def steps(self) -> list[Callable[[], object]]:
+        return [self.join, self.open, self.change, self.commit]
+
+    def join(self) -> None:
+        self.joined = join_batch(self.client, self.plan, self.place)
+
+    def open(self) -> None:
+        assert self.joined is not None
+        provider = StateStoreProvider(
+            StateStoreProviderId(self.plan.store_id(self.place.partition), self.place.run_id),
+            config=self.config,
+            families=True,
+            run=self.joined.run,
+            client=self.client,
+        )
+        self.store = provider.get_family_store(self.joined.version)
+
+    def change(self) -> None:
+        assert self.store is not None
+        assert self.joined is not None
+        declare_notes(self.store)
+        self.prefix = self.store.declare("log", key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA)
+        row = self.prefix + encode_key("log")
+        self.read = self.store.get(row)
+        self.store.put(row, (self.read or b"") + self.text.encode() + b" ")
+        before = Notes.decode(self.store.get(NOTES_KEY))
+        newest_ms = max(before.newest_ms, self.newest_ms)
+        self.store.put(NOTES_KEY, Notes(newest_ms, self.joined.watermark_ms).encode())
+
+    def commit(self) -> None:
+        assert self.store is not None
+        self.store.commit()
+
+    def run(self) -> Task:
+        for step in self.steps:
+            step()
+        return self
+
+
+class Driver:
+    """A driver: the numbers of its task attempts rise over all of its queries."""
+
+    def __init__(self, client: Client, config: Config, **given: Any) -> None:
+        self.client, self.config = client, config
+        self.name = uuid.uuid4().hex
+        self.given = given
+        self.attempts = 0
+
+    def plan(self) -> Plan:
+        return call(self.client, self.name, **self.given)
+
+    def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
+        planned = given.pop("planned", "")
+        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts, planned)
+        self.attempts += 1
+        text = given.pop("text", f"{run}:{batch}")
+        return Task(self.client, self.config, plan, place, text, **given)
