@@ -12,6 +12,7 @@ import pytest
 
 from redis_state.codec.ordered_key import encode_key
 from redis_state.errors import ConflictError, RedisStateError, UsageError
+from redis_state.format.ordered import family_range
 from redis_state.spark.processor.handle import Handle
 from redis_state.store.family_store import FamilyStore
 from tests.contract.processor_support import GROUPS, at, handle_of
@@ -193,6 +194,53 @@ def test_time_to_live_comes_and_goes_with_a_later_version_of_the_processor(
     assert declared(provider, 1, with_ttl) == (1,)
     assert declared(provider, 2, without) == (2,)
     assert declared(provider, 3, with_ttl) == (3,)
+
+
+def test_a_variable_that_loses_its_time_to_live_leaves_nothing_behind(
+    new_families: NewProvider,
+) -> None:
+    """What was written with one expires; what is written now stays; then the index is gone."""
+    provider = new_families()
+
+    def batch(version: int, now_ms: int, ttl_ms: int | None, names: str) -> tuple[Any, ...]:
+        store = provider.get_family_store(version)
+        handle = handle_of(store, now_ms)
+        value = handle.getValueState("v", "n int", ttl_ms)
+        items = handle.getListState("l", "n int", ttl_ms)
+        table = handle.getMapState("m", "k int", "n int", ttl_ms)
+        handle.close_declarations()
+        found = []
+        for name in "abc":
+            at(handle, (name, 1))
+            if name in names:
+                value.update((version,))
+                items.appendValue((version,))
+                table.updateValue((1,), (version,))
+            found.append((value.get(), [*items.get()], table.getValue((1,))))
+        handle.expire()
+        rows = {
+            name: len(list(store.rows(*family_range(family.id))))
+            for name, family in store.families.items()
+            if not name.startswith("$timers") and name != "$batch"
+        }
+        store.commit()
+        return [one[0] for one in found], [one[1] for one in found], rows
+
+    batch(0, 1000, 50, "ab")
+    values, lists, rows = batch(1, 1010, None, "bc")
+    assert values == [(0,), (1,), (1,)]
+    assert lists == [[(0,)], [(0,), (1,)], [(1,)]]
+    # Those of "b" may still be in the index of its list, which is not read for an append.
+    assert (rows["$expiry of v"], rows["$expiry of l"], rows["$expiry of m"]) == (1, 2, 1)
+    values, lists, rows = batch(2, 1060, None, "")
+    assert values == [None, (1,), (1,)]
+    assert lists == [[], [(1,)], [(1,)]]
+    assert rows == {"v": 2, "l": 2, "m": 2}
+    # It may have one again.
+    batch(3, 1070, 50, "b")
+    values, lists, rows = batch(4, 1130, 50, "")
+    assert values == [None, None, (1,)]
+    assert rows == {"v": 1, "l": 2, "m": 1} | {f"$expiry of {name}": 0 for name in "vlm"}
 
 
 def test_declarations_and_timers_are_refused_where_spark_refuses_them(

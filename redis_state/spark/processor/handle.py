@@ -105,6 +105,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self.group = Group(times.processing_ms)
         self.keys = TypedKey(key_schema, what="the key of a group")
         self.variables: dict[str, ValueState | ListState | MapState] = {}
+        self._running_out: dict[str, TimeToLive] = {}
         self._initialized = False
         self._timers: Timers | None = None
         if times.mode != "none":
@@ -231,6 +232,9 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         """Remove what has lived long enough."""
         for variable in self.variables.values():
             variable.expire()
+        for name, ttl in self._running_out.items():
+            if ttl.is_over():
+                self._store.drop(_TTL + name)
 
     def _with_timers(self, what: str) -> Timers:
         if self._timers is None:
@@ -280,7 +284,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 
     def _ttl(self, name: str, duration_ms: int | None) -> TimeToLive | None:
         if duration_ms is None:
-            return None
+            return self._ttl_before(name)
         what = f"declaring state variable '{name}'"
         if self.times.mode != "processingtime":
             raise UsageError(
@@ -291,6 +295,14 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         if type(duration_ms) is not int or duration_ms <= 0:
             raise UsageError(what, found="its time to live is not a positive number of ms")
         return TimeToLive(self._store, self._internal(_TTL + name), self.group, duration_ms)
+
+    def _ttl_before(self, name: str) -> TimeToLive | None:
+        """Of a variable that has none any more, while rows are there that were written with it."""
+        if _TTL + name not in self._store.families:
+            return None
+        prefix = self._internal(_TTL + name)
+        found = self._running_out[name] = TimeToLive(self._store, prefix, self.group, None)
+        return found
 
     def _internal(self, name: str) -> bytes:
         return self._store.declare(

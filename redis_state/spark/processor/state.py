@@ -41,20 +41,32 @@ class TimeToLive:
 
     Its rows are ``expiry ‖ key of the row``; one that is out of date is taken out when its time has
     come.
+
+    Attributes:
+        duration_ms: ``None`` for a variable that had a time to live: only what was written then
+            expires.
     """
 
     __slots__ = ("_group", "_prefix", "_store", "duration_ms")
 
-    def __init__(self, store: FamilyStore, prefix: bytes, group: Group, duration_ms: int) -> None:
+    def __init__(
+        self, store: FamilyStore, prefix: bytes, group: Group, duration_ms: int | None
+    ) -> None:
         self._store = store
         self._prefix = prefix
         self._group = group
         self.duration_ms = duration_ms
 
-    def begin(self, row: bytes, before: int | None) -> int:
+    def begins(self) -> int | None:
+        """When a row expires that is written now."""
+        return None if self.duration_ms is None else self._group.now_ms + self.duration_ms
+
+    def begin(self, row: bytes, before: int | None) -> int | None:
         """A row is written now: when it expires; `before` is when it would have."""
-        expiry = self._group.now_ms + self.duration_ms
-        if before != expiry:
+        expiry = self.begins()
+        if expiry is None:
+            self.end(row, before)
+        elif before != expiry:
             if before is not None:
                 self._store.remove(self._prefix + encode_key(before) + row)
             self._store.put(self._prefix + encode_key(expiry) + row, b"")
@@ -71,6 +83,12 @@ class TimeToLive:
         for stored, _ in store.rows(prefix, prefix + encode_key(self._group.now_ms + 1)):
             store.remove(stored)
             yield stored[decode_first(stored, len(prefix))[1] :]
+
+    def is_over(self) -> bool:
+        """Whether nothing will ever expire here again."""
+        if self.duration_ms is not None:
+            return False
+        return next(self._store.rows(self._prefix, self._prefix + _ABOVE), None) is None
 
 
 class _Variable:
@@ -225,8 +243,7 @@ class ListState(_Variable, pyspark_state.ListState):
                 self._put(self._prefix + key, join_elements(left))
 
     def _encoded(self, rows: Iterable[Any]) -> list[bytes]:
-        ttl = self._ttl
-        expiry = None if ttl is None else self._group.now_ms + ttl.duration_ms
+        expiry = None if self._ttl is None else self._ttl.begins()
         return [self._encode(row, expiry) for row in rows]
 
     def _note(self) -> None:
