@@ -36,6 +36,15 @@ class Keyspace:
         """Whether there is such a key."""
         return bool(self._server.exchange([("EXISTS", name)])[0])
 
+    def expires(self, name: str) -> bool:
+        """Whether a key is there and has an expiry."""
+        return bool(self._server.exchange([("PTTL", name)])[0] > 0)
+
+    def field(self, name: str, field: str) -> bytes | None:
+        """A field of a hash; ``None`` if it is not there."""
+        found: bytes | None = self._server.exchange([("HGET", name, field)])[0]
+        return found
+
     def opened(self, partition: PartitionId) -> tuple[int, str]:
         """The opened version of a partition, and the run that holds it."""
         (found,) = self._server.exchange([("HMGET", keys.meta(partition), "o", "r")])
@@ -61,10 +70,17 @@ class Keyspace:
         names = self.names()
         return list(zip(names, self._server.exchange([("DUMP", n) for n in names]), strict=True))
 
-    def restore(self, copy: Copy) -> None:
-        """A replica that was behind takes over; what had an expiry has none any more."""
-        self._server.exchange([("FLUSHDB",)])
-        self._server.exchange([("RESTORE", name, "0", raw) for name, raw in copy])
+    def restore(self, copy: Copy, tag: str = "") -> None:
+        """A replica that was behind takes over; what had an expiry has none any more.
+
+        Args:
+            tag: What the keys begin with that it has; empty for all.
+        """
+        head = tag.encode()
+        self.remove([name for name in self.names() if name.startswith(head)])
+        had = [("RESTORE", name, "0", raw) for name, raw in copy if name.startswith(head)]
+        if had:
+            self._server.exchange(had)
 
     def segments(self, partition: PartitionId) -> tuple[set[str], set[str]]:
         """Keys of segments that are there, and those that the manifest says are there."""

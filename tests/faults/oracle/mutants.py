@@ -6,7 +6,7 @@ the others change a method of the Python client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +19,11 @@ from redis_state.backend.client import Client
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
+from redis_state.spark import stream_batches
+from redis_state.spark.event_time import Notes, watermark_of
 from redis_state.store import loading, write_session
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
+from tests.faults.oracle.stream_mutants import JOIN_MUTANTS
 from tests.faults.oracle.wire import forget_scripts
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -32,11 +35,13 @@ class Mutant:
 
     Attributes:
         rule: What is not done any more.
+        streams: Whether it is a rule of queries whose tasks begin the batches.
     """
 
     name: str
     rule: str
     patch: Patch
+    streams: bool = False
 
 
 class StaleMutantError(Exception):
@@ -304,9 +309,40 @@ COMBINED_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+
+def _watermark_of_one(notes: Iterable[Notes], delay_ms: int) -> int:
+    return watermark_of(list(notes)[:1], delay_ms)
+
+
+STREAM_MUTANTS: tuple[Mutant, ...] = (
+    *(
+        Mutant(name, rule, _edit(("join", old, new)), streams=True)
+        for name, rule, old, new in JOIN_MUTANTS
+    ),
+    Mutant(
+        "begun-over-anything",
+        "a batch begins only if every partition has the version below",
+        _replace(stream_batches, "not_opened", lambda _ids, _replies: []),
+        streams=True,
+    ),
+    Mutant(
+        "watermark-of-one-partition",
+        "the watermark comes from all partitions",
+        _replace(stream_batches, "watermark_of", _watermark_of_one),
+        streams=True,
+    ),
+    Mutant(
+        "query-not-kept",
+        "a query is kept from its first batch on",
+        _replace(stream_batches, "list_store", lambda *_, **__: None),
+        streams=True,
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(name, rule, _edit((file, old, new))) for name, rule, file, old, new in SCRIPT_MUTANTS),
     *COMBINED_MUTANTS,
     *CLIENT_MUTANTS,
+    *STREAM_MUTANTS,
 )
 """Each breaks one rule; the oracle has to find every one of them."""

@@ -13,7 +13,7 @@ from random import Random
 from unittest import mock
 
 from redis_state import config as options
-from redis_state.backend.transport import ServerTransport
+from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import partition_state
@@ -22,6 +22,7 @@ from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.network import HangError
 from tests.faults.oracle.schedule import Schedule
+from tests.faults.oracle.stream_schedule import StreamSchedule
 
 DESTRUCTIVE_EVERY = 4
 """One schedule in so many runs on a server that loses data."""
@@ -29,6 +30,9 @@ DESTRUCTIVE_EVERY = 4
 WHOLE_EVERY = 45
 """One schedule in so many leaves nothing out: it goes over the store's own transport, looks at the
 server with each run and keeps the list of checkpoints, on which nothing depends that is judged."""
+
+STREAM_EVERY = 7
+"""One schedule in so many is of a streaming query whose tasks begin its batches."""
 
 FORMATS = ((1,), (1,), (2,), (1, 2))
 """Checkpoint formats of a schedule; with two of them the query goes over to the second one."""
@@ -43,6 +47,11 @@ class Failure:
 
     def __str__(self) -> str:
         return f"seed {self.seed}: {'; '.join(self.problems)}"
+
+
+def is_stream(seed: int) -> bool:
+    """Whether a seed plays a streaming query whose tasks begin its batches."""
+    return seed % STREAM_EVERY == 3
 
 
 class Runner:
@@ -64,19 +73,13 @@ class Runner:
         server = self._library if whole else self._direct
         self.counters["schedules"] += 1
         with self._patches(), _names_of(seed), _quiet(), nullcontext() if whole else _unlisted():
-            schedule = Schedule(
-                seed,
-                server,
-                self._url,
-                self.counters,
-                destructive=seed // len(FORMATS) % DESTRUCTIVE_EVERY == 0,
-                formats=FORMATS[seed % len(FORMATS)],
-            )
+            schedule = self._schedule(seed, server)
             problems = schedule.timeline.problems
             try:
                 with schedule.network.watchdog:
                     schedule.run()
-                    Ending(schedule).run()
+                    if isinstance(schedule, Schedule):
+                        Ending(schedule).run()
             except HangError as error:
                 self.counters["hangs"] += 1
                 problems = [f"{error} hangs"]
@@ -87,6 +90,15 @@ class Runner:
                 if whole:
                     self._direct.forget_scripts()
         return Failure(seed, tuple(problems)) if problems else None
+
+    def _schedule(self, seed: int, server: Transport) -> Schedule | StreamSchedule:
+        destructive = seed // len(FORMATS) % DESTRUCTIVE_EVERY == 0
+        if is_stream(seed):
+            return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
+        formats = FORMATS[seed % len(FORMATS)]
+        return Schedule(
+            seed, server, self._url, self.counters, destructive=destructive, formats=formats
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -77,7 +77,7 @@ class Schedule:
         self.timeline = Timeline(self._new_run(by_driver=True), counters)
         self._watch.begin(self.timeline, self.partition)
         self._accidents = Accidents(
-            self.keyspace, self.network, self.timeline, self.partition, counters
+            self.keyspace, self.network, self.timeline, [self.partition], counters
         )
 
     def run(self) -> None:

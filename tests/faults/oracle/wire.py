@@ -46,7 +46,8 @@ def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[
         if isinstance(reply, redis.exceptions.NoScriptError):
             continue
         word = reply[0].decode() if isinstance(reply, list) else str(reply)
-        outcome = f"FENCED {reply[1].decode()}" if word == "FENCED" else word
+        why = reply[1].decode() if word == "FENCED" else ""
+        outcome = f"FENCED {why}" if why.isalpha() else word
         end = 3 + int(command[2])
         words = [one.decode() for one in reply] if isinstance(reply, list) else []
         yield Ran(_name(_text(command[1])), command[3:end], command[end:], word, outcome, words)

@@ -1,0 +1,306 @@
+"""What is known for certain of a streaming query whose tasks begin its batches.
+
+What a batch does follows from its entry in the offset log, so the logs alone say what each version
+has to hold. Versions count from 0; the batch that goes on from version `at` is `first + at`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from redis_state.errors import Kind, RedisStateError
+from redis_state.ids import Pin
+from redis_state.spark.stream_batches import JoinedBatch, Plan
+from tests.faults.oracle.drivers import Drivers
+from tests.faults.oracle.runs import Run
+
+_ALWAYS_ALLOWED = (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the offset log.
+
+    Attributes:
+        stamp: Another one for each entry, also of one batch that is planned again after a rewind.
+        times: The newest event time in each partition; 0 where no row comes.
+    """
+
+    stamp: int
+    times: tuple[int, ...]
+
+    def planned(self, partition: int) -> str:
+        """What the rows of a partition say of the time that Spark planned the batch for."""
+        return str(self.stamp) if self.times[partition] else ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of the query.
+
+    Attributes:
+        plan: Of the call that its DataFrame comes from.
+        app: The application: the numbers of its task attempts rise.
+    """
+
+    run: Run
+    plan: Plan
+    app: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two starts the one with the greater rank goes on."""
+        return self.plan.number, self.run.number
+
+
+@dataclass(eq=False)
+class StreamTask:
+    """An attempt of a task.
+
+    Attributes:
+        chain: The entries of the batches before it.
+        rows_of: The entry that its rows come from.
+        kept: Whether these are rows of an earlier batch, which the driver kept.
+        refused: What it has to be told if it is of no start of this query; empty for all others.
+        alone: Whether no other writer did anything while it ran.
+    """
+
+    name: str
+    start: Start
+    at: int
+    partition: int
+    chain: Sequence[Entry]
+    rows_of: Entry
+    kept: bool = False
+    refused: str = ""
+    alone: bool = False
+
+
+@dataclass
+class StreamTimeline:
+    """The logs, what is in the partitions, and what every answer is judged by.
+
+    Attributes:
+        delay_ms: Of the watermark; ``None`` without one.
+        entries: The offset log, by version.
+        logged: The newest version of the commit log.
+        wanted: The partitions that a run evaluates of a version: not all of them behind a limit.
+        done: Those of which its driver has heard that they committed.
+        joined: Starts that were given an epoch, with it.
+        holders: The start that took each partition last.
+        present: Rows and writers of the versions that are there, by partition and version.
+        written: Those that ever were there.
+        begun: Runs that began each version, the last one last; `newest` is the newest version.
+        shown: For which times the rows of tasks were planned, by run and version.
+        times: When each of them began, as the server told it first.
+        rewound: Whether a user took back the logs.
+        destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
+        forked: Whether a partition went back in time or lost its manifest.
+        forgot: Whether the hash of the query went back in time.
+    """
+
+    partitions: int
+    first: int
+    delay_ms: int | None
+    counters: Counter[str]
+    entries: dict[int, Entry] = field(default_factory=dict)
+    logged: int = 0
+    drivers: Drivers = field(default_factory=Drivers)
+    starts: dict[str, Start] = field(default_factory=dict)
+    wanted: dict[tuple[Run, int], frozenset[int]] = field(default_factory=dict)
+    done: dict[tuple[Run, int], set[int]] = field(default_factory=dict)
+    joined: dict[Start, int] = field(default_factory=dict)
+    holders: dict[int, Start] = field(default_factory=dict)
+    present: dict[tuple[int, int], tuple[bytes, Run]] = field(default_factory=dict)
+    written: set[tuple[int, int]] = field(default_factory=set)
+    begun: dict[int, list[Run]] = field(default_factory=dict)
+    shown: dict[tuple[Run, int], set[str]] = field(default_factory=dict)
+    newest: int | None = None
+    times: dict[int, int] = field(default_factory=dict)
+    contents: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    rewound: bool = False
+    destroyed: bool = False
+    forked: bool = False
+    forgot: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def problem(self, text: str) -> None:
+        """Something happened that must never happen."""
+        self.problems.append(text)
+
+    def wrong(self, text: str) -> None:
+        """State was served or written that must not be."""
+        self.counters["wrong"] += 1
+        self.problem(text)
+
+    # ---- what the logs say -------------------------------------------------------------------
+
+    def chain(self, at: int) -> list[Entry]:
+        """The entries that make up a version."""
+        return [self.entries[before] for before in range(at)]
+
+    def watermark(self, chain: Sequence[Entry]) -> int:
+        """Of the batch that goes on from these."""
+        if self.delay_ms is None:
+            return 0
+        return max([0, *(max(entry.times) - self.delay_ms for entry in chain)])
+
+    def rows(self, chain: Sequence[Entry]) -> bytes:
+        """What a partition holds behind these batches."""
+        return b"".join(b"%d " % entry.stamp for entry in chain)
+
+    def times_of(self, chain: Sequence[Entry]) -> bytes:
+        """The times and watermarks of these batches, as a partition holds them."""
+        return b"".join(
+            b"%d:%d " % (self.times.get(at, -1), self.watermark(chain[:at]))
+            for at in range(len(chain))
+        )
+
+    def is_over(self, start: Start) -> bool:
+        """Whether a newer start has joined."""
+        return any(other.rank > start.rank for other in self.joined)
+
+    # ---- what tasks are told -----------------------------------------------------------------
+
+    def was_joined(self, task: StreamTask, joined: JoinedBatch) -> None:
+        """Judge the batch that a task has joined."""
+        self.counters["batches joined by tasks"] += 1
+        if task.refused and not self.forgot:
+            self.wrong(f"{task.name}: was not told that {task.refused}")
+        if task.kept and not self.forgot:
+            self.wrong(f"{task.name}: took rows of another batch")
+        if joined.version != task.at:
+            self.wrong(f"{task.name}: goes on from version {joined.version}")
+        if joined.watermark_ms != self.watermark(task.chain) and not self._may_differ:
+            self.wrong(f"{task.name}: the watermark is {joined.watermark_ms}")
+        if joined.began_ms != self.times.get(task.at) and not self.forgot:
+            self.wrong(f"{task.name}: the batch began at another time, too")
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether a fail-over may have brought back what a rewind left."""
+        return self.forked and self.rewound
+
+    def loaded(self, task: StreamTask, pin: Pin, rows: bytes, times: bytes) -> None:
+        """Judge what a task reads."""
+        self.counters["loads compared"] += 1
+        if pin.version and self.contents.get(pin.uid) != (rows, times):
+            self.wrong(f"{task.name}: {pin} reads as {rows!r}, it is {self.contents.get(pin.uid)}")
+        self.compare(task.name, task.chain, rows, times)
+
+    def compare(self, who: str, chain: Sequence[Entry], rows: bytes, times: bytes) -> None:
+        """Judge rows by the log."""
+        if rows != self.rows(chain) and not self._may_differ:
+            self.wrong(f"{who}: reads {rows!r}, by the log it is {self.rows(chain)!r}")
+        if times != self.times_of(chain) and not (self._may_differ or self.forgot):
+            self.wrong(f"{who}: has the times {times!r}, the batches had {self.times_of(chain)!r}")
+
+    def heard_of(self, task: StreamTask) -> bool:
+        """A task told its driver that it committed; whether its batch is done by that."""
+        self.counters["commits"] += 1
+        key = task.start.run, task.at
+        if task.start.run not in self.drivers:
+            return False
+        self.done.setdefault(key, set()).add(task.partition)
+        return self.done[key] >= self.wanted[key]
+
+    def logs(self, start: Start, at: int) -> None:
+        """A driver writes the entry of a batch into the commit log."""
+        if self.drivers.ends_batch(start.run, at + 1, self.logged):
+            self.logged = at + 1
+            if len(self.wanted[start.run, at]) < self.partitions:
+                self.counters["batches behind a limit"] += 1
+
+    # ---- what the scripts answered -----------------------------------------------------------
+
+    def was_registered(self, start: Start, epoch: int) -> None:
+        """Judge that a start was let in."""
+        if self.is_over(start):
+            self.wrong(f"run {start.run.number} joined after a newer start had")
+        known = self.joined.get(start)
+        if known is None:
+            self.counters["starts by tasks"] += 1
+            if any(epoch <= other for other in self.joined.values()):
+                self.wrong(f"run {start.run.number} has no greater epoch than those before")
+        elif known != epoch:
+            self.wrong(f"run {start.run.number} has another epoch than before")
+        self.joined[start] = epoch
+
+    def was_begun(self, start: Start, at: int, began_ms: int) -> None:
+        """Judge that a batch began, or that it had."""
+        runs = self.begun.setdefault(at, [])
+        if start.run not in runs[-1:]:
+            if at != (0 if self.newest is None else self.newest) and at - 1 != self.newest:
+                self.wrong(f"version {at} was begun, the newest is {self.newest}")
+            every = range(self.partitions)
+            lacking = [one for one in every if at and (one, at) not in self.written]
+            if lacking and not self.destroyed:
+                self.wrong(f"version {at} was begun over partitions {lacking} without it")
+            self.counters["batches begun again" if runs else "batches begun by tasks"] += 1
+            runs.append(start.run)
+            self.newest = at
+        if self.times.setdefault(at, began_ms) != began_ms:
+            self.wrong(f"version {at} was begun at another time, too")
+
+    def was_taken(self, start: Start, partition: int, version: int) -> None:
+        """A start holds a partition, and what was above its version is dropped."""
+        if self.holders.get(partition) != start:
+            self.holders[partition] = start
+            for at in [one for one in self.present if one[0] == partition and one[1] > version]:
+                del self.present[at]
+
+    def was_published(self, start: Start, partition: int, version: int, uid: str) -> None:
+        """Judge a commit."""
+        holder = self.holders.get(partition)
+        if holder is not None and holder.rank > start.rank and not self.destroyed:
+            self.wrong(f"run {start.run.number} published after a newer start took the partition")
+        self.present[partition, version] = self.contents[uid][0], start.run
+        self.written.add((partition, version))
+
+    # ---- failures ----------------------------------------------------------------------------
+
+    def failed(self, task: StreamTask, error: BaseException) -> None:
+        """Judge the failure of a task."""
+        if not isinstance(error, RedisStateError):
+            where = "".join(traceback.format_tb(error.__traceback__, limit=-2))
+            self.problem(f"{task.name}: {type(error).__name__}: {error}\n{where}")
+            return
+        self.counters[str(error.kind)] += 1
+        if error.kind in _ALWAYS_ALLOWED:
+            return
+        if error.kind is Kind.FENCED:
+            if task.alone and not (self.is_over(task.start) or self.destroyed):
+                self.counters["false fenced"] += 1
+                self.problem(f"{task.name}: nobody was in its way: {error}")
+        elif error.kind in (Kind.STATE_LOST, Kind.VERSION_EXPIRED):
+            self._missing(task, error)
+        elif not self._is_told_rightly(task, str(error)):
+            self.problem(f"{task.name}: {error}")
+
+    def _missing(self, task: StreamTask, error: RedisStateError) -> None:
+        there = [self.present.get((one, task.at)) for one in range(self.partitions)]
+        rows = self.rows(task.chain)
+        lacks = task.at > 0 and any(one is None or one[0] != rows for one in there)
+        # Without rows nobody knows whether a run began the batch as it was planned before, or anew.
+        runs = {one[1] for one in there if one} | set(self.begun.get(task.at - 1, [])[-1:])
+        unsure = any((run, task.at - 1) not in self.shown for run in runs)
+        fair = self.destroyed or self.is_over(task.start) or lacks or unsure
+        if task.alone and not fair:
+            self.counters["false lost"] += 1
+            self.problem(f"{task.name}: every partition has it: {error}")
+
+    def _is_told_rightly(self, task: StreamTask, text: str) -> bool:
+        if task.refused and task.refused in text:
+            self.counters["strangers refused"] += 1
+            return True
+        if "these rows are those of" in text:
+            self.counters["kept batches refused"] += task.kept
+            # Rows that a limit left out are known to nobody, and come first.
+            own = task.rows_of.planned(task.partition)
+            return task.kept or bool(self.shown.get((task.start.run, task.at), set()) - {own})
+        if "newest batch is" in text:
+            return self.newest is None or task.at not in (self.newest, self.newest + 1)
+        return False
