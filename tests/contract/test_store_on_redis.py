@@ -118,6 +118,26 @@ def test_what_is_ephemeral_expires_unless_it_is_maintained(
         assert all(raw.pttl(key) > 60_000 for key in of_it)
 
 
+def test_what_was_ephemeral_stays_once_a_run_that_is_not_goes_on_from_it(
+    new_provider: NewProvider, shared_redis_server: RedisServer
+) -> None:
+    first = new_provider(config=config.parse({"url": shared_redis_server.url, "ephemeral": True}))
+    for version in range(2):
+        store = first.get_store(version)
+        store.put("a", version)
+        store.commit()
+    second = new_provider(config=config.parse({"url": shared_redis_server.url}), run="run-2")
+    assert second.get_store(2).get("a") == 1
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(first.id.store_id.checkpoint)).decode()
+        of_it = [key for key in raw.scan_iter(count=1000) if gen.encode() in key]
+        # Who only reads keeps nothing.
+        assert [key for key in of_it if raw.pttl(key) < 0] == []
+        store = second.get_store(2)
+        store.put("b", 1)
+        assert [key for key in of_it if raw.pttl(key) >= 0] == []
+
+
 def test_a_reader_goes_on_when_maintenance_replaces_what_it_reads(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:

@@ -12,6 +12,7 @@
 -- Keeps: the epoch of a partition only rises; a timeline that was opened is dropped only by a driver's run that goes
 --        back, in format 2 only to version 0; at the opened version or right above it the run before becomes a
 --        contender, whose attempts stay; a run that no driver registered goes on from the living timeline or not at all.
+--        What an ephemeral run wrote stays for good, once a run that is not ephemeral goes on from it.
 local CONTENDERS_MAX = 4
 
 -- What the holding run has published right above the opened version, the last one last.
@@ -125,6 +126,14 @@ end
 here(entries, at)
 for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
 if version == 0 then redis.call('HSET', META, 'w', '0') end
+if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then
+  -- What an ephemeral run wrote: this one keeps it.
+  local all = redis.call('HGETALL', META)
+  for i = 1, #all, 2 do
+    if string.match(all[i], '^[ds]:%d+:') then redis.call('PERSIST', segment_key(all[i], all[i + 1])) end
+  end
+  redis.call('PERSIST', META)
+end
 redis.call('HDEL', META, 'b')
 set_contenders(before)
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
