@@ -20,6 +20,7 @@ _SCRIPTS = ("eval", "evalsha")
 _CONNECT = ("select", "role", "asking")
 _WRITE = ("hset", "hdel", "pexpire", "persist", "unlink", "time")
 _INSTANCES = ("get", "set", "mget", "exists")
+_STATUS = ("mget", "time")
 _JOB = ("info", "hsetnx", "multi", "exec", "wait", "waitaof")
 _SPARK = ("ping", "hrandfield", "pttl")
 _MAINTAIN = ("hkeys", "pttl", "scan", "dbsize")
@@ -45,7 +46,7 @@ class Role(str, Enum):
 
 _COMMANDS: dict[Role, tuple[str, ...]] = {
     Role.JOB: _READ + _SCRIPTS + _CONNECT + _WRITE + _INSTANCES + _JOB + _SPARK,
-    Role.READER: _READ + _SCRIPTS + _CONNECT,
+    Role.READER: _READ + _SCRIPTS + _CONNECT + _STATUS,
     Role.MAINTAINER: _READ + _SCRIPTS + _CONNECT + _WRITE + _INSTANCES + _MAINTAIN,
 }
 

@@ -12,16 +12,12 @@ from redis_state.errors import FormatError, UsageError
 from redis_state.ids import PartitionId, text_number
 from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE
 from redis_state.maintain.recall import RECALLED
-from redis_state.protocol.instances import find
+from redis_state.protocol.instances import LATELY_MS, find
 from redis_state.protocol.registry import (
     counted_partitions,
     parse_operators,
     served_partitions,
 )
-
-LATELY_MS = 3 * 60_000
-"""Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance
-expires a minute after its last report, and a new executor reports within twenty seconds."""
 
 _WHAT = "looking who uses a checkpoint"
 # Whoever uses a partition changes one of these.

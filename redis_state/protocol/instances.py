@@ -18,6 +18,9 @@ from redis_state.ids import PartitionId, text_number
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
+LATELY_MS = 3 * 60_000
+"""Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance
+expires a minute after its last report, and a new executor reports within twenty seconds."""
 KEYS_AT_ONCE = 1024
 PLACES_TTL_MS = 24 * 3600 * 1000
 """For so long the names and totals of reported partitions stay after the last heartbeat."""

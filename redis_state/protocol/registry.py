@@ -20,6 +20,10 @@ from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import PartitionId, StoreId, is_gen, text_number
 
 FORMAT = "1"
+PYTHON_OPERATOR = "pythonStateStore"
+"""What stores that Python keeps call their operator: versions of these are no batches of Spark."""
+WITH_INITIAL_STATE = " with an initial state"
+"""How the layout of a processor's store ends whose version 1 is not a batch's."""
 PARTITIONS_MAX = 1 << 20
 _FAMILY_PARTS = 8
 _LOOKED_FOR_AT_ONCE = 256
@@ -146,6 +150,19 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
                 tuple(map(_family, families)),
             )
     return dict(sorted(found.items()))
+
+
+def first_batch(raw: bytes) -> tuple[int, int]:
+    """The first batch of a store that counts them (``batch:…``), and the version that it made.
+
+    Raises:
+        FormatError: The entry is malformed.
+    """
+    words = _text(raw).split(" ", 4)
+    first = text_number(words[1]) if len(words) == 5 else None
+    if first is None:
+        raise _bad("the newest batch of a store is malformed")
+    return first, 2 if words[4].endswith(f'{WITH_INITIAL_STATE}"') else 1
 
 
 def counted_partitions(

@@ -5,14 +5,19 @@ from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
 from redis_state.reader.reader import Reader, connect
+from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 __all__ = [
+    "Hold",
     "OperatorInfo",
     "OperatorState",
+    "PartitionStatus",
     "Query",
     "QueryInfo",
+    "QueryStatus",
     "Reader",
     "StateObjects",
+    "StoreStatus",
     "connect",
     "state_objects",
 ]

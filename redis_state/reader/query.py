@@ -14,6 +14,8 @@ from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
+from redis_state.reader.overview import status_of
+from redis_state.reader.status import QueryStatus
 
 
 class Query:
@@ -37,6 +39,10 @@ class Query:
         (raw,) = self._client.call("reading a query", [self._command()])
         self._known = parse_operators(raw)
         return list(self._known.values())
+
+    def status(self) -> QueryStatus:
+        """How the query stands; as `Reader.status` tells it of all."""
+        return status_of(self._client, self.info, tenant=self._tenant)
 
     def operator(
         self,

@@ -12,7 +12,9 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
 from redis_state.protocol.registry import QueryInfo, list_queries
+from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
+from redis_state.reader.status import QueryStatus
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11
@@ -37,6 +39,20 @@ class Reader:
     def queries(self) -> list[QueryInfo]:
         """The queries that keep state in this Redis, database and key prefix."""
         return list_queries(self.client, tenant=self._tenant)
+
+    def status(self) -> list[QueryStatus]:
+        """How every query stands: versions, rows, bytes, who serves it, whether it lives.
+
+        The query that was created first is at the top. All is from metadata, in a few bounded
+        pipelines: nothing is changed, and no row is read. It needs the rights `mget` and `time`,
+        which `redis-state acl --reader` gives.
+
+        Raises:
+            FormatError: The list of checkpoints is damaged; what is wrong with a single query is
+                said in its `QueryStatus.problems`.
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return status_of_all(self.client, tenant=self._tenant)
 
     def query(self, which: str) -> Query:
         """Find a query by its name, its id, or the id of its checkpoint.

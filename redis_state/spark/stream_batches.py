@@ -20,6 +20,7 @@ from redis_state.errors import ConflictError, InternalError, Kind, StateError, U
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, confirm_checkpoint
 from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.registry import WITH_INITIAL_STATE
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup import look_up
 from redis_state.spark.batches import OPERATOR, PLACE, named, not_opened, refused
@@ -138,7 +139,7 @@ def layout_of(grouping: Sequence[str], *, initial: bool = False) -> str:
         initial: Version 1 holds an initial state.
     """
     columns = ", ".join(grouping)
-    return json.dumps(f"key {columns}; a processor{' with an initial state' if initial else ''}")
+    return json.dumps(f"key {columns}; a processor{WITH_INITIAL_STATE if initial else ''}")
 
 
 def make_plan(

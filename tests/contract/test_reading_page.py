@@ -35,9 +35,11 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
         assert URL in code
         exec(code.replace(URL, flights), scope)
         printed.append(capsys.readouterr().out)
-    assert [text.split()[0] for text in printed] == ["flights", "{'count':", "UA", "{'count':"]
+    first = [text.split()[0] for text in printed]
+    assert first == ["flights", "{'count':", "UA", "{'count':", "flights"]
     assert printed[1] == blocks("text")[0]
     assert printed[2] == "UA 2\n"
+    assert re.fullmatch(r"flights 1 1 \d+ False\n", printed[4])
 
 
 def test_the_commands_run(flights: str, capsys: pytest.CaptureFixture[str]) -> None:
