@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 
-from redis_state import config
-from redis_state.config import Config
+from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE, server_options
+from redis_state.config import Config, option_named, parse
 
 PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
 _DEADLINE = "10s"
@@ -17,9 +17,15 @@ _DEADLINE = "10s"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a connection. A password is never one of them: others could see it."""
     group = parser.add_argument_group(
-        "connection", f"A password is taken from {PASSWORD_VARIABLE} or from --password-file."
+        "connection",
+        f"The server is that of --url, else of --profile, else of {URL_VARIABLE}, else of the "
+        f"profile that {PROFILE_VARIABLE} names. A password is taken from {PASSWORD_VARIABLE} or "
+        "from --password-file.",
     )
-    group.add_argument("--url", required=True, help="redis://host:port/db or rediss://…")
+    group.add_argument("--url", help="redis://host:port/db or rediss://…")
+    group.add_argument(
+        "--profile", metavar="NAME", help="a table of ~/.config/redis-state/profiles.toml"
+    )
     group.add_argument("--username", help="ACL user")
     group.add_argument("--password-file", metavar="PATH", help="file that holds the password")
     group.add_argument("--key-prefix", metavar="PREFIX", help="tenant prefix, as the query has it")
@@ -31,16 +37,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--deadline",
-        default=_DEADLINE,
         metavar="DURATION",
         help=f"how long to keep trying a server that gives no answer (default: {_DEADLINE})",
     )
 
 
+_OPTIONS = (
+    "username",
+    "password_file",
+    "key_prefix",
+    "tls_ca_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "signing_key_file",
+    "deadline",
+)
+
+
 def command_of(arguments: argparse.Namespace) -> str:
     """The connection arguments for another command, for advice that can be pasted."""
-    names = ("url", "username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
-    given = {name: getattr(arguments, name) for name in (*names, "tls_key_file")}
+    names = ("url", "profile", *_OPTIONS[:6])
+    given = {name: getattr(arguments, name) for name in names}
     words = [
         word
         for name, value in given.items()
@@ -50,26 +67,23 @@ def command_of(arguments: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """The options of a connection, without the URL.
-
-    A password file wins over the environment: it was asked for.
-    """
-    names = ("username", "password_file", "key_prefix", "tls_ca_file", "tls_cert_file")
-    more = ("tls_key_file", "signing_key_file", "deadline")
-    options: dict[str, object] = {name: getattr(arguments, name) for name in (*names, *more)}
-    if arguments.password_file is None:
-        options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
-    return options
-
-
 def config_of(arguments: argparse.Namespace) -> Config:
     """The checked options of a connection.
 
+    An argument wins over the profile. A password file, of either, wins over the environment: it was
+    asked for.
+
     Raises:
-        ConfigError: One is wrong.
+        ConfigError: One is wrong, or no server is named.
     """
-    return config.parse({"url": arguments.url, **options_of(arguments)})
+    options: dict[str, object] = {"deadline": _DEADLINE}
+    for name, value in server_options(arguments.url, arguments.profile).items():
+        options[option_named(name).python_name] = value
+    given = {name: getattr(arguments, name) for name in _OPTIONS}
+    options |= {name: value for name, value in given.items() if value is not None}
+    if "password_file" not in options:
+        options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
+    return parse(options)
 
 
 class ProgressLine:

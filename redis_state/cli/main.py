@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -33,16 +35,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0, or 1 after an error of redis-state, whose message goes to standard error. Wrong usage
-        ends the process with 2, as argparse does.
+        0, or 1 after an error of redis-state, whose message goes to standard error; the command may
+        have other statuses. Wrong usage ends the process with 2, as argparse does.
     """
     arguments = build_parser().parse_args(argv)
     run: Run = arguments.run
     try:
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
     except RedisStateError as error:
         print(error, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read, such as `head`, has enough. What Python still holds goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -15,6 +15,12 @@ from redis_state.cli import (
     queries,
     restore,
     rewind,
+    scan,
+    show,
+    size,
+    skew,
+    top,
+    why_growing,
 )
 from redis_state.cli.command import Command
 
@@ -22,7 +28,13 @@ COMMANDS: tuple[Command, ...] = (
     conf,
     acl,
     queries,
+    show,
     get,
+    scan,
+    size,
+    skew,
+    why_growing,
+    top,
     maintain,
     doctor,
     rewind,

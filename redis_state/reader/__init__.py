@@ -1,6 +1,7 @@
 """Live reads: state that queries keep in Redis, as Python values."""
 
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
+from redis_state.reader.growth import Cause, CauseKind
 from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
@@ -8,6 +9,8 @@ from redis_state.reader.reader import Reader, connect
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 __all__ = [
+    "Cause",
+    "CauseKind",
     "Hold",
     "OperatorInfo",
     "OperatorState",

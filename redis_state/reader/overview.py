@@ -47,10 +47,24 @@ def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
 
 def status_of(client: Client, info: QueryInfo, *, tenant: str) -> QueryStatus:
     """One query; raises as `status_of_all`."""
+    return status_with_older(client, info, tenant=tenant, older=False)[0]
+
+
+def status_with_older(
+    client: Client, info: QueryInfo, *, tenant: str, older: bool = True
+) -> list[QueryStatus]:
+    """One query, and behind it the checkpoints that its folder had before.
+
+    Args:
+        older: Whether these are looked at; raises as `status_of_all`.
+    """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
     queries = parse_listing(raw)
-    now = next((one for one in queries if one.gen == info.gen), info)
-    return _look(client, [now], queries, now_ms=_ms(time), tenant=tenant)[0]
+    wanted = [next((one for one in queries if one.gen == info.gen), info)]
+    if older and newest_of_folder(queries, wanted[0]).gen == info.gen:
+        path = wanted[0].path
+        wanted += [one for one in queries if path and one.path == path and one.gen != info.gen]
+    return _look(client, wanted, queries, now_ms=_ms(time), tenant=tenant)
 
 
 def _look(
@@ -134,6 +148,7 @@ class _Query:
             id=self.info.id,
             name=self.info.name,
             created_ms=self.info.created_ms,
+            seen_ms=self.info.seen_ms,
             started_ms=_number(epoch),
             run=_run_of(self._raw, epoch),
             driver_ms=_number(self._raw.get(b"seen", b"")),

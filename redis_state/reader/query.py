@@ -13,8 +13,10 @@ from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
+from redis_state.reader.growth import Cause, causes_of
+from redis_state.reader.history import histories
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
-from redis_state.reader.overview import status_of
+from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.status import QueryStatus
 
 
@@ -43,6 +45,19 @@ class Query:
     def status(self) -> QueryStatus:
         """How the query stands; as `Reader.status` tells it of all."""
         return status_of(self._client, self.info, tenant=self._tenant)
+
+    def why_growing(self) -> list[Cause]:
+        """Why the state of the query grows or stays large, as far as metadata shows it.
+
+        Manifests, headers of segments and the registry are read, no row; nothing is changed.
+
+        Raises:
+            FormatError: The list of checkpoints or a header is damaged.
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        found, *older = status_with_older(self._client, self.info, tenant=self._tenant)
+        stores = histories(self._client, found, tenant=self._tenant)
+        return causes_of(found, stores, older)
 
     def operator(
         self,

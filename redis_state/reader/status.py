@@ -137,6 +137,7 @@ class QueryStatus:
         id: Spark's id of the query.
         name: Empty if the query has none.
         created_ms: When the checkpoint was first used.
+        seen_ms: When the newest run began to write, as the list of checkpoints says.
         started_ms: When the newest run was registered.
         run: The newest run; empty if none is registered.
         driver_ms: When the driver of a run reported last that it is alive; 0 where no driver
@@ -151,6 +152,7 @@ class QueryStatus:
     id: str
     name: str
     created_ms: int
+    seen_ms: int
     started_ms: int
     run: str
     driver_ms: int

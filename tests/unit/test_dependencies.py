@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / "jvm-adapter"
 POM = "{http://maven.apache.org/POM/4.0.0}"
-REQUIREMENT = re.compile(r"""["']([A-Za-z][\w.-]*)((?:\[\w+\])?>=[^"']+)["']""")
+REQUIREMENT = re.compile(r"""["']([A-Za-z][\w.-]*)((?:\[\w+\])?>=[^"';]+)["';]""")
 
 
 def table(heading: str) -> dict[str, str]:

@@ -57,6 +57,8 @@ MODULES = {
     "protocol": ["checkpoint_gen", "register_run"],
     "provider": ["StateStoreProvider"],
     "reader": [
+        "Cause",
+        "CauseKind",
         "Hold",
         "OperatorState",
         "PartitionStatus",

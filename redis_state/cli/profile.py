@@ -1,0 +1,139 @@
+"""Where the server is that a command talks to: an argument, the environment, or a profile.
+
+One of them alone names the server, so that the password of one is never sent to another: `--url`,
+else `--profile`, else `REDIS_STATE_URL`, else the profile that `REDIS_STATE_PROFILE` names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redis_state import config
+from redis_state.errors import ConfigError
+
+URL_VARIABLE = "REDIS_STATE_URL"
+PROFILE_VARIABLE = "REDIS_STATE_PROFILE"
+_FILE = Path("redis-state/profiles.toml")
+_SIZE_MAX = 1 << 20
+_EXAMPLE = 'Write a table a profile, such as [production] and below it url = "redis://host:6379/0".'
+
+
+def profiles_path() -> Path:
+    """The file with the profiles, whether or not it is there."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    # The base directory specification has relative ones ignored.
+    folder = Path(given) if Path(given).is_absolute() else Path("~/.config").expanduser()
+    return folder / _FILE
+
+
+def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
+    """The options that name the server, with what a profile says beside.
+
+    Args:
+        url: As the command got it; `profile` too.
+
+    Raises:
+        ConfigError: Nothing names a server; or the profile is not there or wrong.
+    """
+    if url is not None and profile is not None:
+        raise ConfigError(
+            "choosing a server",
+            found="--url and --profile both name one",
+            advice="Give one of them.",
+        )
+    if url is not None:
+        return {"url": url}
+    if profile is None:
+        found = os.environ.get(URL_VARIABLE)
+        if found:
+            return {"url": found}
+        profile = os.environ.get(PROFILE_VARIABLE) or None
+    if profile is None:
+        raise ConfigError(
+            "choosing a server",
+            found="none is named",
+            advice=f"Give --url, such as redis://localhost:6379/0, or --profile; or set "
+            f"{URL_VARIABLE} or {PROFILE_VARIABLE}.",
+        )
+    return read_profile(profile)
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """The options of one profile.
+
+    Raises:
+        ConfigError: The file cannot be read or is not TOML, there is no such profile, or an option
+            of it is unknown, a password, or no plain value.
+    """
+    path = profiles_path()
+    what = f"reading profile '{name}' in {path}"
+    profiles = _read(path, what)
+    found = profiles.get(name)
+    if not isinstance(found, Mapping):
+        there = ", ".join(one for one, value in profiles.items() if isinstance(value, Mapping))
+        raise ConfigError(
+            what,
+            found="there is no such profile",
+            advice=f"Profiles there: {there or 'none'}. {_EXAMPLE}",
+        )
+    for key, value in found.items():
+        _check(what, key, value)
+    if "url" not in found:
+        raise ConfigError(what, found="it has no url", advice=_EXAMPLE)
+    return dict(found)
+
+
+def _check(what: str, key: str, value: object) -> None:
+    try:
+        option = config.option_named(key)
+    except ConfigError as error:
+        raise ConfigError(what, found=error.found, advice=error.advice) from error
+    if option.secret:
+        raise ConfigError(
+            what,
+            found=f"it holds '{key}', a secret, in a file that others may see",
+            advice="Take it out, put it into a file that only you can read, and write "
+            'password_file = "…" with its path.',
+        )
+    if not isinstance(value, (str, int, float, bool)):
+        raise ConfigError(what, found=f"the value of '{key}' is not a text, number or truth value")
+
+
+def _read(path: Path, what: str) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_SIZE_MAX + 1)
+        text = raw.decode()
+    except FileNotFoundError as error:
+        raise ConfigError(what, found="there is no such file", advice=_EXAMPLE) from error
+    except OSError as error:
+        raise ConfigError(
+            what, found=f"it cannot be read: {error.strerror}", advice="Check its rights."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(what, found="it is not UTF-8") from error
+    if len(raw) > _SIZE_MAX:
+        raise ConfigError(what, found="the file is larger than 1 MiB")
+    return _parsed(text, what)
+
+
+def _parsed(text: str, what: str) -> Mapping[str, Any]:
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            what,
+            found="the package tomli is missing, which Python 3.10 needs for TOML",
+            advice="Run `pip install 'redis-state[cli]'`.",
+        ) from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(what, found=f"it is not TOML: {error}", advice=_EXAMPLE) from error

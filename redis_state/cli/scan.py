@@ -1,0 +1,118 @@
+"""`redis-state scan`: the rows of a store."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from redis_state.cli import output
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.cli.keys_of import beginning_of, has_columns
+from redis_state.cli.output import Sheet
+from redis_state.cli.place import add_place, version_of
+from redis_state.errors import ConfigError
+from redis_state.reader import OperatorState, Reader
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+_SHOWN = 100
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "scan",
+        help="print the rows of a store",
+        description="Print the rows of one store, in no order: the key columns, then the value "
+        "columns, of list state a column 'values'. A value column with the name of a key column is "
+        "called 'value.<name>'. Stores that Python keeps have the columns 'key' and 'value'.",
+        epilog=example(
+            "redis-state scan flights --url redis://localhost:6379/0 --limit 10",
+            "redis-state scan flights --prefix carrier=UA --columns carrier,count --json",
+            "redis-state scan flights --at 41 --format parquet --output flights.parquet",
+        ),
+    )
+    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_place(parser)
+    parser.add_argument(
+        "--prefix",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="only rows with this value, name=text or name:=JSON, in the first key column; once "
+        "more for the next one; of a store that Python keeps what a text key begins with, or "
+        ":=JSON, an array, for the first parts of a tuple",
+    )
+    parser.add_argument("--columns", metavar="NAMES", help="only these, separated by commas")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="ROWS",
+        help=f"stop after so many; 0 for no limit (default: {_SHOWN} in a table, else none)",
+    )
+    output.add_arguments(parser, files=True)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the rows."""
+    limit, table = arguments.limit, output.format_of(arguments) == output.TABLE
+    if limit is not None and limit < 0:
+        raise ConfigError("scanning a store", found="--limit is below 0", advice="Give 0 or more.")
+    if limit is None:
+        limit = _SHOWN if table else 0
+    with Reader(config_of(arguments)) as reader:
+        query = reader.query(arguments.query)
+        version = version_of(query, arguments)
+        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        rows = _chosen(_rows(state, version, arguments.prefix), arguments.columns)
+        sheet = Sheet(itertools.islice(rows, limit or None))
+        if table and limit and arguments.limit is None:
+            found = list(sheet.rows)
+            sheet = Sheet(found)
+            if len(found) == limit:
+                sheet.notes = [f"The first {limit} rows; --limit 0 prints all."]
+        output.emit(arguments, sheet)
+    return 0
+
+
+def _rows(state: OperatorState, version: int | None, prefix: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows that `--prefix` leaves, as the reader gives them: the one call to it."""
+    family = state.family(version)
+    begins = beginning_of(family, prefix)
+    items = state.list_items if family.multi_value else state.items
+    row = _columns if has_columns(family) else _pair
+    named = "values" if family.multi_value else "value"
+    return (row(key, value, named) for key, value in items(version) if begins(key))
+
+
+def _pair(key: Any, value: Any, named: str) -> dict[str, Any]:
+    return {"key": key, named: value}
+
+
+def _columns(key: Mapping[str, Any], value: Any, named: str) -> dict[str, Any]:
+    row = dict(key)
+    if not isinstance(value, Mapping):
+        return row | {named: value}
+    return row | {f"value.{name}" if name in row else name: one for name, one in value.items()}
+
+
+def _chosen(rows: Iterator[dict[str, Any]], columns: str | None) -> Iterator[dict[str, Any]]:
+    if columns is None:
+        yield from rows
+        return
+    names = [name.strip() for name in columns.split(",")]
+    for row in rows:
+        unknown = [name for name in names if name not in row]
+        if unknown:
+            raise ConfigError(
+                f"choosing column '{unknown[0]}'",
+                found="the store has no such column",
+                advice=f"Columns: {', '.join(row)}.",
+            )
+        yield {name: row[name] for name in names}
