@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE, server_options
-from redis_state.config import Config, option_named, parse
+from redis_state.config import Config, parse
 
 PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
 _DEADLINE = "10s"
@@ -76,9 +76,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: One is wrong, or no server is named.
     """
-    options: dict[str, object] = {"deadline": _DEADLINE}
-    for name, value in server_options(arguments.url, arguments.profile).items():
-        options[option_named(name).python_name] = value
+    options = {"deadline": _DEADLINE, **server_options(arguments.url, arguments.profile)}
     given = {name: getattr(arguments, name) for name in _OPTIONS}
     options |= {name: value for name, value in given.items() if value is not None}
     if "password_file" not in options:

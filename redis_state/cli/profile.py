@@ -31,7 +31,7 @@ def profiles_path() -> Path:
 
 
 def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
-    """The options that name the server, with what a profile says beside.
+    """The options that name the server, with what a profile says beside, by their names in Python.
 
     Args:
         url: As the command got it; `profile` too.
@@ -80,14 +80,19 @@ def read_profile(name: str) -> dict[str, Any]:
             found="there is no such profile",
             advice=f"Profiles there: {there or 'none'}. {_EXAMPLE}",
         )
+    options: dict[str, Any] = {}
     for key, value in found.items():
-        _check(what, key, value)
-    if "url" not in found:
+        name = _checked(what, key, value)
+        if name in options:
+            raise ConfigError(what, found=f"'{name}' is given twice", advice="Give it once.")
+        options[name] = value
+    if "url" not in options:
         raise ConfigError(what, found="it has no url", advice=_EXAMPLE)
-    return dict(found)
+    return options
 
 
-def _check(what: str, key: str, value: object) -> None:
+def _checked(what: str, key: str, value: object) -> str:
+    """The name of an option in Python."""
     try:
         option = config.option_named(key)
     except ConfigError as error:
@@ -101,6 +106,7 @@ def _check(what: str, key: str, value: object) -> None:
         )
     if not isinstance(value, (str, int, float, bool)):
         raise ConfigError(what, found=f"the value of '{key}' is not a text, number or truth value")
+    return option.python_name
 
 
 def _read(path: Path, what: str) -> Mapping[str, Any]:

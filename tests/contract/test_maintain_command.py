@@ -235,7 +235,9 @@ def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         main(["maintain", "--help"])
     page = PAGE.read_text("utf-8")
-    connection = "url username password-file key-prefix tls-ca-file tls-cert-file tls-key-file"
+    connection = (
+        "url profile username password-file key-prefix tls-ca-file tls-cert-file tls-key-file"
+    )
     known = {*connection.split(), "deadline", "help"}
     for option in set(re.findall(r"--([a-z-]+)", capsys.readouterr().out)) - known:
         assert f"`--{option}" in page, option

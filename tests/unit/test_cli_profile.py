@@ -1,0 +1,153 @@
+"""Which server a command talks to: arguments, the environment, profiles."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from redis_state.cli.connection import add_arguments, command_of, config_of
+from redis_state.cli.profile import profiles_path
+from redis_state.config import Config
+from redis_state.errors import ConfigError
+
+PROFILES = """
+[production]
+url = "redis://redis.example:6379/3"
+username = "dashboard"
+password_file = "/run/secrets/redis"
+key_prefix = "team-a"
+deadline = "3s"
+connections_max = 4
+
+[other]
+url = "redis://other:6379"
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("REDIS_STATE_URL", "REDIS_STATE_PROFILE", "REDIS_STATE_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    path = profiles_path()
+    assert path == tmp_path / "redis-state" / "profiles.toml"
+    path.parent.mkdir()
+    path.write_text(PROFILES, "utf-8")
+    return path
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def found(*words: str) -> Config:
+    return config_of(parsed(*words))
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        found(*words)
+    return str(caught.value)
+
+
+def test_a_profile_gives_all_options_of_a_connection() -> None:
+    config = found("--profile", "production")
+    assert config.url.url == "redis://redis.example:6379/3"
+    assert (config.username, config.key_prefix, config.deadline) == ("dashboard", "team-a", 3000)
+    assert config.connections_max == 4
+
+
+def test_an_argument_wins_over_the_profile() -> None:
+    config = found("--profile", "production", "--key-prefix", "b", "--deadline", "1s")
+    assert (config.key_prefix, config.deadline, config.username) == ("b", 1000, "dashboard")
+
+
+def test_one_source_alone_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_STATE_PROFILE", "production")
+    assert found().username == "dashboard"
+    monkeypatch.setenv("REDIS_STATE_URL", "redis://of-the-environment:1")
+    config = found()
+    assert (config.url.url, config.username) == ("redis://of-the-environment:1/0", None)
+    config = found("--url", "redis://given:2")
+    assert (config.url.url, config.username) == ("redis://given:2/0", None)
+    # What was typed wins over what the shell happens to have.
+    assert found("--profile", "production").url.url == "redis://redis.example:6379/3"
+    assert "--url and --profile both name one" in refused("--url", "redis://a", "--profile", "b")
+
+
+def test_without_a_server_the_ways_to_name_one_are_told() -> None:
+    message = refused()
+    for way in ("--url", "--profile", "REDIS_STATE_URL", "REDIS_STATE_PROFILE"):
+        assert way in message
+
+
+def test_the_deadline_is_ten_seconds_unless_it_is_given() -> None:
+    assert found("--url", "redis://a").deadline == 10_000
+
+
+def test_a_password_file_of_the_profile_wins_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_STATE_PASSWORD", "secret")
+    config = found("--profile", "production")
+    assert (config.password, config.password_file) == (None, "/run/secrets/redis")
+    assert found("--profile", "other").password == "secret"
+
+
+def test_advice_can_be_pasted() -> None:
+    words = ("--profile", "production", "--key-prefix", "b")
+    assert command_of(parsed(*words)) == " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no such profile. Profiles there: none."),
+        ("[other]\nurl = 'redis://a'\n", "Profiles there: other."),
+        ("[p]\nusername = 'x'\n", "it has no url"),
+        ("[p]\nurl = 'redis://a'\nuser_name = 'x'\n", "Did you mean 'username'?"),
+        ("[p]\nurl = 'redis://a'\npassword = 'top-secret'\n", 'password_file = "…"'),
+        ("[p]\nurl = 'redis://:top-secret@a'\n", "[REDIS_CONFIG]"),
+        ("[p]\nurl = ['redis://a']\n", "the value of 'url' is not a text"),
+        ("p = 'redis://a'\n", "there is no such profile"),
+        ("[p\nurl = 'top-secret'\n", "it is not TOML"),
+        ("[p]\nurl = 'redis://a'\nusername = 'a'\nuserName = 'b'\n", "there is no option"),
+        (
+            "[p]\nurl = 'redis://a'\nkey_prefix = 'a'\nkeyPrefix = 'b'\n",
+            "'key_prefix' is given twice",
+        ),
+        ("#" + "x" * (1 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_bad_file_is_said(file: Path, text: str, said: str) -> None:
+    file.write_text(text, "utf-8")
+    message = refused("--profile", "p")
+    assert said in message
+    assert "top-secret" not in message
+
+
+def test_a_file_that_cannot_be_read_is_said(file: Path) -> None:
+    file.write_bytes(b"\xff")
+    assert "it is not UTF-8" in refused("--profile", "p")
+    file.unlink()
+    assert f"{file}; there is no such file" in refused("--profile", "p")
+    file.mkdir()
+    assert "it cannot be read: Is a directory" in refused("--profile", "p")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which of the two it is depends on the version of Python.
+    for name in ("tomli", "tomllib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "pip install 'redis-state[cli]'" in refused("--profile", "production")
+
+
+def test_a_folder_that_is_not_absolute_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "here")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert profiles_path() == Path("/home/ann/.config/redis-state/profiles.toml")
