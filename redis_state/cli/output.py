@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
 _INSTALL = "Run `pip install 'redis-state[cli]'`"
 _TABLE_ROWS_MAX = 10_000
+_SHRUNK = 10
 
 Row = Mapping[str, Any]
 Show = Callable[[Any], str]
@@ -221,6 +222,7 @@ def table_of(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = 
             justify="right" if one.right else "left",
             no_wrap=not (one.folds or one.shrinks),
             overflow="fold" if one.folds else "ellipsis",
+            min_width=_SHRUNK if one.shrinks else None,
         )
     for row in rows:
         table.add_row(*(Text(one.show(row), no_wrap=not one.folds) for one in columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from redis_state.errors import ConfigError
-from redis_state.ids import DEFAULT_STORE
+from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.reader import Query
 from redis_state.reader.operator_state import DEFAULT_FAMILY
 
@@ -43,7 +43,8 @@ def version_of(query: Query, arguments: argparse.Namespace) -> int | None:
     if at is None or at == "confirmed":
         version: int | None = arguments.version
         return version
-    if not (at.isascii() and at.isdigit()):
+    batch = text_number(at)
+    if batch is None:
         raise ConfigError(
             "choosing a batch",
             found="--at is neither a number nor 'confirmed'",
@@ -57,5 +58,5 @@ def version_of(query: Query, arguments: argparse.Namespace) -> int | None:
                     found="the versions of this store are not batches",
                     advice="Give --version.",
                 )
-            return max(0, int(at) - store.first_batch + store.first_version)
-    return int(at) + 1
+            return max(0, batch - store.first_batch + store.first_version)
+    return batch + 1

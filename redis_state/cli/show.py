@@ -11,6 +11,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Row, Sheet, column, numbers
 from redis_state.cli.queries import row_of, state_of
+from redis_state.errors import FormatError, StateError
 from redis_state.format.header import Family
 from redis_state.reader import PartitionStatus, Query, QueryStatus, Reader, StoreStatus
 
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         status = query.status()
-        families = {(one.operator, one.store): families_of(query, one) for one in status.stores}
+        notes = status.problems
+        families = {
+            (one.operator, one.store): families_of(query, one, notes) for one in status.stores
+        }
     whole = {"kind": "query", "run": status.run, "driver_ms": status.driver_ms, **row_of(status)}
     if output.format_of(arguments) == output.TABLE:
         sheets = [Sheet(_facts(whole, status), _FACTS, heading=False)]
@@ -48,20 +52,24 @@ def run(arguments: argparse.Namespace) -> int:
         sheets = [Sheet([whole])]
     sheets.append(Sheet([_store(one, families) for one in status.stores], _STORES))
     partitions = [partition_row(status, of, one) for of in status.stores for one in of.partitions]
-    sheets.append(Sheet(partitions, _PARTITIONS, notes=status.problems))
+    sheets.append(Sheet(partitions, _PARTITIONS, notes=notes))
     output.emit(arguments, *sheets)
     return 0
 
 
-def families_of(query: Query, store: StoreStatus) -> list[Family]:
+def families_of(query: Query, store: StoreStatus, notes: list[str]) -> list[Family]:
     """The column families of a store, from the headers of its newest version where there is one.
 
-    Raises:
-        RedisStateError: The version cannot be opened.
+    Args:
+        notes: Gets the reason where that version cannot be read, and the query's own list is taken.
     """
-    if not any(one.confirmed for one in store.partitions):
-        return list(store.families)
-    return query.operator(store.operator, store.store).families() or list(store.families)
+    if any(one.confirmed for one in store.partitions):
+        try:
+            found = query.operator(store.operator, store.store).families()
+            return found or list(store.families)
+        except (StateError, FormatError) as error:
+            notes.append(f"Families are those that the query listed: {error}")
+    return list(store.families)
 
 
 def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) -> dict[str, Any]:

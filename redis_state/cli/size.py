@@ -52,14 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         status = query.status()
+        notes = status.problems
         if arguments.by == "family":
-            rows = [row for of in status.stores for row in _by_family(of, families_of(query, of))]
-            output.emit(arguments, Sheet(rows, _FAMILIES, notes=status.problems))
+            found = [(of, families_of(query, of, notes)) for of in status.stores]
+            rows = [row for of, families in found for row in _by_family(of, families)]
+            output.emit(arguments, Sheet(rows, _FAMILIES, notes=notes))
             return 0
     by_partition = arguments.by == "partition"
     rows = list(_by_partition(status) if by_partition else map(_by_store, status.stores))
     columns = [*_PLACE, *([numbers("partition", title="PART")] if by_partition else []), *_FIGURES]
-    output.emit(arguments, Sheet(rows, columns, notes=status.problems))
+    output.emit(arguments, Sheet(rows, columns, notes=notes))
     return 0
 
 

@@ -360,13 +360,16 @@ def _older(query: QueryStatus, older: Sequence[QueryStatus]) -> Iterator[Cause]:
             "The folder of this checkpoint was deleted and created again; its state stays.",
             f"If nobody needs it: `redis-state purge --gen {query.gen}`.",
         )
-    for one in older:
-        if one.bytes:
-            yield Cause(
-                CauseKind.OLDER_CHECKPOINT,
-                f"An older checkpoint of the same folder still holds {one.bytes:,} bytes.",
-                f"If nobody needs it: `redis-state purge --gen {one.gen}`.",
-            )
+    left = sorted((one for one in older if one.bytes), key=lambda one: -one.bytes)
+    if left:
+        total = sum(one.bytes for one in left)
+        which = f"{len(left)} older checkpoints" if len(left) > 1 else "An older checkpoint"
+        yield Cause(
+            CauseKind.OLDER_CHECKPOINT,
+            f"{which} of the same folder still hold{'' if len(left) > 1 else 's'} {total:,} bytes.",
+            f"If nobody needs them: `redis-state purge --gen {left[0].gen}`"
+            + (", and so on." if len(left) > 1 else "."),
+        )
 
 
 _LOOKS: tuple[Callable[[StoreHistory], Iterator[Cause]], ...] = (

@@ -22,7 +22,7 @@ from redis_state.cli.main import main
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol.instances import Instance
 from redis_state.provider import StateStoreProvider
-from tests.contract.planting import GEN, QUERY_ID, Planted, family, schema
+from tests.contract.planting import GEN, QUERY_ID, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
@@ -216,6 +216,7 @@ def failed(server: RedisServer, *words: str) -> str:
         ("scan flights --limit -1", "--limit is below 0"),
         ("scan flights --at newest", "--at is neither a number nor 'confirmed'"),
         ("scan flights --at 40", "STATE_LOST"),
+        (f"scan flights --at {'9' * 5000}", "--at is neither a number nor 'confirmed'"),
         ("scan flights --format parquet", "--output FILE"),
         ("scan flights --output /no/such/folder/rows", "No such file or directory"),
         ("show flihgts", "Did you mean 'flights'"),
@@ -232,6 +233,20 @@ def test_what_is_wrong_is_said(
     caught = capsys.readouterr()
     assert said in caught.err
     assert not caught.out
+
+
+def test_damage_is_told_beside_what_is_whole(
+    run: Run, redis_server: RedisServer, planted: Planted
+) -> None:
+    client = redis_server.client()
+    client.hset(keys.meta(planted.id(1)), f"d:3:{uid(3)}", "- 1 1")
+    text = run("show", "flights", "--format", "table")
+    assert "partition 1 store default: an entry of its manifest is damaged" in text
+    assert "worker-1/3" in text
+    assert "Families are those that the query listed: [REDIS_" in text
+    assert "problem" in run("queries", "--format", "table")
+    assert len(objects(run("show", "flights"))) == 4
+    assert objects(run("size", "flights", "--by", "family"))
 
 
 def test_what_could_change_the_terminal_is_spelled(redis_server: RedisServer, run: Run) -> None:

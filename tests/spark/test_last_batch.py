@@ -56,6 +56,11 @@ def test_a_query_that_ended_shows_its_last_batch(
         version = 4
         state = reader.query(query.id).operator()
         assert {key["k"]: v["count"] for key, v in state.items(version=version)} == wanted
+        status = reader.query(query.id).status()
+        assert (status.confirmed_batch, status.newest_batch) == (version - 1, version - 1)
+        assert (status.rows, status.driver_alive, status.alive) == (len(wanted), True, True)
+        assert [(one.operator, one.name) for one in status.stores] == [(0, "stateStoreSave")]
+        assert status.problems == []
     finally:
         streams.spark.conf.set(FORMAT, "1")
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from redis_state import connect as connect_reader
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import scan
 from redis_state.backend.script import script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConfigError, UnavailableError
+from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
+from redis_state.provider import StateStoreProvider
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.topologies.conftest import ActsOnSleep, Connect
@@ -31,12 +35,12 @@ def write(client: Client, value: str) -> list[object]:
 def test_a_pipeline_over_several_slots_comes_back_in_order(
     cluster: RedisCluster, connect: Connect
 ) -> None:
-    keys = [f"{{{n}}}:k" for n in range(20)]
-    assert {cluster.owner_of(key) for key in keys} == {0, 1}
+    names = [f"{{{n}}}:k" for n in range(20)]
+    assert {cluster.owner_of(key) for key in names} == {0, 1}
     client = connect(url=cluster.url)
-    client.call("writing", [("SET", key, f"of {key}") for key in keys])
-    assert client.call("reading", [("GET", key) for key in keys]) == [
-        f"of {key}".encode() for key in keys
+    client.call("writing", [("SET", key, f"of {key}") for key in names])
+    assert client.call("reading", [("GET", key) for key in names]) == [
+        f"of {key}".encode() for key in names
     ]
 
 
@@ -153,3 +157,20 @@ def test_a_lone_server_is_no_cluster(redis_server: RedisServer, connect: Connect
     client = connect(url=redis_server.url.replace("redis://", "redis+cluster://"))
     with pytest.raises(ConfigError, match="not a node of a cluster"):
         client.call("reading", [("GET", KEY)])
+
+
+def test_how_queries_stand_is_told_over_all_nodes(cluster: RedisCluster) -> None:
+    for partition in range(8):
+        id_ = StateStoreProviderId(StateStoreId("visits", 0, partition), f"run-{partition}")
+        provider = StateStoreProvider(id_, config=cluster.url)
+        store = provider.get_store(0)
+        store.put("k", partition)
+        provider.get_store(store.commit()).abort()
+        provider.close()
+    with connect_reader(cluster.url) as reader:
+        (status,) = reader.status()
+        assert reader.query("visits").why_growing() == []
+    ids = [PartitionId(StoreId(status.gen, 0, "default"), number) for number in range(8)]
+    assert {cluster.owner_of(keys.meta(id_)) for id_ in ids} == {0, 1}
+    assert [one.rows for one in status.partitions] == [1] * 8
+    assert status.problems == []
