@@ -11,6 +11,7 @@ import argparse
 import csv
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,16 +111,25 @@ def add_arguments(parser: argparse.ArgumentParser, *, files: bool = False) -> No
 
 
 def format_of(arguments: argparse.Namespace) -> str:
-    """In which form a command prints."""
-    chosen: str | None = arguments.format
-    if chosen is not None:
-        return chosen
-    if getattr(arguments, "output", None) is not None or not sys.stdout.isatty():
-        return JSON
-    if not _has_rich():
-        print(f"Tables need the package rich. {_INSTALL}; or give --json.", file=sys.stderr)
-        return JSON
-    return TABLE
+    """In which form a command prints; what the first call finds stays.
+
+    Raises:
+        ConfigError: A table cannot go into a file.
+    """
+    to_file = getattr(arguments, "output", None) is not None
+    if arguments.format is None:
+        arguments.format = TABLE if sys.stdout.isatty() and not to_file else JSON
+        if arguments.format == TABLE and not _has_rich():
+            print(f"Tables need the package rich. {_INSTALL}; or give --json.", file=sys.stderr)
+            arguments.format = JSON
+    elif arguments.format == TABLE and to_file:
+        raise ConfigError(
+            "printing a table",
+            found="--output names a file",
+            advice="Choose json, csv or parquet for it by --format.",
+        )
+    chosen: str = arguments.format
+    return chosen
 
 
 def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
@@ -163,7 +173,7 @@ def _whole_file(path: Path) -> Iterator[Path]:
         ConfigError: It cannot be written.
     """
     whole = path.is_file() or not path.exists()
-    part = path.with_name(f"{path.name}.part") if whole else path
+    part = path.with_name(f"{path.name}.{os.getpid()}.part") if whole else path
     try:
         yield part
         if whole:
@@ -205,7 +215,7 @@ def show(console: Console, sheet: Sheet) -> None:
     if rows:
         console.print(table_of(sheet.columns or columns_of(rows), rows, heading=sheet.heading))
     for note in sheet.notes:
-        console.print(note, soft_wrap=not console.is_terminal)
+        console.print(figures.plain(note), soft_wrap=not console.is_terminal)
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = True) -> Table:

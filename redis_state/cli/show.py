@@ -126,7 +126,7 @@ def _facts(row: Row, status: QueryStatus) -> Iterator[Row]:
     yield {"fact": "query", "value": figures.plain(status.name or status.id)}
     yield {"fact": "id", "value": figures.plain(status.id)}
     yield {"fact": "gen", "value": status.gen}
-    yield {"fact": "run", "value": status.run or figures.NOTHING}
+    yield {"fact": "run", "value": figures.plain(status.run) or figures.NOTHING}
     yield {"fact": "state", "value": state_of(row)}
     yield {"fact": "started", "value": figures.ago(status.started_ms, now_ms)}
     yield {"fact": "driver", "value": driver}

@@ -147,7 +147,7 @@ def _screen(look: Look, arguments: argparse.Namespace, height: int) -> Renderabl
     return Group(
         Text(sheet.title, style="bold", no_wrap=True, overflow="ellipsis"),
         output.table_of(COLUMNS, rows[:room]),
-        *(Text(note, no_wrap=True, overflow="ellipsis") for note in sheet.notes),
+        *(Text(figures.plain(note), no_wrap=True, overflow="ellipsis") for note in sheet.notes),
         Text(last, style="dim"),
     )
 

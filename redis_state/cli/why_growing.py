@@ -71,4 +71,4 @@ def _tell(console: Console, cause: Cause) -> None:
         more = "" if len(cause.partitions) <= 8 else f" and {len(cause.partitions) - 8} more"
         where += f", partition{'s' if len(cause.partitions) > 1 else ''} {listed}{more}"
     console.print(Text(f"{cause.kind}{where}", style="bold"))
-    console.print(Padding(Text(f"{cause.found}\n→ {cause.advice}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"{figures.plain(cause.found)}\n→ {cause.advice}"), (0, 0, 0, 2)))

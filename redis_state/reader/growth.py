@@ -197,7 +197,9 @@ def _stale(of: StoreHistory, one: PartitionHistory, header: Header, family: Fami
         return ""
     gap_ms, at = max((after - before, at) for at, (before, after) in enumerate(pairwise(times), 1))
     newer_ms = times[-1] - times[at]
-    if at <= len(times) // 2 and gap_ms > max(_HOUR_MS, _STALE_TIMES * newer_ms):
+    # Timers that are due now stand far before those of tomorrow, too: old ones lie in the past.
+    past = times[at - 1] < of.now_ms - _HOUR_MS
+    if past and at <= len(times) // 2 and gap_ms > max(_HOUR_MS, _STALE_TIMES * newer_ms):
         hours = (times[-1] - times[0]) // _HOUR_MS
         return (
             f"The oldest keys of '{family.name}' are {hours:,} hours behind its newest, and most "
@@ -218,7 +220,7 @@ def _fat_key(of: StoreHistory) -> Iterator[Cause]:
             yield _cause(
                 of,
                 CauseKind.FAT_KEY,
-                f"One bucket of keys holds more than {(parts - 1) * _PART_BYTES // 1_000_000:,} MB "
+                f"One bucket of keys holds more than {(parts - 1) * _PART_BYTES / 1e6:,.1f} MB "
                 "uncompressed: one key has a large value, or one join key many rows.",
                 advice,
                 one.status.partition,
@@ -229,7 +231,9 @@ def _fat_key(of: StoreHistory) -> Iterator[Cause]:
         if not rows or one.base is None:
             continue
         at = max(rows, key=lambda version: rows[version])
-        usual = min(_bytes_a_row(one.base.entry), median(rows.values()))
+        usual = median(rows.values())
+        if one.base.entry.rows:
+            usual = min(usual, _bytes_a_row(one.base.entry))
         if rows[at] >= _VALUE_FAT_BYTES and rows[at] >= _VALUE_FAT_TIMES * usual:
             entry = one.deltas[at]
             yield _cause(
@@ -319,7 +323,7 @@ def _kept_versions(of: StoreHistory) -> Iterator[Cause]:
             rows = one.status.rows + one.status.internal_rows
             newest += _bytes_a_row(one.base.entry) * rows
     total = of.status.bytes
-    if total - newest >= _BYTES_MIN and total - newest > _KEPT * newest:
+    if newest and total - newest >= _BYTES_MIN and total - newest > _KEPT * newest:
         deltas = [entry.bytes for one in of.partitions for entry in one.deltas.values()]
         batches = max((len(one.deltas) for one in of.partitions), default=0)
         wanted = max(one.wanted for one in of.status.partitions)

@@ -45,12 +45,14 @@ class StoreHistory:
     """All partitions of a store.
 
     Attributes:
+        now_ms: When it was looked, in ms since 1970 by the server's clock.
         live: Keys after each version that every partition has, the oldest first, without those of
             internal families.
         changed: Rows that these versions changed, removals included.
     """
 
     status: StoreStatus
+    now_ms: int
     partitions: tuple[PartitionHistory, ...]
     live: Mapping[int, int]
     changed: Mapping[int, int]
@@ -73,7 +75,10 @@ def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreH
     found = [
         (of, store, [_history(one, next(manifests)) for one in all_]) for of, store, all_ in stores
     ]
-    return [_store_history(of, _with_headers(client, store, all_)) for of, store, all_ in found]
+    return [
+        _store_history(of, query.now_ms, _with_headers(client, store, all_))
+        for of, store, all_ in found
+    ]
 
 
 def _readable(of: StoreStatus) -> list[PartitionStatus]:
@@ -134,11 +139,12 @@ def _with_headers(
     ]
 
 
-def _store_history(of: StoreStatus, all_: Sequence[PartitionHistory]) -> StoreHistory:
+def _store_history(of: StoreStatus, now_ms: int, all_: Sequence[PartitionHistory]) -> StoreHistory:
     versions = _common(one.deltas for one in all_)
     entries = {version: [one.deltas[version] for one in all_] for version in versions}
     return StoreHistory(
         of,
+        now_ms,
         tuple(all_),
         {version: sum(one.live - one.internal for one in of_) for version, of_ in entries.items()},
         {version: sum(one.rows for one in of_) for version, of_ in entries.items()},

@@ -218,6 +218,7 @@ def failed(server: RedisServer, *words: str) -> str:
         ("scan flights --at 40", "STATE_LOST"),
         (f"scan flights --at {'9' * 5000}", "--at is neither a number nor 'confirmed'"),
         ("scan flights --format parquet", "--output FILE"),
+        ("scan flights --format table --output rows", "--output names a file"),
         ("scan flights --output /no/such/folder/rows", "No such file or directory"),
         ("show flihgts", "Did you mean 'flights'"),
         ("size nothing", "NOT_FOUND"),

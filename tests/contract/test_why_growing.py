@@ -175,6 +175,14 @@ def test_timers_that_are_far_behind_the_others(sick: Sick) -> None:
     assert "'$timers' are 720 hours behind its newest" in cause.found
 
 
+def test_timers_of_today_and_tomorrow_are_healthy(sick: Sick, redis_server: RedisServer) -> None:
+    now_ms = redis_server.client().time()[0] * 1000
+    due = [now_ms + number for number in range(400)]
+    later = [now_ms + 24 * HOUR_MS + number for number in range(3000)]
+    timers(sick.provider(families=True), [*due, *later], internal=False)
+    assert sick.causes() == []
+
+
 def test_timers_that_are_never_deleted(sick: Sick) -> None:
     timers(sick.provider(families=True), (NOW_MS + number for number in range(1000)), internal=True)
     (cause,) = sick.causes()
