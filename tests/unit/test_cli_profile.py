@@ -147,7 +147,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'redis-state[cli]'" in refused("--profile", "production")
 
 
-def test_a_folder_that_is_not_absolute_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_absolute_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "here")
-    monkeypatch.setenv("HOME", "/home/ann")
-    assert profiles_path() == Path("/home/ann/.config/redis-state/profiles.toml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert profiles_path() == tmp_path / ".config" / "redis-state" / "profiles.toml"
