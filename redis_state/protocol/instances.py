@@ -91,29 +91,33 @@ class Totals:
 def find_totals(
     client: Client, gens: Sequence[str], *, tenant: str = ""
 ) -> list[dict[tuple[int, int, str], Totals]]:
-    """The totals of checkpoints, by operator, partition and store.
+    """The totals of checkpoints, by operator, partition and store; what is damaged is left out."""
+    found: list[dict[tuple[int, int, str], Totals]] = []
+    for start in range(0, len(gens), KEYS_AT_ONCE):
+        chunk = gens[start : start + KEYS_AT_ONCE]
+        commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in chunk]
+        for raw in client.call("reading totals", commands):
+            parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
+            found.append({place: one for place, one in parsed if place and one})
+    return found
 
-    Raises:
-        FormatError: They are damaged.
-    """
-    commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
-    raws = client.call("reading totals", commands) if commands else []
-    return [{_parse_place(place): _parse_totals(raw) for place, raw in one.items()} for one in raws]
 
-
-def _parse_place(raw: bytes) -> tuple[int, int, str]:
+def _parse_place(raw: bytes) -> tuple[int, int, str] | None:
     operator, _, rest = raw.decode("utf-8", "replace").partition(":")
     partition, _, store = rest.partition(":")
     numbers = text_number(operator), text_number(partition)
     if numbers[0] is None or numbers[1] is None or not store:
-        raise _bad("totals name no partition")
+        return None
     return numbers[0], numbers[1], store
 
 
-def _parse_totals(raw: bytes) -> Totals:
-    instance = decode_instance(raw)
+def _parse_totals(raw: bytes) -> Totals | None:
+    try:
+        instance = decode_instance(raw)
+    except FormatError:
+        return None
     if instance is None:
-        raise _bad("totals name no instance")
+        return None
     counts = {
         name: count for name, count in json.loads(raw).items() if type(count) is int and count >= 0
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
+from redis_state.protocol.instances import Totals, find_totals
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
@@ -53,6 +55,17 @@ class Reader:
             UnavailableError: Redis gave no answer before the deadline.
         """
         return status_of_all(self.client, tenant=self._tenant)
+
+    def totals(self, gens: Sequence[str]) -> dict[str, dict[tuple[int, int, str], Totals]]:
+        """What the instances of checkpoints have counted, by operator, partition and store.
+
+        They show it with their heartbeats, each third of a minute; docs/format.md, section 9, has
+        the names. It stays for a day after the last one; what is damaged is left out.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return dict(zip(gens, find_totals(self.client, gens, tenant=self._tenant), strict=True))
 
     def query(self, which: str) -> Query:
         """Find a query by its name, its id, or the id of its checkpoint.

@@ -1,0 +1,251 @@
+"""What Prometheus scrapes: how queries stand, and what their instances have counted.
+
+Each scrape is one look at Redis, by metadata alone. Gauges come from the status of the queries.
+Counters come from the totals that instances show with their heartbeats (docs/format.md, section 9):
+each instance counts from when it was loaded, so this process adds up the increases and gives one
+counter for each store. It begins with what the instances show when it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from redis_state.errors import RedisStateError
+from redis_state.protocol.instances import Totals
+from redis_state.reader import QueryStatus, Reader, StoreStatus
+
+_LOG = logging.getLogger("redis_state.exporter")
+_OF_A_QUERY = ("query", "gen")
+_OF_A_STORE = (*_OF_A_QUERY, "operator", "store")
+
+Place = tuple[str, int, int, str]
+"""Checkpoint, operator, partition and store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    name: str
+    counts: str
+    meaning: str
+    per_unit: float = 1.0
+
+
+_COUNTERS = (
+    _Counter("redis_state_opens", "opens", "Versions that were opened."),
+    _Counter("redis_state_open_seconds", "openMs", "Time to open versions.", 1000.0),
+    _Counter("redis_state_loads", "loads", "Versions that had to be read from Redis."),
+    _Counter("redis_state_load_seconds", "loadMs", "Time to read them.", 1000.0),
+    _Counter("redis_state_commits", "commits", "Versions that were committed."),
+    _Counter("redis_state_commit_seconds", "commitMs", "Time to commit.", 1000.0),
+    _Counter("redis_state_rows_written", "rowsWritten", "Rows that commits put."),
+    _Counter("redis_state_rows_removed", "rowsRemoved", "Rows that commits removed."),
+    _Counter("redis_state_sent_bytes", "bytesSent", "Bytes sent to Redis."),
+)
+
+_Gauge = tuple[str, str, Callable[[QueryStatus], "float | None"]]
+_GaugeOfStore = tuple[str, str, Callable[[StoreStatus], "float | None"]]
+
+_QUERY_GAUGES: tuple[_Gauge, ...] = (
+    (
+        "redis_state_query_alive",
+        "1 while a driver, an owner or a late write shows that the query runs.",
+        lambda query: float(query.alive),
+    ),
+    (
+        "redis_state_confirmed_batch",
+        "Newest batch that every partition has confirmed.",
+        lambda query: query.confirmed_batch,
+    ),
+    (
+        "redis_state_newest_batch",
+        "Newest batch that any partition has published.",
+        lambda query: query.newest_batch,
+    ),
+    (
+        "redis_state_last_write_timestamp_seconds",
+        "When a partition was written last, to the minute.",
+        lambda query: _seconds(query.written_ms),
+    ),
+    (
+        "redis_state_driver_timestamp_seconds",
+        "When the driver reported last that it is alive.",
+        lambda query: _seconds(query.driver_ms),
+    ),
+    (
+        "redis_state_problems",
+        "What is wrong with the query or its partitions; `redis-state show` names it.",
+        lambda query: len(query.problems),
+    ),
+)
+
+_STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
+    ("redis_state_partitions", "Partitions.", lambda store: len(store.partitions)),
+    (
+        "redis_state_served_partitions",
+        "Partitions that a process serves and reported within the last minute.",
+        lambda store: sum(one.owner is not None for one in store.partitions),
+    ),
+    (
+        "redis_state_rows",
+        "Keys of the confirmed versions, without internal ones.",
+        lambda store: store.rows,
+    ),
+    (
+        "redis_state_internal_rows",
+        "Keys that Spark or a processor keeps for itself, such as timers.",
+        lambda store: store.internal_rows,
+    ),
+    ("redis_state_bytes", "Bytes of everything that manifests name.", lambda store: store.bytes),
+    (
+        "redis_state_delta_bytes",
+        "Bytes of all kept deltas.",
+        lambda store: sum(one.delta_bytes for one in store.partitions),
+    ),
+    (
+        "redis_state_kept_versions",
+        "Most versions that a partition keeps.",
+        lambda store: max((one.kept for one in store.partitions), default=None),
+    ),
+    (
+        "redis_state_wanted_versions",
+        "Versions that the query asks to keep.",
+        lambda store: max((one.wanted for one in store.partitions), default=None),
+    ),
+    (
+        "redis_state_largest_partition_ratio",
+        "Rows of the largest partition over their mean.",
+        lambda store: _skew([one.rows + one.internal_rows for one in store.partitions]),
+    ),
+    (
+        "redis_state_watermark_timestamp_seconds",
+        "Watermark of the newest batch, where Redis knows it.",
+        lambda store: _seconds(store.watermark_ms or 0),
+    ),
+)
+
+
+METRICS = (
+    *(name for name, _, _ in (*_QUERY_GAUGES, *_STORE_GAUGES)),
+    *(f"{counter.name}_total" for counter in _COUNTERS),
+)
+"""The names of all metrics but `redis_state_up`."""
+
+
+class QueryCollector(Collector):
+    """Looks at one Redis, database and key prefix whenever it is scraped; thread-safe.
+
+    A scrape never fails: `redis_state_up` is 0 when Redis gives no answer, and the log says why.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._sums = _Sums()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering it asks nothing of Redis."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of one scrape."""
+        try:
+            with self._lock:
+                queries = [one for one in self._reader.status() if not one.replaced_by]
+                totals = self._reader.totals([one.gen for one in queries])
+                sums = self._sums.of(
+                    {
+                        (gen, *place): found
+                        for gen, places in totals.items()
+                        for place, found in places.items()
+                    }
+                )
+        except RedisStateError as error:
+            _LOG.warning("Redis could not be looked at: %s", error)
+            yield _up(0.0)
+            return
+        yield _up(1.0)
+        yield from _gauges(queries)
+        yield from _counters(queries, sums)
+
+
+class _Sums:
+    """Counters of stores, from totals that begin anew with each instance."""
+
+    def __init__(self) -> None:
+        self._last: dict[Place, Totals] = {}
+        self._sums: dict[tuple[str, int, str], dict[str, int]] = {}
+
+    def of(
+        self, totals: Mapping[Place, Totals]
+    ) -> Mapping[tuple[str, int, str], Mapping[str, int]]:
+        for place, now in totals.items():
+            gen, operator, _, store = place
+            sums = self._sums.setdefault((gen, operator, store), {})
+            before = self._last.get(place)
+            known = before.counts if before and before.instance == now.instance else {}
+            for name, count in now.counts.items():
+                last = known.get(name, 0)
+                sums[name] = sums.get(name, 0) + (count - last if count >= last else count)
+        self._last = dict(totals)
+        gens = {place[0] for place in totals}
+        self._sums = {key: sums for key, sums in self._sums.items() if key[0] in gens}
+        return self._sums
+
+
+def _up(value: float) -> Metric:
+    up = GaugeMetricFamily("redis_state_up", "1 if Redis answered this scrape.")
+    up.add_metric([], value)
+    return up
+
+
+def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
+    for name, meaning, of_query in _QUERY_GAUGES:
+        family = GaugeMetricFamily(name, meaning, labels=_OF_A_QUERY)
+        for query in queries:
+            _add(family, _labels(query), of_query(query))
+        yield family
+    for name, meaning, of_store in _STORE_GAUGES:
+        family = GaugeMetricFamily(name, meaning, labels=_OF_A_STORE)
+        for query in queries:
+            for store in query.stores:
+                _add(family, _labels(query, store), of_store(store))
+        yield family
+
+
+def _counters(
+    queries: Iterable[QueryStatus], sums: Mapping[tuple[str, int, str], Mapping[str, int]]
+) -> Iterator[Metric]:
+    for counter in _COUNTERS:
+        family = CounterMetricFamily(counter.name, counter.meaning, labels=_OF_A_STORE)
+        for query in queries:
+            for store in query.stores:
+                counted = sums.get((query.gen, store.operator, store.store), {})
+                if counter.counts in counted:
+                    value = counted[counter.counts] / counter.per_unit
+                    family.add_metric(_labels(query, store), value)
+        yield family
+
+
+def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)
+
+
+def _labels(query: QueryStatus, store: StoreStatus | None = None) -> list[str]:
+    of_query = [query.name or query.id, query.gen]
+    return of_query if store is None else [*of_query, str(store.operator), store.store]
+
+
+def _seconds(at_ms: int) -> float | None:
+    return at_ms / 1000 if at_ms else None
+
+
+def _skew(rows: list[int]) -> float | None:
+    total = sum(rows)
+    return max(rows) * len(rows) / total if total else None

@@ -1,0 +1,145 @@
+"""`redis-state exporter` over a real server: what a scrape gives, and what it says of failures."""
+
+from __future__ import annotations
+
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from redis_state.cli.main import main
+from redis_state.exporter import METRICS
+from redis_state.protocol.instances import Instance, totals_commands
+from redis_state.reader import Reader, connect
+from tests.contract.planting import Planted
+from tests.support.redis_server import RedisServer
+from tests.support.tls import make_certificates
+
+RULES = Path(__file__).resolve().parents[2] / "docker" / "metrics" / "alerts.yml"
+PAGE = RULES.parents[2] / "docs" / "metrics.md"
+OPERATIONS = RULES.parents[2] / "docs" / "operations.md"
+Samples = dict[tuple[str, str], float]
+
+
+@contextmanager
+def exporter(url: str, *more: str) -> Iterator[str]:
+    """Where the command serves, as it prints it."""
+    command = [sys.executable, "-m", "redis_state", "exporter", "--url", url, "--port", "0"]
+    command += ["--deadline", "1s", *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            yield process.stdout.readline().strip()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def scrape(address: str, context: ssl.SSLContext | None = None) -> Samples:
+    """Values by metric and store, or query where it is about no store."""
+    with urllib.request.urlopen(address, context=context) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels.get("store") or sample.labels.get("query", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def count(reader: Reader, planted: Planted, executor: str, **counts: int) -> None:
+    instance = Instance("host", executor, "run")
+    reader.client.call("counting", totals_commands({planted.id(0): (instance, counts)}))
+
+
+@pytest.fixture
+def planted(redis_server: RedisServer) -> Planted:
+    found = Planted(redis_server.client(), partitions=2)
+    found.register()
+    found.commit(1, [({"carrier": f"{n}"}, {"count": n, "total": 0.5}) for n in range(30)])
+    return found
+
+
+def test_a_scrape_tells_how_queries_stand_and_what_they_count(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    with connect(redis_server.url) as reader, exporter(redis_server.url) as address:
+        found = scrape(address)
+        assert found["redis_state_up", ""] == 1
+        assert found["redis_state_rows", "default"] == 30
+        assert found["redis_state_partitions", "default"] == 2
+        assert found["redis_state_largest_partition_ratio", "default"] >= 1
+        assert found["redis_state_newest_batch", "flights"] == 0
+        assert found["redis_state_problems", "flights"] == 0
+        assert ("redis_state_commits_total", "default") not in found
+        count(reader, planted, "1", commits=3, commitMs=1500)
+        count_once = scrape(address)
+        assert count_once["redis_state_commits_total", "default"] == 3
+        assert count_once["redis_state_commit_seconds_total", "default"] == 1.5
+        count(reader, planted, "1", commits=5, commitMs=1700)
+        assert scrape(address)["redis_state_commits_total", "default"] == 5
+        # Another executor begins anew, and one that comes back after a restart, too.
+        count(reader, planted, "2", commits=1, commitMs=10)
+        count(reader, planted, "2", commits=1, commitMs=10)
+        assert scrape(address)["redis_state_commits_total", "default"] == 6
+        assert scrape(address)["redis_state_commits_total", "default"] == 6
+        redis_server.kill()
+        gone = scrape(address)
+        assert gone == {("redis_state_up", ""): 0}
+
+
+def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    files = ("--serve-cert-file", str(made.certificate), "--serve-key-file", str(made.key))
+    with exporter(redis_server.url, *files) as address:
+        assert address.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(made.authority))
+        assert scrape(address, context)["redis_state_up", ""] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--port", "70000"], "--port is no port"),
+        (["--serve-cert-file", "cert.pem"], "one of --serve-cert-file and --serve-key-file"),
+        (["--listen", "203.0.113.1"], "Give another --port or --listen"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], wrong: list[str], said: str
+) -> None:
+    assert main(["exporter", "--url", redis_server.url, *wrong]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_the_page_lists_every_metric() -> None:
+    listed = set(re.findall(r"`(redis_state_\w+)`", PAGE.read_text("utf-8")))
+    assert listed == {*METRICS, "redis_state_up"}
+
+
+def test_the_alert_rules_name_metrics_that_there_are_and_pages_that_tell_what_to_do() -> None:
+    headings = re.findall(r"^#+ (.+)$", OPERATIONS.read_text("utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in headings}
+    rules = [
+        rule
+        for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
+    assert rules
+    for rule in rules:
+        assert set(re.findall(r"redis_state_\w+", rule["expr"])) <= {*METRICS, "redis_state_up"}, (
+            rule["alert"]
+        )
+        assert rule["annotations"]["runbook_url"].partition("#")[2] in anchors, rule["alert"]
+        assert rule["annotations"]["summary"]
