@@ -16,7 +16,7 @@ from redis_state.errors import ConfigError
 from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header
 from redis_state.reader.block_times import times_of_blocks
-from redis_state.reader.history import PartitionHistory, StoreHistory
+from redis_state.reader.kept_versions import PartitionHistory, StoreHistory
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus
 
 _BATCHES_MIN = 5

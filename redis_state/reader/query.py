@@ -14,7 +14,7 @@ from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
 from redis_state.reader.growth import Cause, causes_of
-from redis_state.reader.history import histories
+from redis_state.reader.kept_versions import histories
 from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
 from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.status import QueryStatus
