@@ -66,6 +66,11 @@ class Client:
         self._was_answered = False
 
     @property
+    def clock(self) -> Clock:
+        """The clock by which it waits; who waits between its calls takes the same one."""
+        return self._clock
+
+    @property
     def url(self) -> str:
         """Address of the server; it never holds a user name or password."""
         return self._config.url.url

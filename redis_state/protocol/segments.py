@@ -57,25 +57,35 @@ def fetch(
 def fetch_whole(
     client: Client, id_: PartitionId, segments: Sequence[Segment]
 ) -> list[dict[str, bytes]]:
-    """All fields of several small segments, in few round trips.
+    """All fields of several small segments of a partition, in few round trips.
 
     Raises:
         SegmentGoneError: One is not whole any more.
         FormatError: A field has a name that the format does not know.
     """
-    found: list[dict[str, bytes]] = []
-    for group in _groups(segments):
-        named = [keys.segment(id_, segment.ident) for segment in group]
+    return list(fetch_each(client, [(id_, segment) for segment in segments]))
+
+
+def fetch_each(
+    client: Client, wanted: Sequence[tuple[PartitionId, Segment]]
+) -> Iterator[dict[str, bytes]]:
+    """All fields of small segments, which may be of several partitions, some at a time.
+
+    Raises:
+        SegmentGoneError: One is not whole any more.
+        FormatError: A field has a name that the format does not know.
+    """
+    for group in _groups(wanted):
+        named = [keys.segment(id_, segment.ident) for id_, segment in group]
         what = f"reading {len(group)} segments"
         replies = client.call(what, [("HGETALL", key) for key in named])
-        for segment, key, reply in zip(group, named, replies, strict=True):
+        for (_, segment), key, reply in zip(group, named, replies, strict=True):
             if len(reply) != segment.entry.blocks:
                 raise SegmentGoneError(segment)
             names = _names(segment, reply)
             blocks = client.opened(key, names, list(reply.values()))
             pairs = zip(names, blocks, strict=True)
-            found.append({name: raw for name, raw in pairs if raw is not None})
-    return found
+            yield {name: raw for name, raw in pairs if raw is not None}
 
 
 def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
@@ -93,15 +103,18 @@ def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
         yield chunk
 
 
-def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    group: list[Segment] = []
+def _groups(
+    wanted: Sequence[tuple[PartitionId, Segment]],
+) -> Iterator[list[tuple[PartitionId, Segment]]]:
+    group: list[tuple[PartitionId, Segment]] = []
     size = 0
-    for one in segments:
-        if group and size + one.entry.bytes > _READ_BYTES_MAX:
+    for one in wanted:
+        own = one[1].entry.bytes
+        if group and size + own > _READ_BYTES_MAX:
             yield group
             group, size = [], 0
         group.append(one)
-        size += one.entry.bytes
+        size += own
     if group:
         yield group
 

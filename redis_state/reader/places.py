@@ -1,0 +1,107 @@
+"""Where an operator's family lies, and how its rows are read, for what looks at many versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.backend.client import Client
+from redis_state.errors import ConfigError, Kind, StateError
+from redis_state.format.header import Family
+from redis_state.ids import NUMBER_MAX, PartitionId
+from redis_state.protocol.opening import Opened, open_commands, read_replies
+from redis_state.protocol.refusal import not_there
+from redis_state.reader.deltas import Timeline
+from redis_state.reader.python_codec import PythonCodec
+from redis_state.reader.rows.codec import Codec
+from redis_state.reader.typed_rows import TypedRowCodec
+
+RowCodec = Codec | PythonCodec | TypedRowCodec
+"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
+
+_OPENED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A family in all partitions of a store.
+
+    Attributes:
+        made: The codec of a family of this name, as one version describes it.
+        check: Refuses a name that is not known and that none of these versions has.
+    """
+
+    client: Client
+    ids: Sequence[PartitionId]
+    name: str
+    made: Callable[[Family], RowCodec]
+    check: Callable[[Callable[[], Sequence[Opened]]], None]
+
+    def key(self, family: Family, stored: bytes) -> Any:
+        """The key, as the reader gives it."""
+        return self.made(family).decode_key(stored)
+
+    def value(self, family: Family | None, value: bytes | None) -> Any:
+        """The value, as the reader gives it: a list where the family has one for each key."""
+        if family is None or value is None:
+            return None
+        codec = self.made(family)
+        return codec.decode_values(value) if family.multi_value else codec.decode_value(value)
+
+    def open(self, timelines: Sequence[Timeline], version: int) -> list[Opened]:
+        """One version of some partitions, of the attempts that the query went on with.
+
+        Raises:
+            StateError: A partition does not hold it any more.
+        """
+        found: list[Opened] = []
+        for start in range(0, len(timelines), _OPENED_AT_ONCE):
+            group = timelines[start : start + _OPENED_AT_ONCE]
+            ids = [one.id for one in group]
+            uids = {one.id.partition: one.uids[version] for one in group}
+            commands = open_commands(ids, version, uids=uids)
+            replies = self.client.call("opening the state", commands)
+            found += read_replies(ids, replies, version=version)
+        return found
+
+
+def version_of(batch: object, *, what: str) -> int:
+    """The state version after a batch; -1 stands for the empty state before all batches.
+
+    Raises:
+        ConfigError: It is not the number of a batch.
+    """
+    if type(batch) is not int or not -1 <= batch < NUMBER_MAX:
+        raise ConfigError(
+            what,
+            found="a batch is not a whole number of -1 or more",
+            advice="Give Spark's batch id; -1 is the empty state before batch 0.",
+        )
+    return batch + 1
+
+
+def check_reach(
+    timelines: Sequence[Timeline], *, low: int, high: int, what: str, advice: str
+) -> None:
+    """Refuse versions that are not confirmed yet, or whose deltas are gone.
+
+    Args:
+        advice: What to do if they are gone, with a place for a batch and one for its version.
+
+    Raises:
+        StateError: One of the two; then `version` is the oldest one from which deltas are there.
+    """
+    late = next((one for one in timelines if one.head.opened.version < high), None)
+    if late is not None:
+        latest = str(late.head.opened.version)
+        raise not_there(what, latest=latest, where=str(late.id), version=high)
+    oldest = max((one.oldest for one in timelines), default=0)
+    if oldest > low:
+        raise StateError(
+            what,
+            found=f"retention has dropped changes that batch {oldest - 1} or an older one made",
+            advice=advice.format(oldest - 1, oldest),
+            kind=Kind.VERSION_EXPIRED,
+            version=oldest,
+        )

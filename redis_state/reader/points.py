@@ -1,0 +1,321 @@
+"""Many keys of one version of a partition, and its rows in ranges of keys.
+
+Only the blocks that can hold a key are read (docs/format.md, section 7).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import Command
+from redis_state.errors import FormatError, UnavailableError
+from redis_state.format.bucketing import bucket_of
+from redis_state.format.changes import Changes
+from redis_state.format.entry import Segment
+from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
+from redis_state.format.segment import SegmentContent, part_fields, read_header, read_rows
+from redis_state.ids import PartitionId
+from redis_state.protocol.opening import Opened, reopen
+from redis_state.protocol.segments import CHUNK_BYTES_MAX, SegmentGoneError, fetch
+
+KEYS_AT_ONCE = 512
+_SEGMENTS_AT_ONCE = 64
+_FIELDS_AT_ONCE = 64
+_BYTES_AT_ONCE = 8 << 20
+_REOPENS_MAX = 5
+_WHAT = "reading some keys"
+
+T = TypeVar("T")
+
+
+class Points:
+    """Keys and ranges of one version of a partition; the headers are read once."""
+
+    def __init__(self, client: Client, opened: Opened) -> None:
+        self._client = client
+        self._opened = opened
+        self._heads: list[Header] | None = None
+
+    def families(self) -> tuple[Family, ...]:
+        """The family table of the version; empty for version 0.
+
+        Raises:
+            RedisStateError: As `values`.
+        """
+        heads = self._retried(self._headers)
+        tables = (head.families for head in heads if head.families is not None)
+        return next(tables, ())
+
+    def values(self, wanted: Sequence[bytes], family: Family) -> dict[bytes, bytes]:
+        """The values of stored keys of a family; those that are absent are left out.
+
+        Raises:
+            StateError: A published segment was destroyed.
+            FormatError: Blocks are damaged.
+            UnavailableError: Maintenance replaces segments again and again.
+        """
+        found: dict[bytes, bytes] = {}
+        for start in range(0, len(wanted), KEYS_AT_ONCE):
+            chunk = wanted[start : start + KEYS_AT_ONCE]
+            found |= self._retried(partial(self._values, chunk, family))
+        return found
+
+    def rows_in(self, ranges: Sequence[Tombstone], family: Family) -> Iterator[tuple[bytes, bytes]]:
+        """The rows that these tombstones of a family would remove, in no order.
+
+        Of an ordered family only the blocks are read that lie in a range; of a hashed one all.
+        Memory holds what the deltas have of these blocks.
+
+        Raises:
+            StateError: A published segment was destroyed.
+            FormatError: Blocks are damaged.
+            UnavailableError: A segment was dropped while rows of it were taken.
+        """
+        for _ in range(_REOPENS_MAX):
+            given = 0
+            try:
+                for row in self._rows_in(ranges, family):
+                    given += 1
+                    yield row
+                return
+            except SegmentGoneError:
+                if given:
+                    raise UnavailableError(
+                        _WHAT,
+                        found="the version was dropped while it was read",
+                        advice="Start again, and take the rows faster or keep more versions.",
+                        where=str(self._opened.id),
+                    ) from None
+                self._again()
+        raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+
+    def _values(self, wanted: Sequence[bytes], family: Family) -> dict[bytes, bytes]:
+        segments, heads = self._opened.segments, self._headers()
+        if not segments:
+            return {}
+        words = words_of(self._client, self._opened.id, segments, heads, wanted, family.kind)
+        above = list(zip(heads[:-1], words[:-1], strict=True))
+        changes = _folded(above, family)
+        found = {key: _left(changes, key, words[-1].get(key)) for key in wanted}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _rows_in(
+        self, ranges: Sequence[Tombstone], family: Family
+    ) -> Iterator[tuple[bytes, bytes]]:
+        segments, heads = self._opened.segments, self._headers()
+        if not segments:
+            return
+        above = [
+            (head, dict(self._rows_near(segment, head, ranges, family)))
+            for segment, head in zip(segments[:-1], heads, strict=False)
+        ]
+        changes = _folded(above, family)
+        for key, word in self._rows_near(segments[-1], heads[-1], ranges, family):
+            value = _left(changes, key, word)
+            if value is not None:
+                yield key, value
+        yield from changes.rest()
+
+    def _rows_near(
+        self, segment: Segment, head: Header, ranges: Sequence[Tombstone], family: Family
+    ) -> Iterator[tuple[bytes, Value]]:
+        """What a segment says of the keys in the ranges, each key once."""
+        names = _fields_in(segment, head, family, ranges)
+        read = partial(fetch, self._client, self._opened.id)
+        for start in range(0, len(names), _FIELDS_AT_ONCE):
+            group = names[start : start + _FIELDS_AT_ONCE]
+            blocks = [one for of in group for one in of]
+            raws = iter(read(segment, blocks))
+            for of in group:
+                rows: dict[bytes, Value] = {}
+                for name in of:
+                    raw = _there(segment, head, name, next(raws))
+                    # A later part of a bucket overrides an earlier one.
+                    rows.update(read_rows(segment, name, raw) if raw is not None else ())
+                for key, word in rows.items():
+                    if family_of(key) == family.id and is_covered(ranges, key):
+                        yield key, word
+
+    def _headers(self) -> list[Header]:
+        if self._heads is None:
+            self._heads = headers_of(self._client, self._opened.id, self._opened.segments)
+        return self._heads
+
+    def _retried(self, read: Callable[[], T]) -> T:
+        for _ in range(_REOPENS_MAX):
+            try:
+                return read()
+            except SegmentGoneError:
+                self._again()
+        raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+
+    def _again(self) -> None:
+        self._opened = reopen(self._client, [self._opened])[0]
+        self._heads = None
+
+
+def is_covered(ranges: Sequence[Tombstone], key: bytes) -> bool:
+    """Whether one of these tombstones, all of the key's family, removes a stored key."""
+    return any(one.covers(key[FAMILY_BYTES:]) for one in ranges)
+
+
+def headers_of(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> list[Header]:
+    """The header of each segment; an empty one where it has none.
+
+    Raises:
+        SegmentGoneError: One is not whole any more.
+        FormatError: One is damaged.
+    """
+    raws: dict[str, bytes | None] = {}
+    wanted = [segment for segment in segments if segment.entry.header]
+    for start in range(0, len(wanted), _SEGMENTS_AT_ONCE):
+        group = wanted[start : start + _SEGMENTS_AT_ONCE]
+        places = [(segment, [FIELD]) for segment in group]
+        for segment, (raw,) in zip(group, _fetch(client, id_, places), strict=True):
+            raws[segment.ident] = raw
+    return [read_header(segment, raws.get(segment.ident)) for segment in segments]
+
+
+def words_of(
+    client: Client,
+    id_: PartitionId,
+    segments: Sequence[Segment],
+    heads: Sequence[Header],
+    wanted: Sequence[bytes],
+    kind: str,
+) -> list[dict[bytes, Value]]:
+    """What each segment itself says of stored keys; tombstones are in its header.
+
+    Raises:
+        SegmentGoneError: One is not whole any more.
+        FormatError: One is damaged.
+    """
+    places = [
+        (segment, _fields_with(segment, head, wanted, kind))
+        for segment, head in zip(segments, heads, strict=True)
+    ]
+    asked = set(wanted)
+    found: list[dict[bytes, Value]] = []
+    for (segment, names), head, raws in zip(
+        places, heads, _fetch(client, id_, places), strict=True
+    ):
+        rows: dict[bytes, Value] = {}
+        for name, value in zip(names, raws, strict=True):
+            raw = _there(segment, head, name, value)
+            if raw is not None:
+                rows.update(row for row in read_rows(segment, name, raw) if row[0] in asked)
+        found.append(rows)
+    return found
+
+
+def _folded(above: Sequence[tuple[Header, dict[bytes, Value]]], family: Family) -> Changes:
+    """What deltas say together, given the newest first."""
+    changes = Changes()
+    for head, rows in reversed(above):
+        own = tuple(one for one in head.tombstones if one.family == family.id)
+        changes.add(SegmentContent(rows, tombstones=own))
+    return changes
+
+
+def _left(changes: Changes, key: bytes, word: Value) -> bytes | None:
+    """The value of a key, given what the oldest segment says of it; its change is used up."""
+    if word is not None:
+        # An append begins a list, and a removed row of the oldest segment removes nothing.
+        return changes.over(key, word.data if isinstance(word, Appended) else word)
+    change = changes.rows.pop(key, None)
+    return change.data if isinstance(change, Appended) else change
+
+
+def _fetch(
+    client: Client, id_: PartitionId, places: Sequence[tuple[Segment, Sequence[str]]]
+) -> Iterator[list[bytes | None]]:
+    """Fields of many segments, in pipelines of a bounded size."""
+    commands: list[Command] = []
+    group: list[tuple[Segment, Sequence[str]]] = []
+    size = 0
+    for segment, names in places:
+        key = keys.segment(id_, segment.ident)
+        mean = max(1, segment.entry.bytes // max(1, segment.entry.blocks))
+        if size and size + mean * len(names) > _BYTES_AT_ONCE:
+            yield from _sent(client, id_, group, commands)
+            commands, group, size = [], [], 0
+        group.append((segment, names))
+        each = max(1, CHUNK_BYTES_MAX // mean)
+        for start in range(0, len(names), each):
+            commands.append(("HMGET", key, *names[start : start + each]))
+        if names:
+            # It comes last: if the key vanishes in between, no bucket is taken for empty.
+            commands.append(("HLEN", key))
+        size += mean * len(names)
+    yield from _sent(client, id_, group, commands)
+
+
+def _sent(
+    client: Client,
+    id_: PartitionId,
+    group: Sequence[tuple[Segment, Sequence[str]]],
+    commands: Sequence[Command],
+) -> Iterator[list[bytes | None]]:
+    replies = iter(client.call(_WHAT, commands) if commands else ())
+    for segment, names in group:
+        values: list[bytes | None] = []
+        while len(values) < len(names):
+            values += next(replies)
+        if names and next(replies) != segment.entry.blocks:
+            raise SegmentGoneError(segment)
+        yield client.opened(keys.segment(id_, segment.ident), names, values)
+
+
+def _fields_with(segment: Segment, head: Header, wanted: Sequence[bytes], kind: str) -> list[str]:
+    """The fields that can hold keys, the parts of a bucket in the order of applying."""
+    if not segment.entry.blocks:
+        return []
+    if kind in ORDERED_KINDS:
+        numbers = {(family_of(key), _block_of(head, key)) for key in wanted}
+        return [f"{family}/{number}" for family, number in sorted(numbers) if number >= 0]
+    buckets = {bucket_of(key, kind=kind, buckets=segment.entry.buckets) for key in wanted}
+    return [
+        name
+        for bucket in sorted(buckets)
+        for name in part_fields(bucket, head.parts.get(bucket, 1))
+    ]
+
+
+def _fields_in(
+    segment: Segment, head: Header, family: Family, ranges: Sequence[Tombstone]
+) -> list[list[str]]:
+    """The fields that can hold rows of these ranges; those of a bucket stand together."""
+    if not segment.entry.blocks:
+        return []
+    if not family.ordered:
+        buckets = range(segment.entry.buckets)
+        return [part_fields(bucket, head.parts.get(bucket, 1)) for bucket in buckets]
+    firsts = head.ordered.get(family.id, ())
+    numbers: set[int] = set()
+    for one in ranges:
+        low = 0 if one.start is None else _block_of(head, stored_key(family.id, one.start))
+        high = len(firsts)
+        if one.end is not None:
+            high = bisect_left(firsts, stored_key(family.id, one.end))
+        numbers.update(range(max(0, low), high))
+    return [[f"{family.id}/{number}"] for number in sorted(numbers)]
+
+
+def _block_of(head: Header, key: bytes) -> int:
+    """The ordered block in which a key can be; -1 if it is before all of them."""
+    return bisect_right(head.ordered.get(family_of(key), ()), key) - 1
+
+
+def _there(segment: Segment, head: Header, name: str, raw: bytes | None) -> bytes | None:
+    """A field, which may be missing only if it is a bucket that has no rows."""
+    if raw is None and ("/" in name or "." in name or int(name) in head.parts):
+        raise FormatError(
+            f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
+        )
+    return raw
