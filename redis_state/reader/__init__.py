@@ -1,7 +1,10 @@
 """Live reads: state that queries keep in Redis, as Python values."""
 
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
+from redis_state.reader.changes import ChangeBatch
+from redis_state.reader.diff import Change
 from redis_state.reader.growth import Cause, CauseKind
+from redis_state.reader.history import Revision
 from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
@@ -11,6 +14,8 @@ from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreS
 __all__ = [
     "Cause",
     "CauseKind",
+    "Change",
+    "ChangeBatch",
     "Hold",
     "OperatorInfo",
     "OperatorState",
@@ -19,6 +24,7 @@ __all__ = [
     "QueryInfo",
     "QueryStatus",
     "Reader",
+    "Revision",
     "StateObjects",
     "StoreStatus",
     "connect",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
@@ -12,19 +14,21 @@ from redis_state.format.header import Family
 from redis_state.format.rows import family_of
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.changes import ChangeBatch, changes
+from redis_state.reader.diff import Change, diff
+from redis_state.reader.history import Revision, history
 from redis_state.reader.lookup import Found, look_up
-from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
-from redis_state.reader.rows.codec import Codec, codec_of
+from redis_state.reader.places import Place, RowCodec
+from redis_state.reader.python_codec import codec_name_of, python_codec
+from redis_state.reader.rows.codec import codec_of
 from redis_state.reader.scan import families_of, rows_of
-from redis_state.reader.typed_rows import TypedRowCodec, typed_row_codec
+from redis_state.reader.typed_rows import typed_row_codec
 
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.query import Query
 
-RowCodec = Codec | PythonCodec | TypedRowCodec
-"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
-
+_FAMILIES_MAX = 16
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
 
@@ -262,6 +266,99 @@ class OperatorState:
                 found=f"it has {has} for each key",
                 advice=f"Use {calls}.",
             )
+
+    def diff(self, a: int, b: int | None = None) -> Iterator[Change]:
+        """The keys whose values differ between the states after two batches, in no order.
+
+        Read are the deltas between the two, and of the state after the earlier batch the blocks
+        that can hold the keys which they touched. Memory holds what the deltas say of one
+        partition. Where a range of keys was removed, its rows are read; where the family was
+        dropped, or the store was loaded empty, all of one partition.
+
+        Args:
+            a: A batch; -1 stands for the empty state before all batches.
+            b: Another one, before or after `a`; ``None`` means the newest confirmed one.
+
+        Raises:
+            ConfigError: A batch is not a number.
+            NotFoundError: There is no such operator, store or family.
+            StateError: A batch is not confirmed yet, or retention has dropped changes between the
+                two (`VERSION_EXPIRED`): its `version` is the oldest one that can be compared.
+            UnavailableError: Redis gave no answer before the deadline, or a version was dropped
+                while it was read.
+        """
+        yield from diff(self._place(), a, b)
+
+    def history(self, key: Any, *, limit: int | None = None) -> list[Revision]:
+        """The values that a key has had, the newest first, as far back as retention reaches.
+
+        Read are the blocks that can hold the key, of each kept delta of its partition: two round
+        trips for 32 deltas. Of a key that is absent now, all partitions are looked at, one after
+        the other, until one knows it.
+
+        Args:
+            key: As `get` takes it.
+            limit: How many values; ``None`` means all that are kept.
+
+        Raises:
+            RedisStateError: As `get`.
+        """
+        return history(self._place(), key, likely=self._partition_of(key), limit=limit)
+
+    def changes(
+        self,
+        since: str | int | None = None,
+        *,
+        follow: bool = False,
+        interval_s: float = 1.0,
+        stop: threading.Event | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """What each batch changed, batch by batch, once all partitions have confirmed it.
+
+        Only deltas are read, and the version below where it has to be: for rows in a range that
+        was removed, and for lists that were appended to. While nothing happens a follower sends
+        one small command an interval.
+
+        Args:
+            since: The `token` of a batch: what came after it. The number of a batch: what came
+                after it, on whatever the query went on with. ``"start"``: the whole state first, as
+                the newest confirmed batch left it. ``None``: what comes from now on.
+            follow: Wait for further batches; else the iterator ends with the batches that are
+                confirmed now.
+            interval_s: Seconds between two looks.
+            stop: Ends a follower that waits, from another thread.
+
+        Raises:
+            ConfigError: `since` is not a token of this store, nor the number of a batch.
+            NotFoundError: There is no such operator, store or family.
+            StateError: `VERSION_EXPIRED`: retention has dropped what came next, and `version` is
+                the oldest one from which one can go on. `STATE_LOST`: the query went back behind
+                the batch. The message says how to start again.
+            UnavailableError: Redis gave no answer before the deadline; go on with the last token.
+        """
+        store = self._query.store_id(self._operator, self._store)
+        return changes(self._place, store, since, follow=follow, interval_s=interval_s, stop=stop)
+
+    def _partition_of(self, key: Any) -> int:
+        """Where a key is now; where it would be looked for first, if it is nowhere."""
+        info, opened = self._query.open(self._operator, self._store, None)
+        codec = self._codec_of(info, opened)
+        likely = codec.likely_partition(key, partitions=info.partitions)
+        opened.sort(key=lambda one: one.id.partition != likely)
+        found = self._look_up(opened, codec, key)
+        there = (one.opened.id.partition for one in found if one.value is not None)
+        return next(there, likely)
+
+    def _place(self) -> Place:
+        info, ids = self._query.partitions(self._operator, self._store)
+
+        def check(opened: Callable[[], Sequence[Opened]]) -> None:
+            if self._codec is None:
+                self._codec_of(info, opened())
+
+        # Asked for with every row.
+        made = lru_cache(maxsize=_FAMILIES_MAX)(self._made)
+        return Place(self._client, ids, self._name, made, check)
 
 
 def _is_ours(family: Family) -> bool:

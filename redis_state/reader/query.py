@@ -83,6 +83,21 @@ class Query:
         """What an earlier call found out about a store."""
         return self._known.get((operator, store))
 
+    def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
+        """A store and its partitions, as Redis lists them now.
+
+        Raises:
+            NotFoundError: There is no such operator or store.
+        """
+        self.operators()
+        listed = self._operator(operator, store)
+        of = self.store_id(operator, store)
+        return listed, [PartitionId(of, partition) for partition in range(listed.partitions)]
+
+    def store_id(self, operator: int, store: str) -> StoreId:
+        """What the keys of a store's partitions are made of."""
+        return StoreId(self.info.gen, operator, store, self._tenant)
+
     def open(
         self,
         operator: int,
@@ -131,7 +146,7 @@ class Query:
         uids: Mapping[int, str],
         head: Command | None = None,
     ) -> tuple[Any, list[Opened]]:
-        of = StoreId(self.info.gen, operator, store, self._tenant)
+        of = self.store_id(operator, store)
         ids = [PartitionId(of, partition) for partition in partitions]
         commands = [*([head] if head else []), *open_commands(ids, version, uids=uids)]
         replies = self._client.call("opening the state", commands) if commands else []

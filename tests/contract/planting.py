@@ -144,8 +144,11 @@ class Planted:
         *,
         confirmed: bool = True,
         tombstones: Sequence[Tombstone] = (),
+        complete: bool = False,
     ) -> Entry:
         live = self.live.setdefault(partition, set())
+        if complete:
+            live.clear()
         live -= {key for key in live if any(tombstone.covers(key[2:]) for tombstone in tombstones)}
         live |= {key for key, value in rows.items() if value is not None}
         live -= {key for key, value in rows.items() if value is None}
@@ -155,7 +158,8 @@ class Planted:
         entry = writer.finish(
             ref=uid(version - 1) if version > 1 else "-",
             live=len(live),
-            with_families=version == 1,
+            complete=complete,
+            with_families=complete or version == 1,
             tombstones=tombstones,
         )
         self._enter(partition, ident, ident, writer.fields, entry)

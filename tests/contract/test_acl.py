@@ -130,6 +130,12 @@ def work_as_reader(wanted: Config) -> None:
     with Reader(wanted) as reader:
         (status,) = reader.status()
         assert (status.name, status.rows) == (CHECKPOINT, 2)
+        assert [query.name for query in reader.queries()] == [CHECKPOINT]
+        state = reader.query(CHECKPOINT).operator(0)
+        confirmed = [list(batch) for batch in state.changes(since="start")]
+        assert len(confirmed) == 1
+        assert len(list(state.diff(-1))) == len(confirmed[0])
+        assert state.history("k")
 
 
 def work_as_maintainer(wanted: Config) -> None:

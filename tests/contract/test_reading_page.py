@@ -35,10 +35,13 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
         assert URL in code
         exec(code.replace(URL, flights), scope)
         printed.append(capsys.readouterr().out)
-    first = [text.split()[0] for text in printed]
-    assert first == ["flights", "{'count':", "UA", "{'count':", "flights"]
+    first = [text.split()[0] for text in printed[:4]]
+    assert first == ["flights", "{'count':", "UA", "{'count':"]
     assert printed[1] == blocks("text")[0]
     assert printed[2] == "UA 2\n"
+    assert printed[5] == "UA {'count': 1, 'total': 0.5} -> {'count': 2, 'total': 1.5}\n"
+    assert printed[6] == next(text for text in blocks("text") if text.startswith("1 "))
+    assert printed[7:9] == ["{'UA': 2} after batch 1\n", "1 1 rows\n"]
     assert re.fullmatch(r"flights 1 1 \d+ False\n", printed[4])
 
 

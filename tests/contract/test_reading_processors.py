@@ -114,6 +114,37 @@ def test_values_lists_and_maps(
         assert printed("signs", 'key:={"user": "ann"}', user_key) == (0, {"n": -2})
 
 
+def test_changes_of_state_variables(redis_server: RedisServer) -> None:
+    with (
+        connect(redis_server.url) as reader,
+        ProcessorTest(
+            Variables(), key="user", input=INPUT, schema=OUTPUT, time_mode="EventTime",
+            event_time="ts", url=redis_server.url,
+        ) as test,
+    ):  # fmt: skip
+        test.run([("ann", AT, 1), ("bob", AT, 4)])
+        test.run([("ann", AT, 5)])
+        test.keys("seen")  # opens the version, which confirms it
+        ann, bob, one = {"user": "ann"}, {"user": "bob"}, {"n": 1}
+        count = operator(test, "count", reader)
+        first, second = count.changes(since=-1)
+        assert sorted(first, key=str) == [(ann, one), (bob, one)]
+        # A timer of each user removed the count.
+        assert sorted(second, key=str) == [(ann, None), (bob, None)]
+        gone = [(change.key, change.before, change.after) for change in count.diff(0)]
+        assert sorted(gone, key=str) == [(ann, one, None), (bob, one, None)]
+        assert [(r.batch, r.value) for r in count.history("ann")] == [(1, None), (0, one)]
+        seen = operator(test, "seen", reader)
+        values = [{"n": n, "who": "ann"} for n in (1, 5)]
+        (batch,) = seen.changes(since=0)
+        assert list(batch) == [(ann, values)]
+        assert [(c.before, c.after) for c in seen.diff(0)] == [(values[:1], values)]
+        assert [revision.value for revision in seen.history("ann")] == [values, values[:1]]
+        signs = operator(test, "signs", reader)
+        plus = ("ann", ("plus", True))
+        assert [revision.value for revision in signs.history(plus)] == [{"n": 5}, {"n": 1}]
+
+
 def test_every_type(redis_server: RedisServer) -> None:
     with (
         connect(redis_server.url) as reader,

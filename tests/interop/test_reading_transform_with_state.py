@@ -23,6 +23,7 @@ from redis_state.reader.operator_state import OperatorState
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.spark.test_operators import EVENTS, events
 from tests.support.redis_server import RedisServer
+from tests.support.replaying import check_replay
 
 pytestmark = pytest.mark.spark
 
@@ -155,6 +156,9 @@ def test_everything_is_read(
         rows = [plain(key) for key, _ in operator(family).items(version)]
         same((sorted(row.items(), key=str) for row in rows), (sorted(t.items()) for t in timers))
         assert operator(family).get(rows[0], version) is not None
+    # What each batch changed.
+    for family in ("total", "seen", "signs", TIMERS):
+        check_replay(operator(family), version, lists=family == "seen")
     # What does not fit is told.
     with pytest.raises(NotFoundError, match="'total'"):
         operator("absent").get({"k": "k1"}, version)

@@ -15,6 +15,7 @@ from redis_state.errors import FormatError, StateError
 from redis_state.reader import Query, Reader
 from tests.spark.streams import Streams
 from tests.support.redis_server import RedisServer
+from tests.support.replaying import check_replay
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -74,6 +75,7 @@ def test_an_aggregation_by_key(streams: Streams, reader: Reader) -> None:
     assert state.get({"k": "none such"}) is None
     with pytest.raises(StateError):
         state.get({"k": "a"}, version=BATCHES + 5)
+    check_replay(state, BATCHES)
 
 
 def test_without_a_version_the_confirmed_one_is_read(streams: Streams, reader: Reader) -> None:
@@ -144,6 +146,7 @@ def test_session_windows_lie_under_a_prefix(streams: Streams, reader: Reader) ->
     assert len(rows) == sum(len(rows_of(batch)) for batch in range(BATCHES))
     key, value = rows[0]
     assert query.operator().get(key, version=BATCHES) == value
+    check_replay(query.operator(), BATCHES)
 
 
 def test_a_join_has_several_stores(streams: Streams, reader: Reader) -> None:
@@ -164,6 +167,7 @@ def test_a_join_has_several_stores(streams: Streams, reader: Reader) -> None:
         # The shuffle goes by the join key, which is only a part of the key of some stores.
         for key, value in found[:20]:
             assert state.get(key, version=BATCHES) == value
+        check_replay(state, BATCHES)
     keyed = {key for key in sums(BATCHES) if key is not None}
     rows_left = sum(row["k"] is not None for batch in range(BATCHES) for row in rows_of(batch))
     assert rows["left-keyToNumValues"] == len(keyed)

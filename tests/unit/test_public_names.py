@@ -59,6 +59,8 @@ MODULES = {
     "reader": [
         "Cause",
         "CauseKind",
+        "Change",
+        "ChangeBatch",
         "Hold",
         "OperatorState",
         "PartitionStatus",
@@ -66,6 +68,7 @@ MODULES = {
         "QueryInfo",
         "QueryStatus",
         "Reader",
+        "Revision",
         "StoreStatus",
         "connect",
         "state_objects",

@@ -1,0 +1,360 @@
+"""The change feed: what each batch changed, in order (docs/format.md, section 7)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from redis_state.clock import Clock
+from redis_state.errors import ConfigError, Kind, StateError
+from redis_state.format.entry import Segment
+from redis_state.format.header import Family
+from redis_state.format.rows import family_of
+from redis_state.format.segment import SegmentContent
+from redis_state.ids import PartitionId, StoreId
+from redis_state.protocol.segments import SegmentGoneError
+from redis_state.reader import tokens
+from redis_state.reader.changed_rows import changed_rows, fold, named
+from redis_state.reader.deltas import (
+    Head,
+    Timeline,
+    confirmed,
+    read_contents,
+    read_heads,
+    read_timelines,
+)
+from redis_state.reader.places import Place, check_reach, version_of
+from redis_state.reader.points import Points
+from redis_state.reader.scan import rows_of
+from redis_state.reader.tokens import Position, mark_of
+
+START = "start"
+INTERVAL_MIN_S, INTERVAL_MAX_S = 0.01, 86_400
+VERSIONS_AT_ONCE = 64
+_WHAT = "following the changes of the state"
+_AFRESH = (
+    "Take the state after batch {0} by items(version={1}) and go on with since={0}; or start again "
+    'with since="start". To keep more from now on, raise versionsToRetain.'
+)
+
+Rows = Iterator[tuple[Any, Any]]
+"""Keys and values; ``None`` where a batch removed the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """What one batch changed; iterate over it to get pairs of key and value.
+
+    A value is the one after the batch, ``None`` if the key was removed; a key comes once. Rows are
+    read while they are taken, so a batch that nobody iterates over costs nothing. It may be read
+    again.
+
+    Attributes:
+        number: Which batch; -1 for the state before all batches.
+        token: Where to go on once the batch is dealt with: ``changes(since=token)``.
+        whole: The rows are the whole state after the batch, and no other key has a value.
+    """
+
+    number: int
+    token: str
+    whole: bool
+    _read: Callable[[], Rows] = field(repr=False, compare=False)
+
+    def __iter__(self) -> Rows:
+        """Keys and values, partition by partition, in no order.
+
+        Raises:
+            StateError: The batch is gone by now, as `OperatorState.changes` says.
+            UnavailableError: Redis gave no answer before the deadline, or, of the whole state, the
+                version was dropped while it was read.
+        """
+        return self._read()
+
+
+def changes(
+    place_of: Callable[[], Place],
+    store: StoreId,
+    since: str | int | None,
+    *,
+    follow: bool,
+    interval_s: float,
+    stop: threading.Event | None,
+) -> Iterator[ChangeBatch]:
+    """The batches of a store after a position, as `OperatorState.changes` gives them.
+
+    Args:
+        place_of: Where the family lies, as the list of operators says it now.
+
+    Raises:
+        ConfigError: An argument is wrong; all else is raised while batches are taken.
+    """
+    is_number = isinstance(interval_s, (int, float))
+    if not is_number or not INTERVAL_MIN_S <= interval_s <= INTERVAL_MAX_S:
+        raise ConfigError(
+            _WHAT,
+            found="the interval is not a number of seconds, or too short or long",
+            advice=f"Give {INTERVAL_MIN_S} to {INTERVAL_MAX_S}.",
+        )
+    position: Position | None = None
+    if isinstance(since, str) and since != START:
+        position = tokens.decode(since, store)
+    elif since is not None and since != START:
+        position = Position(version_of(since, what=_WHAT), 0, None)
+    feed = _Feed(place_of, store, interval_s, stop)
+    return feed.batches(position, whole=since == START, follow=follow)
+
+
+class _Feed:
+    def __init__(
+        self,
+        place_of: Callable[[], Place],
+        store: StoreId,
+        interval_s: float,
+        stop: threading.Event | None,
+    ) -> None:
+        self._place_of = place_of
+        self._store = store
+        self._interval_s = interval_s
+        self._stop = stop
+        # The families of the version that was read last, by partition.
+        self._tables: dict[PartitionId, tuple[int, Sequence[Family]]] = {}
+        self._checked = False
+
+    def batches(
+        self, position: Position | None, *, whole: bool, follow: bool
+    ) -> Iterator[ChangeBatch]:
+        place = self._place_of()
+        if position is None:
+            timelines = read_timelines(place.client, place.ids)
+            position = _start(timelines)
+            self._check_name(place, timelines, position.version)
+            if whole:
+                yield self._whole(place, timelines, position)
+        heads: Sequence[Head] | None = None
+        last: int | None = None
+        while not self._is_stopped():
+            low = position.version
+            high = low + VERSIONS_AT_ONCE
+            timelines = read_timelines(place.client, place.ids, low=low, high=high, heads=heads)
+            position = _checked(timelines, position)
+            newest = confirmed([one.head for one in timelines])
+            if not follow and last is None:
+                last = newest
+            top = min(newest, high, newest if last is None else last)
+            self._check_name(place, timelines, top)
+            for version in range(low + 1, top + 1):
+                before, position = position, _position(timelines, version)
+                yield self._batch(place, timelines, before, position)
+                if self._is_stopped():
+                    return
+            if last is not None and (top >= last or top == newest):
+                return
+            heads = None
+            if top == newest:
+                heads = self._next(place, [one.head for one in timelines], newest)
+                place = self._place_of()
+                if [head.id for head in heads] != list(place.ids):
+                    heads = None
+
+    def _check_name(self, place: Place, timelines: Sequence[Timeline], version: int) -> None:
+        if not self._checked:
+            place.check(lambda: place.open(timelines, version))
+            self._checked = True
+
+    def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
+        """Wait until each partition has gone on from a version, or one of them went back.
+
+        One command an interval while nothing happens, and for each partition about one more when
+        it does: a partition that has gone on is not asked again.
+        """
+        known = {head.id: head for head in heads}
+        waiting = [head for head in heads if head.opened.version == version]
+        while not self._wait(place.client.clock) and waiting:
+            (first,) = read_heads(place.client, [waiting[0].id])
+            if first == waiting[0]:
+                continue
+            now = read_heads(place.client, [head.id for head in waiting])
+            known |= {head.id: head for head in now}
+            if any(
+                head.epoch != before.epoch or head.opened.version < version
+                for head, before in zip(now, waiting, strict=True)
+            ):
+                break
+            waiting = [head for head in now if head.opened.version == version]
+            if not waiting:
+                break
+        return [known[head.id] for head in heads]
+
+    def _wait(self, clock: Clock) -> bool:
+        """Whether the feed is to stop, after an interval."""
+        if self._stop is not None:
+            return self._stop.wait(self._interval_s)
+        clock.sleep_s(self._interval_s)
+        return False
+
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    def _whole(
+        self, place: Place, timelines: Sequence[Timeline], position: Position
+    ) -> ChangeBatch:
+        def read() -> Rows:
+            for opened in place.open(timelines, position.version):
+                table: Sequence[Family] | None = None
+                family: Family | None = None
+                for key, value, families in rows_of(place.client, opened):
+                    if families is not table:
+                        table, family = families, named(families, place.name)
+                        self._tables[opened.id] = (position.version, families)
+                    if family is not None and family_of(key) == family.id:
+                        yield place.key(family, key), place.value(family, value)
+
+        token = tokens.encode(position, self._store)
+        return ChangeBatch(position.version - 1, token, True, read)
+
+    def _batch(
+        self, place: Place, timelines: Sequence[Timeline], before: Position, position: Position
+    ) -> ChangeBatch:
+        version = position.version
+        deltas = [(one.id, one.deltas[version]) for one in timelines]
+
+        def read() -> Rows:
+            try:
+                opened = self._opened_below(place, timelines, version)
+                contents = read_contents(place.client, deltas)
+                for timeline, content in zip(timelines, contents, strict=True):
+                    points = opened.get(timeline.id)
+                    yield from self._of_partition(place, timeline, version, content, points)
+            except SegmentGoneError as error:
+                _check_again(place, before)
+                raise _destroyed(error.segment) from error
+            except StateError:
+                _check_again(place, before)
+                raise
+
+        token = tokens.encode(position, self._store)
+        return ChangeBatch(version - 1, token, False, read)
+
+    def _opened_below(
+        self, place: Place, timelines: Sequence[Timeline], version: int
+    ) -> dict[PartitionId, Points]:
+        """The versions below, of partitions whose families nobody has read: opened in one go."""
+        unknown = [
+            one
+            for one in timelines
+            if version > 1
+            and self._tables.get(one.id, (0, ()))[0] != version - 1
+            and one.deltas[version].entry.blocks
+        ]
+        opened = place.open(unknown, version - 1)
+        return {one.id: Points(place.client, one) for one in opened}
+
+    def _of_partition(
+        self,
+        place: Place,
+        timeline: Timeline,
+        version: int,
+        content: SegmentContent,
+        points: Points | None,
+    ) -> Rows:
+        segment, id_ = timeline.deltas[version], timeline.id
+
+        @cache
+        def below() -> Points:
+            return points or Points(place.client, place.open([timeline], version - 1)[0])
+
+        known, table = self._tables.get(id_, (0, ()))
+        if known != version - 1:
+            if not segment.entry.blocks and not segment.entry.complete:
+                return
+            table = below().families() if version > 1 else ()
+        folded, table = fold(place.name, table, [(segment, content)])
+        self._tables[id_] = (version, table)
+        for row in changed_rows(folded, below, with_before=False):
+            yield place.key(row.family, row.key), place.value(folded.after, row.after)
+
+
+def _position(timelines: Sequence[Timeline], version: int) -> Position:
+    mark = mark_of(one.uids[version] for one in timelines)
+    return Position(version, len(timelines), mark)
+
+
+def _start(timelines: Sequence[Timeline]) -> Position:
+    """The newest version that all partitions have confirmed."""
+    if not timelines:
+        return _position(timelines, 0)
+    low = min(timelines, key=lambda one: one.head.opened.version)
+    version = low.head.opened.version
+    far = max(timelines, key=lambda one: one.oldest)
+    if far.oldest > version:
+        raise StateError(
+            _WHAT,
+            found=(
+                f"partition {low.id.partition} stands at batch {version - 1}, and of partition "
+                f"{far.id.partition} retention keeps batch {far.oldest - 1} and newer ones"
+            ),
+            advice="A feed needs partitions that move together, as those of a query do.",
+            kind=Kind.VERSION_EXPIRED,
+            version=far.oldest,
+        )
+    return _position(timelines, version)
+
+
+def _checked(timelines: Sequence[Timeline], position: Position) -> Position:
+    """The position, with its mark; refused if the query did not go on from it, or deltas are gone.
+
+    Raises:
+        StateError: It is refused.
+    """
+    version = position.version
+    if position.mark is None:
+        check_reach(timelines, low=version, high=version, what=_WHAT, advice=_AFRESH)
+        return _position(timelines, version)
+    stands = confirmed([one.head for one in timelines])
+    if version and position.partitions != len(timelines):
+        raise _rewound(
+            f"the state had {position.partitions} partitions, and has {len(timelines)} now", stands
+        )
+    if stands < version:
+        raise _rewound(f"the query went back behind batch {version - 1}", stands)
+    check_reach(timelines, low=version, high=version, what=_WHAT, advice=_AFRESH)
+    now = _position(timelines, version)
+    if version and position.mark != now.mark:
+        raise _rewound(
+            f"the query went back, and batch {version - 1} is not the one that was read", stands
+        )
+    return now
+
+
+def _check_again(place: Place, before: Position) -> None:
+    """Say why a version is gone, where the query or its retention took it."""
+    low = before.version
+    _checked(read_timelines(place.client, place.ids, low=low, high=low + 1), before)
+
+
+def _rewound(found: str, stands: int) -> StateError:
+    newest = f"its newest confirmed batch is {stands - 1}" if stands else "none is confirmed now"
+    return StateError(
+        _WHAT,
+        found=f"{found}; {newest}",
+        advice=(
+            'Start again with since="start", and put its rows in the place of all that you keep: '
+            "some of it may be of batches that do not count any more. If you kept the token of an "
+            "earlier batch together with what you had then, try that one first."
+        ),
+        kind=Kind.STATE_LOST,
+        version=stands,
+    )
+
+
+def _destroyed(segment: Segment) -> StateError:
+    return StateError(
+        _WHAT,
+        found=f"blocks of {segment.ident} are missing",
+        advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
+        kind=Kind.STATE_LOST,
+        version=segment.version,
+    )
