@@ -11,8 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For a JVM of a few minutes: the optimising compiler takes more CPU than it gives back there."""
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:ReservedCodeCacheSize=240m",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+)
+"""For a JVM of a few minutes: the optimising compiler takes more CPU than it gives back there.
+
+Without that compiler a JVM has 48 MiB for compiled code, which the classes that Spark generates
+fill up; it then spends CPU on throwing code away. The last one is for Hadoop, which without its
+native library starts a `chmod` for each file of a checkpoint: one takes 1.7 ms of CPU, not 2.7."""
 
 OF_A_QUERY = (
     *SHORT_LIVED,
@@ -21,6 +30,16 @@ OF_A_QUERY = (
 )
 """For drivers and executors, which tests start by the dozen: a fifth of the CPU of a start is the
 verification of Spark's classes. The Scala suites run with ours verified."""
+
+CHECKPOINT_FILES = (
+    "-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""The files of checkpoints, written as Spark (4.1 and newer) writes them to an object store.
+
+On a local disk Spark takes a class of Hadoop that starts `readlink` four times for each file which
+it renames: a quarter of the CPU of a short query. `tests/spark/test_checkpoints.py` leaves the
+choice to Spark, and so do the Scala suites, `make test-long` and `make compatibility`."""
 
 # Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
 _OPENED_PACKAGES = (

@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import reports, servers
 from tools.clock import Clock
-from tools.jvm import OF_A_QUERY, ROOT, java_command
+from tools.jvm import CHECKPOINT_FILES, OF_A_QUERY, ROOT, java_command
 from tools.reports import Counts
 from tools.run_limited import end_all, run_limited
 from tools.suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
@@ -66,7 +66,7 @@ def run_commands(suite: Commands, prefix: str) -> Counts:
     ended = []
     for command in suite.commands:
         code, late = run_limited(
-            list(command), cwd=ROOT, env=_environment(), limit_s=suite.limit_s, prefix=prefix
+            list(command), cwd=ROOT, env=_environment(suite), limit_s=suite.limit_s, prefix=prefix
         )
         name = " ".join([Path(command[0]).name, *command[1:]])[:_NAME_MAX]
         ended.append((name, late or (f"exit code {code}" if code else "")))
@@ -81,7 +81,7 @@ def run_pytest(suite: Pytest, prefix: str) -> Counts:
     report = reports.folder_of(suite.name)
     command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report / 'pytest.xml'}"]
     command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
-    environment = _environment()
+    environment = _environment(suite)
     if suite.server:
         environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
     code, late = run_limited(
@@ -120,15 +120,19 @@ def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
     command += ["-oDWF", "-u", str(report), "-R", str(target / "test-classes")]
     for name in classes:
         command += ["-s", name]
-    environment = _environment() | dict(suite.variables)
+    environment = _environment(suite) | dict(suite.variables)
     code, late = run_limited(
         command, cwd=target, env=environment, limit_s=suite.limit_s, prefix=prefix
     )
     return _judged(report, code, late)
 
 
-def _environment() -> dict[str, str]:
-    """This environment, with our Python programs in front, and what Spark reads."""
+def _environment(suite: Suite) -> dict[str, str]:
+    """This environment, with our Python programs in front, and what Spark reads.
+
+    The long forms leave to Spark how it writes the files of a checkpoint.
+    """
+    options = OF_A_QUERY if suite in LONG_SUITES else (*OF_A_QUERY, CHECKPOINT_FILES)
     programs = str(Path(sys.executable).parent)
     path = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
     return {
@@ -136,7 +140,7 @@ def _environment() -> dict[str, str]:
         "PATH": path,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": " ".join(OF_A_QUERY),
+        "SPARK_SUBMIT_OPTS": " ".join(options),
     }
 
 

@@ -17,8 +17,9 @@ from redis_state.cli.maintain import PROBLEMS_STATUS
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("files_as_spark_chooses")]
 
+FILES = "spark.sql.streaming.checkpointFileManagerClass"
 URL = "spark.sql.streaming.stateStore.redis.url"
 NAME = "counts"
 
@@ -66,6 +67,16 @@ class Job:
                 number = path.name.strip(".").removesuffix(".crc")
                 if number.isdigit() and int(number) > newest:
                     path.unlink()
+
+
+@pytest.fixture
+def files_as_spark_chooses(spark: SparkSession) -> Iterator[None]:
+    """Without what `make test` sets for speed (tools/jvm.py)."""
+    chosen = spark.conf.get(FILES, None)
+    spark.conf.unset(FILES)
+    yield
+    if chosen is not None:
+        spark.conf.set(FILES, chosen)
 
 
 @pytest.fixture
