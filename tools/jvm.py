@@ -23,13 +23,19 @@ Without that compiler a JVM has 48 MiB for compiled code, which the classes that
 fill up; it then spends CPU on throwing code away. The last one is for Hadoop, which without its
 native library starts a `chmod` for each file of a checkpoint: one takes 1.7 ms of CPU, not 2.7."""
 
+_ARCHIVE = ROOT / ".venv" / "spark.jsa"
+# Without a word where the class path is another one.
+_ARCHIVED = (f"-XX:SharedArchiveFile={_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
 OF_A_QUERY = (
     *SHORT_LIVED,
+    *(_ARCHIVED if _ARCHIVE.is_file() else ()),
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
-"""For drivers and executors, which tests start by the dozen: a fifth of the CPU of a start is the
-verification of Spark's classes. The Scala suites run with ours verified."""
+"""For drivers and executors, which tests start by the dozen: half the CPU of a start and a first
+query is the loading and the verification of Spark's classes. `make` has an archive of them made
+by `tools/class_archive.py`. The Scala suites run with ours verified."""
 
 CHECKPOINT_FILES = (
     "-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming"
