@@ -30,8 +30,12 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
     found.map(_.gen).orElse(Option.when(stateful)(decide(genOf(runId)).fold(_.gen, gen => gen)))
   }
 
-  /** The gen that a task opens which finds no marker. */
-  def proposed(mine: String): String = claims.look(file.pathHash).getOrElse(mine)
+  /**
+   * The gen that a task opens which found no marker. Another task may have made it since then, and a
+   * claim is dropped only after that.
+   */
+  def proposed(mine: String): String =
+    claims.look(file.pathHash).orElse(file.find(expected = false).map(_.gen)).getOrElse(mine)
 
   /**
    * The marker of a checkpoint that has no version yet, which is made now unless it is there.

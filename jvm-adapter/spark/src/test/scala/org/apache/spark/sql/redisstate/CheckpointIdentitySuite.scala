@@ -223,6 +223,17 @@ class CheckpointIdentitySuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(e.getMessage.contains(first) && e.getMessage.contains(second))
   }
 
+  test("a task that looked before the marker was made opens the gen that it has by then") {
+    val state = folder()
+    val (earlier, next) = (gen(), gen())
+    assert(markerFile(state).open(0, adoptMoved = false).isEmpty)
+    identity(markerFile(state)).settle(earlier)
+    val file = markerFile(state)
+    val opened = identity(file).proposed(next)
+    assert(opened == earlier)
+    identity(file).confirm(opened, Some(next), adoptMoved = false)
+  }
+
   test("a marker is read by opening it, and never written again") {
     val state = folder()
     val file = markerFile(state, "names")
