@@ -19,7 +19,7 @@ from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, RedisStateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.batches import Batch, superseded
-from redis_state.spark.rows import RowFormat
+from redis_state.spark.rows import RowFormat, rows_of_structs
 from redis_state.spark.worker import WORKER, Place
 from redis_state.store import Row, StateStore, StateStoreMetrics
 from redis_state.store.provider import StateStoreProvider
@@ -208,7 +208,6 @@ class PartitionRows:
         self.number: int | None = None if first is None else first.column(0)[0].as_py()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         for batch in self._batches:
@@ -219,10 +218,9 @@ class PartitionRows:
                     f"reading the rows of partition {self.number} of store '{self._name}'",
                     found=f"one task has rows of partitions {bounds['min']} to {bounds['max']}",
                 )
-            if structs.null_count:
-                structs = structs.drop_null()
-            if len(structs):
-                yield pa.RecordBatch.from_arrays(structs.flatten(), names=_names(structs.type))
+            rows = rows_of_structs(structs)
+            if rows.num_rows:
+                yield rows
 
 
 def _figures(store: StateStore) -> dict[str, int]:
@@ -245,7 +243,3 @@ def _only_figures(figures: Mapping[str, int], wide: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(
         [*columns, pa.array([json.dumps(figures)], last.type)], schema=wide
     )
-
-
-def _names(kind: pa.StructType) -> list[str]:
-    return [kind.field(number).name for number in range(kind.num_fields)]

@@ -157,6 +157,16 @@ def frame_of(rows: pa.Table | pa.RecordBatch, time_zone: str) -> pd.DataFrame:
     return frame
 
 
+def rows_of_structs(structs: pa.StructArray) -> pa.RecordBatch:
+    """Structs as rows, without those that are null."""
+    import pyarrow as pa
+
+    there = structs.drop_null() if structs.null_count else structs
+    kind = there.type
+    names = [kind.field(number).name for number in range(kind.num_fields)]
+    return pa.RecordBatch.from_arrays(there.flatten(), names=names)
+
+
 def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     names = batch.schema.names
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):

@@ -40,10 +40,12 @@ from redis_state.spark.stream_batches import (
     make_plan,
     time_mode_of,
 )
+from redis_state.spark.transform_once import transformed_once
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import DataType, StructType
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from redis_state.spark.processor.engine import Engine
 
     class ProcessedDataFrame(DataFrame):
-        """The streaming DataFrame that `transform_with_state` returns."""
+        """The DataFrame that `transform_with_state` returns."""
 
         def state_metrics(self) -> dict[str, int]:
             """What the partitions counted in all batches since the call, together.
@@ -88,15 +90,19 @@ def transform_with_state(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> ProcessedDataFrame:
-    """Run a `StatefulProcessor` of PySpark over a streaming DataFrame, without our jar.
+    """Run a `StatefulProcessor` of PySpark over a DataFrame, without our jar.
 
     Stands where ``df.groupBy(key).transformWithStateInPandas(processor, …)`` stood. The state is
     kept in the Python worker and in Redis, so that `get`, `update` and timers take no round trip to
-    the JVM. Each batch commits one version of every partition; Spark may run a batch again at any
-    time.
+    the JVM. Each batch of a stream commits one version of every partition; Spark may run a batch
+    again at any time.
+
+    A batch DataFrame is run over once, as by Spark's operator: every group begins without state or
+    with its initial one, there is no watermark, and the state is gone afterwards. It takes no
+    server: `store`, `ticks`, `first_batch_id`, `url` and options have no effect then.
 
     Args:
-        df: A streaming DataFrame. Event time goes by its `withWatermark`.
+        df: A DataFrame. Event time of a stream goes by its `withWatermark`.
         processor: As it is: `init`, `handleInputRows`, `handleExpiredTimer`, `close`.
         store: Name of the store; any text. It is made with the first batch of the query and belongs
             to that query's checkpoint.
@@ -107,11 +113,13 @@ def transform_with_state(
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``, as Spark's.
         initial_state: A batch DataFrame with the key columns, whose rows `handleInitialState` gets.
             The call takes it into a new store at once, by a job of Spark; give it at each start.
+            That of a batch DataFrame is taken in where the rows are.
         ticks: Have a batch at each trigger, at most one a second, also where there are no rows, so
             that timers fire in time. It adds a source (``rate``) to the query, so it never changes
             for a checkpoint; a batch without rows costs what Spark's batches cost, some 0.3 s.
         partitions: Never changes; ``None`` means those of the store, or
-            ``spark.sql.shuffle.partitions`` if it is new.
+            ``spark.sql.shuffle.partitions`` if it is new. For a batch DataFrame ``None`` leaves the
+            number to Spark.
         first_batch_id: The batch id that the store begins with: 0, unless a query that ran already
             gets the operator.
         url: The server; ``None`` means that of the session's configuration.
@@ -167,7 +175,7 @@ def transform_columns_with_state(
     The fast form of `transform_with_state`: nothing is called for each key.
 
     Args:
-        df: A streaming DataFrame. Event time goes by its `withWatermark`.
+        df: A DataFrame, streaming or batch.
         function: Gets a `ColumnState` and the table of the partition's rows, and returns a table
             with the columns of `schema`, or ``None``. It is called once for each partition and
             batch, also where there are no rows.
@@ -223,7 +231,6 @@ def _operator(
     from redis_state.spark.processor.task import ProcessorTask
 
     spark = df.sparkSession
-    config = config_of(spark, url, options)
     grouping = named_columns(df, key, "key")
     if not grouping:
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
@@ -233,13 +240,8 @@ def _operator(
             f"time_mode is {time_mode!r}",
             "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark.",
         )
-    if not df.isStreaming:
-        raise _wrong(
-            "the DataFrame is not a stream",
-            "Call map_partitions_with_state_store for batches, or give a streaming DataFrame.",
-        )
     check_names(df, grouping, store)
-    event_time, delay_ms = _watermark(df, mode)
+    event_time, delay_ms = _watermark(df, mode) if df.isStreaming else ("", None)
     kinds = {field.name: field.dataType for field in df.schema}
     key_schema = _key_schema([(name, kinds[name]) for name in grouping])
     if initial_state is not None:
@@ -247,6 +249,22 @@ def _operator(
     inputs = Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
     made = engine(inputs)
     _check_numbers(first_batch_id, partitions)
+    # It imports pyspark, which workers without Spark have not.
+    from redis_state.spark import batch_metrics
+
+    counted = batch_metrics.sums(spark)
+    if not df.isStreaming:
+        once = transformed_once(
+            df,
+            made,
+            output,
+            store=store,
+            initial_state=initial_state,
+            partitions=partitions,
+            counted=counted,
+        )
+        return _with_metrics(once, counted)
+    config = config_of(spark, url, options)
     client = Client(config)
     try:
         plan = make_plan(
@@ -267,19 +285,21 @@ def _operator(
             _take_initial(client, initial_state, plan, config, made)
     finally:
         client.close()
-    # It imports pyspark, which workers without Spark have not.
-    from redis_state.spark import batch_metrics
-
-    counted = batch_metrics.sums(spark)
     task = ProcessorTask(plan, config, made, arrow_schema(spark, df.schema), counted)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
     spread = _spread(df, grouping, plan.partitions, ticks=ticks)
-    mapped = cast("ProcessedDataFrame", spread.mapInArrow(run, output))
-    mapped.state_metrics = lambda: metrics_of(counted)  # type: ignore[method-assign]  # see it
-    return mapped
+    return _with_metrics(spread.mapInArrow(run, output), counted)
+
+
+def _with_metrics(
+    mapped: DataFrame, counted: Accumulator[dict[str, int]] | None
+) -> ProcessedDataFrame:
+    made = cast("ProcessedDataFrame", mapped)
+    made.state_metrics = lambda: metrics_of(counted)  # type: ignore[method-assign]  # see it
+    return made
 
 
 def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:

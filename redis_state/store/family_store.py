@@ -23,8 +23,7 @@ from redis_state.store.api import Operation, State, following
 from redis_state.store.families import Families
 from redis_state.store.local_state import LocalVersion
 from redis_state.store.many import STORED_KEY_BYTES_MAX, check_all_limits
-from redis_state.store.partition_state import PartitionState
-from redis_state.store.write_session import WriteSession
+from redis_state.store.write_session import Partition, WriteSession
 
 _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING
@@ -41,7 +40,7 @@ class FamilyStore(WriteSession):
     `StateStore`, as far as nothing else is said.
     """
 
-    def __init__(self, partition: PartitionState, local: LocalVersion, *, held: bool) -> None:
+    def __init__(self, partition: Partition, local: LocalVersion, *, held: bool) -> None:
         super().__init__(partition, local, held=held)
         self._by_name = {family.name: family for family in self._families.table}
         self._lists = self._prefixes_of_lists()

@@ -378,7 +378,7 @@ class PartitionState:
 
     def _unknown(self, version: int) -> LocalVersion:
         if version == 0 and not self._expect_existing:
-            return _no_rows(self.id)
+            return no_rows(self.id)
         raise StateError(
             f"opening version {version} of the state",
             found="Redis knows no checkpoint of that name",
@@ -445,7 +445,9 @@ class PartitionState:
                     )
 
 
-def _no_rows(id_: StateStoreProviderId) -> LocalVersion:
+def no_rows(id_: StateStoreProviderId) -> LocalVersion:
+    """Version 0, where there is nothing to read."""
+
     def reload(_: Pin) -> LocalVersion:
         raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
 

@@ -23,8 +23,7 @@ from redis_state.store.many import (
     encoded_values,
     stored_rows,
 )
-from redis_state.store.partition_state import PartitionState
-from redis_state.store.write_session import OpenedVersion, WriteSession
+from redis_state.store.write_session import OpenedVersion, Partition, WriteSession
 
 _MISSING: Final = object()
 _UPDATING: Final = State.UPDATING
@@ -33,7 +32,7 @@ _UPDATING: Final = State.UPDATING
 class PartitionReadStore(OpenedVersion, ReadStateStore):
     """One version, for reading; made by a provider."""
 
-    def __init__(self, partition: PartitionState, codec: Codec, local: LocalVersion) -> None:
+    def __init__(self, partition: Partition, codec: Codec, local: LocalVersion) -> None:
         OpenedVersion.__init__(self, partition, local)
         self._use(codec)
 
@@ -91,7 +90,7 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
     """One version and changes over it; made by a provider, used by one thread at a time."""
 
     def __init__(
-        self, partition: PartitionState, codec: Codec, local: LocalVersion, *, held: bool
+        self, partition: Partition, codec: Codec, local: LocalVersion, *, held: bool
     ) -> None:
         self._use(codec)
         WriteSession.__init__(self, partition, local, held=held)
@@ -175,7 +174,7 @@ class PartitionListStore(PartitionStore, ListStateStore):
     """The same for lists; made by a provider."""
 
     def __init__(
-        self, partition: PartitionState, codec: Codec, local: LocalVersion, *, held: bool
+        self, partition: Partition, codec: Codec, local: LocalVersion, *, held: bool
     ) -> None:
         super().__init__(partition, codec.with_lists(), local, held=held)
         self._encode_element = codec.encode_value

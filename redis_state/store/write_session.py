@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import uuid
-from typing import NoReturn, cast
+from typing import NoReturn, Protocol, cast
 
-from redis_state.ids import StateStoreId
+from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
 from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store.api import Operation, State, StateStoreMetrics, following
+from redis_state.store.families import Families
 from redis_state.store.local_state import ROW_BYTES, LocalVersion, Parts
-from redis_state.store.partition_state import PartitionState
 from redis_state.store.write_set import WriteSet
+
+
+class Partition(Protocol):
+    """What a store asks of the partition that it is a version of; see `PartitionState`."""
+
+    @property
+    def id(self) -> StateStoreProviderId:
+        """Which partition, and which run."""
+
+    def families(self, local: LocalVersion) -> Families:
+        """The family table with which the next version begins."""
+
+    def acquire(self, pin: Pin, families: Families) -> None:
+        """Take the partition before the first change."""
+
+    def commit(
+        self, local: LocalVersion, changes: WriteSet, families: Families, uid: str
+    ) -> LocalVersion:
+        """Publish the next version."""
+
+    def abort(self, version: int, uid: str) -> None:
+        """Drop what an attempt sent."""
+
+    def values(self) -> dict[str, int]:
+        """Figures of the partition, by their names."""
 
 
 class _Elsewhere:
@@ -33,7 +58,7 @@ class _Elsewhere:
 class OpenedVersion:
     """One version of a partition that was opened."""
 
-    def __init__(self, partition: PartitionState, local: LocalVersion) -> None:
+    def __init__(self, partition: Partition, local: LocalVersion) -> None:
         self._partition = partition
         self._local = local
         self._version = local.pin.version
@@ -73,7 +98,7 @@ class WriteSession(OpenedVersion):
         held: Whether the run holds the partition.
     """
 
-    def __init__(self, partition: PartitionState, local: LocalVersion, *, held: bool) -> None:
+    def __init__(self, partition: Partition, local: LocalVersion, *, held: bool) -> None:
         OpenedVersion.__init__(self, partition, local)
         self._held = held
         self._state = State.OPEN

@@ -472,10 +472,8 @@ def test_what_cannot_be_served_is_refused_at_the_call(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     plain = source.stream(queries.spark)
     timed = queries.frame(source)
-    static = queries.spark.createDataFrame([], OPS)
     nested = timed.withColumn("k", sf.array("k"))
     for frame, options, found in (
-        (static, {}, "the DataFrame is not a stream"),
         (plain, {}, "the DataFrame has no watermark"),
         (timed.withColumn("late", sf.col("ts")), {}, "have a watermark each"),
         (nested, {}, "the key column 'k' is of type array<string>"),

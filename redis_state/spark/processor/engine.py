@@ -46,11 +46,13 @@ class Engine:
         began_ms: int,
         watermark_ms: int,
         info: QueryInfo,
+        initial: pa.Table | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What the processor gives out. The caller commits the store when all of it is read.
 
         Args:
             table: Rows of the partition.
+            initial: Rows of an initial state, which the processor takes in first.
             began_ms: The processing time of the batch, in ms since 1970.
             watermark_ms: That of the batch, in ms since 1970.
 
@@ -60,7 +62,7 @@ class Engine:
         """
         table = note_times(store, table, self.inputs.event_time, watermark_ms)
         times = Times(self.inputs.mode, began_ms, watermark_ms)
-        given = self._given(store, table, times, info)
+        given = self._given(store, table, times, info, initial)
         return output_of(given, self.form, self.output, self.inputs.time_zone)
 
     def take_initial(
@@ -77,17 +79,20 @@ class Engine:
         """
         declare_notes(store)
         with self._handle(store, Times(self.inputs.mode, began_ms, 0), info) as handle:
-            values = handle.times.values
-            for found, rows in groups(table, self.inputs.keys, self.form, self.inputs.time_zone):
-                key = self._begin(handle, found)
-                for one in rows if self.form == "rows" else (rows,):
-                    self.processor.handleInitialState(key, one, values)
+            self._initial(handle, table)
 
     def _given(
-        self, store: FamilyStore, table: pa.Table, times: Times, info: QueryInfo
+        self,
+        store: FamilyStore,
+        table: pa.Table,
+        times: Times,
+        info: QueryInfo,
+        initial: pa.Table | None,
     ) -> Iterator[Any]:
         """Frames, rows or tables, as the form says."""
         with self._handle(store, times, info) as handle:
+            if initial is not None:
+                self._initial(handle, initial)
             yield from self._rows(handle, table, times)
             yield from self._timers(handle, times)
             handle.expire()
@@ -107,6 +112,13 @@ class Engine:
         handle.group.key = handle.keys.encode(found)
         # Keys of timers come from these bytes: a group has one key, wherever it comes from.
         return found if handle.keys.plain else handle.keys.decode(handle.group.key)
+
+    def _initial(self, handle: Handle, table: pa.Table) -> None:
+        values = handle.times.values
+        for found, rows in groups(table, self.inputs.keys, self.form, self.inputs.time_zone):
+            key = self._begin(handle, found)
+            for one in rows if self.form == "rows" else (rows,):
+                self.processor.handleInitialState(key, one, values)
 
     def _rows(self, handle: Handle, table: pa.Table, times: Times) -> Iterator[Any]:
         call, values = self.processor.handleInputRows, times.values

@@ -1,0 +1,102 @@
+"""What a Spark task does for a processor on a batch DataFrame: it runs once, and keeps no state.
+
+As Spark's operator does there: each group begins without state, or with its initial state; nothing
+is late, and there is no watermark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis_state.errors import InternalError, UsageError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.spark.batches import OPERATOR
+from redis_state.spark.processor.engine import Engine
+from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.rows import rows_of_structs
+from redis_state.store.scratch import scratch_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+    from redis_state.spark.processor.columns import ColumnEngine
+
+PLANNED, ROW, INITIAL = "planned", "row", "initial"
+"""Columns of the input: the time for which Spark planned the query, in ms since 1970; rows as
+structs; rows of the initial state, where there is one. One of the two structs is null."""
+
+_NO_WATERMARK = -1
+_QUERY_ID = "00000000-0000-0000-0000-000000000000"  # Spark's, for a query that is none
+
+
+@dataclass(frozen=True, slots=True)
+class OnceTask:
+    """Runs a processor over the rows of one partition; travels to the tasks.
+
+    Attributes:
+        name: Of the store, for errors.
+        run_id: Of the call.
+        input: Columns of the rows.
+        initial: Columns of the initial state; ``None`` if there is none.
+    """
+
+    name: str
+    run_id: str
+    engine: Engine | ColumnEngine
+    input: pa.Schema
+    initial: pa.Schema | None
+    sums: Accumulator[dict[str, int]] | None = None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give out what the processor gives out.
+
+        Raises:
+            UsageError: The DataFrame is one of a streaming query's batch, or as `Engine.run`.
+        """
+        partition = self._partition()
+        read = [batch for batch in batches if batch.num_rows]
+        planned_ms = read[0][PLANNED][0].as_py() if read else time.time_ns() // 1_000_000
+        table = _table(read, ROW, self.input)
+        more: dict[str, Any] = {}
+        if self.initial is not None:
+            more["initial"] = _table(read, INITIAL, self.initial)
+        read.clear()
+        id_ = StateStoreProviderId(StateStoreId(self.name, OPERATOR, partition), self.run_id)
+        store = scratch_store(id_)
+        info = QueryInfo(_QUERY_ID, self.run_id, 0)
+        began = time.monotonic()
+        try:
+            yield from self.engine.run(store, table, planned_ms, _NO_WATERMARK, info, **more)
+        finally:
+            store.abort()
+        if self.sums is not None:
+            function_ms = int((time.monotonic() - began) * 1000)
+            self.sums.add({"rows_read": table.num_rows, "function_ms": function_ms})
+
+    def _partition(self) -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise InternalError("running transform_with_state", found="this is no task of Spark")
+        if context.getLocalProperty("sql.streaming.queryId"):
+            raise UsageError(
+                f"running transform_with_state for store '{self.name}'",
+                found="the DataFrame is one batch of a streaming query, whose state would be gone "
+                "when the batch is done",
+                advice="Call transform_with_state on the stream, before writeStream; in "
+                "foreachBatch use foreach_batch_with_state_store.",
+            )
+        return context.partitionId()
+
+
+def _table(read: list[pa.RecordBatch], column: str, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    rows = [rows_of_structs(batch[column]) for batch in read]
+    there = [batch for batch in rows if batch.num_rows]
+    return pa.Table.from_batches(there) if there else schema.empty_table()
