@@ -98,6 +98,18 @@ def check_bytes(block: bytes) -> bytes:
     return block[CHECK_BYTES]
 
 
+def raw_length(block: bytes) -> int:
+    """How many bytes the payload of a block has, as its header says.
+
+    Raises:
+        FormatError: The block is shorter than its header.
+    """
+    if len(block) < HEADER_BYTES:
+        raise FormatError("reading a block", found="it is shorter than its header")
+    length: int = _HEADER.unpack_from(block)[2]
+    return length
+
+
 def _check(ident: str, field: str, head: bytes, stored: bytes) -> int:
     place = b"%s\0%s\0" % (ident.encode("ascii"), field.encode("ascii"))
     return zlib.crc32(stored, zlib.crc32(head, zlib.crc32(place)))

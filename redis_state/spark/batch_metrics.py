@@ -7,6 +7,8 @@ there for what a Python worker counts, so each partition gives it out in one row
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
@@ -36,6 +38,66 @@ class _Sums(AccumulatorParam[dict[str, int]]):
         for name, number in value2.items():
             value1[name] = value1.get(name, 0) + number
         return value1
+
+
+BATCHES_KEPT = 10
+"""The figures of so many batches of a streaming query are kept, the newest ones."""
+
+ByBatch = dict[int, dict[int, dict[str, int]]]
+"""Figures by batch and partition."""
+
+
+class _Newest(AccumulatorParam[ByBatch]):
+    """Keeps what the last attempt of each partition counted, for the newest batches."""
+
+    def zero(self, value: ByBatch) -> ByBatch:  # noqa: ARG002  # Spark's signature
+        return {}
+
+    def addInPlace(self, value1: ByBatch, value2: ByBatch) -> ByBatch:  # noqa: N802  # Spark's name
+        for batch, partitions in value2.items():
+            value1.setdefault(batch, {}).update(partitions)
+        for old in sorted(value1)[:-BATCHES_KEPT]:
+            del value1[old]
+        return value1
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the tasks of a streaming operator count; travels to them.
+
+    Attributes:
+        sums: Of all batches and attempts.
+        newest: Of the newest batches.
+    """
+
+    sums: Accumulator[dict[str, int]]
+    newest: Accumulator[ByBatch]
+
+    def add(self, batch: int, partition: int, figures: Mapping[str, int]) -> None:
+        """Count what a task did for a partition."""
+        self.sums.add({name: n for name, n in figures.items() if name not in _OF_A_MOMENT})
+        self.newest.add({batch: {partition: dict(figures)}})
+
+    def by_batch(self) -> dict[int, dict[str, int]]:
+        """Figures of the newest batches, of all partitions together, in the order of batches."""
+        found: dict[int, dict[str, int]] = {}
+        for batch, partitions in sorted(self.newest.value.items()):
+            for figures in list(partitions.values()):
+                into = found.setdefault(batch, {})
+                for name, number in figures.items():
+                    into[name] = into.get(name, 0) + number
+        return found
+
+
+_OF_A_MOMENT = frozenset(("num_keys", "memory_bytes"))
+
+
+def counted_by(spark: SparkSession) -> Counted | None:
+    """For the figures of a streaming operator; ``None`` with Spark Connect."""
+    total = sums(spark)
+    if total is None:
+        return None
+    return Counted(total, spark.sparkContext.accumulator({}, _Newest()))
 
 
 def sums(spark: SparkSession) -> Accumulator[dict[str, int]] | None:

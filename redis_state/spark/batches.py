@@ -33,7 +33,8 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.opening import is_opened, open_commands
 from redis_state.protocol.runs import is_newest
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN, family_of
+from redis_state.store.families import family_of
+from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN
 
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16

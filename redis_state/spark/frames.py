@@ -14,7 +14,6 @@ from redis_state.protocol.runs import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -124,19 +123,13 @@ def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
             )
 
 
-def metrics_of(counted: Accumulator[dict[str, int]] | None) -> dict[str, int]:
-    """What an operator counted so far.
-
-    Raises:
-        UsageError: The session is one of Spark Connect.
-    """
-    if counted is None:
-        raise UsageError(
-            "reading the metrics of a batch",
-            found="Spark Connect has no accumulators",
-            advice="Look at `BatchStore.metrics` in the function.",
-        )
-    return dict(counted.value)
+def without_figures(advice: str) -> UsageError:
+    """Figures were asked for in a session of Spark Connect."""
+    return UsageError(
+        "reading the metrics of a batch",
+        found="Spark Connect has no accumulators",
+        advice=advice,
+    )
 
 
 def _wrong(found: str, advice: str) -> UsageError:

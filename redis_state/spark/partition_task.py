@@ -7,16 +7,14 @@ row of each partition has no struct: it is there so that a partition without row
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
-from redis_state.errors import ConflictError, InternalError, RedisStateError, UsageError
+from redis_state.errors import ConflictError, InternalError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat, rows_of_structs
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
 
-_MAINTAINED_EVERY = 8
-
-log = logging.getLogger(__name__)
 _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
 
 
@@ -131,11 +126,14 @@ class PartitionTask:
             late = superseded(client, self.batch, what)
             if late is not None:
                 raise late
-            provider = self._provider(client, number)
+            provider = self._provider(number)
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
-            self._maintain(provider, number)
             figures = _figures(store)
+            # It holds the version, which may have to make room.
+            del store
+            WORKER.maintain(self.config, provider, self.batch.number + number)
+            figures |= provider.custom_metrics
             if self.sums is not None:
                 self.sums.add(figures)
             WORKER.keep(self._place(number), provider, self.batch.run.run_id)
@@ -174,28 +172,17 @@ class PartitionTask:
             where=str(store.id),
         )
 
-    def _provider(self, client: Client, partition: int) -> StateStoreProvider:
+    def _provider(self, partition: int) -> StateStoreProvider:
         run = self.batch.run
-        return StateStoreProvider(
+        return WORKER.serve(
+            self._place(partition),
             StateStoreProviderId(self.batch.store_id(partition), run.run_id),
-            config=self.config,
+            run,
             codec=_CODECS[self.codec] if isinstance(self.codec, str) else self.codec,
-            run=run,
-            client=client,
-            after=WORKER.take(self._place(partition)),
         )
 
     def _place(self, partition: int) -> Place:
         return self.config, self.batch.partition(partition)
-
-    def _maintain(self, provider: StateStoreProvider, partition: int) -> None:
-        if (self.batch.number + partition) % _MAINTAINED_EVERY:
-            return
-        try:
-            provider.do_maintenance()
-        except RedisStateError as error:
-            # The batch is committed; the next one tries again.
-            log.warning("maintenance of partition %d failed: %s", partition, error)
 
 
 class PartitionRows:

@@ -20,10 +20,10 @@ from redis_state.spark.frames import (
     check_names,
     column_of,
     config_of,
-    metrics_of,
     named_columns,
     row_type,
     sql_conf,
+    without_figures,
 )
 from redis_state.spark.map_partitions import spread_with_each
 from redis_state.spark.processor.groups import FORMS, Form
@@ -45,13 +45,13 @@ from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import DataType, StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
+    from redis_state.spark.batch_metrics import Counted
     from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
     from redis_state.spark.processor.engine import Engine
 
@@ -63,9 +63,20 @@ if TYPE_CHECKING:
 
             ``rows_read``, ``function_ms``, and the figures of
             `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
+            What is evaluated again counts again.
 
             Raises:
                 UsageError: The session is one of Spark Connect, which has no accumulators.
+            """
+
+        def batch_metrics(self) -> dict[int, dict[str, int]]:
+            """The same for each of the ten newest batches, by batch id.
+
+            With ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was run
+            again only the last run counts. That of a batch DataFrame has the id 0.
+
+            Raises:
+                UsageError: As `state_metrics`.
             """
 
 
@@ -252,7 +263,7 @@ def _operator(
     # It imports pyspark, which workers without Spark have not.
     from redis_state.spark import batch_metrics
 
-    counted = batch_metrics.sums(spark)
+    counted = batch_metrics.counted_by(spark)
     if not df.isStreaming:
         once = transformed_once(
             df,
@@ -294,11 +305,16 @@ def _operator(
     return _with_metrics(spread.mapInArrow(run, output), counted)
 
 
-def _with_metrics(
-    mapped: DataFrame, counted: Accumulator[dict[str, int]] | None
-) -> ProcessedDataFrame:
+def _with_metrics(mapped: DataFrame, counted: Counted | None) -> ProcessedDataFrame:
     made = cast("ProcessedDataFrame", mapped)
-    made.state_metrics = lambda: metrics_of(counted)  # type: ignore[method-assign]  # see it
+
+    def known() -> Counted:
+        if counted is None:
+            raise without_figures("The workers log each open and commit, at level INFO.")
+        return counted
+
+    made.state_metrics = lambda: dict(known().sums.value)  # type: ignore[method-assign]  # see it
+    made.batch_metrics = lambda: known().by_batch()  # type: ignore[method-assign]  # see it
     return made
 
 

@@ -2,25 +2,35 @@
 
 Its connections, and the providers of partitions whose state it has read. Each of these partitions
 stands in the coordinator's table as served by this worker, until another worker serves it.
+
+What was read of states stays within `localMemory`, the partition at work included: what is read for
+it pushes out other partitions first, and then what was read before.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
+from redis_state.codec import MSGPACK, Codec
 from redis_state.config import Config
 from redis_state.coordinator.heartbeat import Heartbeat
-from redis_state.ids import PartitionId
+from redis_state.errors import RedisStateError
+from redis_state.ids import PartitionId, StateStoreProviderId
 from redis_state.process import tell_after_fork
+from redis_state.protocol import RegisteredRun
 from redis_state.protocol.instances import Instance
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 CLIENTS_MAX = 4
 _WARM_BYTES_AUTO = 256 << 20
+_MAINTAINED_EVERY = 8
+
+log = logging.getLogger(__name__)
 
 Place = tuple[Config, PartitionId]
 
@@ -39,6 +49,18 @@ class _Server:
     heartbeat: Heartbeat
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """That of the partition at work."""
+
+    worker: Worker
+    bytes_max: int
+
+    def has(self, size: int) -> bool:
+        """As `Room.has`."""
+        return self.worker.has_room(size, self.bytes_max)
+
+
 class Worker:
     """The state of this Python worker process, which does one task after the other.
 
@@ -49,28 +71,75 @@ class Worker:
     def __init__(self) -> None:
         self.warm: dict[Place, Warm] = {}
         self._servers: dict[Config, _Server] = {}
+        self._at_work: StateStoreProvider | None = None
         tell_after_fork(self)
 
     def after_fork(self) -> None:
         """A function that forks: what its worker has read is the worker's."""
         self.warm.clear()
+        self._at_work = None
 
     def client(self, config: Config) -> Client:
         """Connections to a server, which stay for the next task."""
         return self._server(config).client
 
-    def take(self, place: Place) -> StateStoreProvider | None:
-        """The provider that the last task of a partition left here.
+    def serve(
+        self,
+        place: Place,
+        id_: StateStoreProviderId,
+        run: RegisteredRun,
+        *,
+        codec: Codec = MSGPACK,
+        families: bool = False,
+    ) -> StateStoreProvider:
+        """A provider for a task, which goes on with what the last task of the partition left here.
 
-        It comes back by `keep` once the task is done: whoever tries again after a failure reads
+        That comes back by `keep` once the task is done: whoever tries again after a failure reads
         again.
         """
+        config = place[0]
+        self._at_work = None
         found = self.warm.pop(place, None)
-        return found.provider if found else None
+        self._at_work = StateStoreProvider(
+            id_,
+            config=config,
+            codec=codec,
+            families=families,
+            run=run,
+            client=self.client(config),
+            after=found.provider if found else None,
+            room=_Room(self, _bytes_max(config)),
+        )
+        return self._at_work
+
+    def has_room(self, size: int, bytes_max: int) -> bool:
+        """Whether so many bytes fit beside what is held; what is not at work goes for them."""
+        own = self._at_work.cached_bytes() if self._at_work else 0
+        if self._at_work and own + self._bytes() + size > bytes_max:
+            self._at_work.forget_older()
+            own = self._at_work.cached_bytes()
+        while self.warm and own + self._bytes() + size > bytes_max:
+            self._forget(next(iter(self.warm)))
+        return own + self._bytes() + size <= bytes_max
+
+    def maintain(self, config: Config, provider: StateStoreProvider, turn: int) -> None:
+        """Maintain a partition after its batch: every eighth turn, and where memory is short.
+
+        Changes lie over the snapshot, whole: where they take too much, a new one takes their place.
+        """
+        crowded = provider.is_crowded(_bytes_max(config))
+        if turn % _MAINTAINED_EVERY and not crowded:
+            return
+        try:
+            provider.do_maintenance(make_room=crowded)
+        except RedisStateError as error:
+            # The batch is committed; the next one tries again.
+            log.warning("maintenance of %s failed: %s", provider.id.store_id, error)
 
     def keep(self, place: Place, provider: StateStoreProvider, run_id: str) -> None:
         """Keep what a task has read; what was used least lately goes where memory is short."""
         config, partition = place
+        self._at_work = None
         self._server(config).heartbeat.report(
             place,
             lambda: partition,
@@ -85,11 +154,17 @@ class Worker:
             if self._bytes() > allowed:
                 one.provider.forget_older()
                 self.warm[other] = Warm(one.provider, one.provider.cached_bytes())
-        while self._bytes() > allowed:
+        while len(self.warm) > 1 and self._bytes() > allowed:
             self._forget(next(iter(self.warm)))
+        if self._bytes() > allowed:
+            provider.drop_bases()
+            self.warm[place] = Warm(provider, provider.cached_bytes())
+        if self._bytes() > allowed:
+            self._forget(place)
 
     def close(self) -> None:
         """Drop everything."""
+        self._at_work = None
         for config in list(self._servers):
             self._close(config)
 

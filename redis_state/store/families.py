@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import partial
 
+from redis_state.format import ordered
 from redis_state.format.header import Family, Header, highest_after
 from redis_state.format.rows import stored_key
 
@@ -50,3 +52,22 @@ class Families:
 
 NO_FAMILIES = Families()
 """The table of version 0."""
+
+
+def family_of(codec_name: str, *, lists: bool = False) -> Family:
+    """The family of a store with this codec: one, whose rows lie in the order of their keys."""
+    schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
+    return Family(0, "default", "range", (0,), schema, schema, multi_value=lists)
+
+
+def described(families: Families) -> str:
+    """Whose rows these are, for who expected others."""
+    if [family.id for family in families.table] != [ordered.FAMILY_ID]:
+        return "it has families, as FamilyStore writes them"
+    (family,) = families.table
+    try:
+        codec = json.loads(family.key_schema)["codec"]
+    except (ValueError, KeyError, TypeError):
+        codec = family.key_schema  # of a Spark query
+    lists = " with lists" if family.multi_value else ""
+    return f"its rows were written with another codec: {str(codec)[:200]}{lists}"

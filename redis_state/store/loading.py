@@ -13,6 +13,7 @@ from typing import cast
 
 from redis_state.errors import ConflictError, FormatError, UnavailableError
 from redis_state.format import header
+from redis_state.format.block import raw_length
 from redis_state.format.entry import Segment
 from redis_state.format.ordered import Index, family_range, likely_names, read_block, read_index
 from redis_state.format.rows import Appended, Value, stored_key
@@ -23,6 +24,7 @@ from redis_state.protocol.refusal import lost
 from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
 from redis_state.store.local_state import History, Layer, LocalVersion, compacted
+from redis_state.store.room import Room
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10
@@ -36,11 +38,13 @@ class Loader:
 
     Args:
         where: What errors call the partition.
+        room: For what is read of versions; ``None`` means as much as they need.
     """
 
-    def __init__(self, client: PartitionClient, *, where: str) -> None:
+    def __init__(self, client: PartitionClient, *, where: str, room: Room | None = None) -> None:
         self._client = client
         self._where = where
+        self._room = room
 
     def empty(self) -> LocalVersion:
         """Version 0."""
@@ -137,15 +141,16 @@ class Loader:
     def _base(self, segment: Segment) -> tuple[Base | None, Families]:
         if not segment.entry.blocks:
             return None, NO_FAMILIES
-        if segment.entry.bytes <= _EAGER_BYTES_MAX:
+        eager = segment.entry.bytes <= _EAGER_BYTES_MAX
+        if eager:
             fields = self._client.fetch_whole([segment])[0]
         else:
             fields = self._fetch(segment, [header.FIELD])
         index = _index(segment, fields)
         families = _families(segment, index, NO_FAMILIES)
         head = fields.get(header.FIELD, b"")
-        base = Base(self._client, segment, index, head, lists=families.lists)
-        if segment.entry.bytes <= _EAGER_BYTES_MAX:
+        base = Base(self._client, segment, index, head, lists=families.lists, room=self._room)
+        if eager and base.has_room(sum(map(raw_length, fields.values()))):
             base.take(range(len(index.firsts)), list(map(fields.get, index.names())))
         return base, families
 
@@ -186,7 +191,7 @@ class Loader:
             raise FormatError(
                 f"reading {segment.ident}", found=f"it does not have {entry.rows} rows"
             )
-        size = sum(map(len, fields.values()))
+        size = sum(map(raw_length, fields.values()))
         gone = _cleared(index, below)
         rows = _resolved(found, grown, below, gone)
         return Layer(gone | rows, size) if gone else Layer(rows, size, keys), families
@@ -237,11 +242,8 @@ def _resolved(
     gone: Mapping[bytes, bytes | None],
 ) -> dict[bytes, bytes | None]:
     """Rows with whole values: what was appended goes behind what the version below says."""
-    if grown:
-        below.read_for(grown)
-    for key in grown:
-        value = rows[key]
-        if isinstance(value, Appended):
-            before = None if key in gone else below.get(key)
-            rows[key] = (before or b"") + value.data
+    ends = [key for key in grown if isinstance(rows[key], Appended)]
+    for key, value in zip(ends, below.get_many(ends) if ends else (), strict=True):
+        before = None if key in gone else value
+        rows[key] = (before or b"") + cast("Appended", rows[key]).data
     return cast("dict[bytes, bytes | None]", rows)

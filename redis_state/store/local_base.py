@@ -1,52 +1,68 @@
-"""The base of a local version: its oldest segment, whose blocks are read as they are needed."""
+"""The base of a local version: its oldest segment, whose blocks are read as they are needed.
+
+What was read stays, unless there is no room: then all of it goes, and is read again when it is
+needed. Processors take their groups in the order of their keys, so they come to each block once.
+"""
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence, Set
 from itertools import repeat
 
 from redis_state.errors import FormatError
 from redis_state.format import header
-from redis_state.format.block import check_bytes
+from redis_state.format.block import check_bytes, raw_length
 from redis_state.format.entry import Segment
 from redis_state.format.ordered import Index, read_block
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import combined_checksum
 from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.store.room import ROW_BYTES, Room
 
 _READ_AHEAD_BLOCKS = 256
 _MISSES_MAX = 64
 _WHOLE_BYTES_MAX = 64 << 20
 _KEYS_A_BLOCK = 4
+_TIGHT_BLOCKS = 64
+_BLOCK_BYTES = 16 << 10  # of a full one, before compression
+_FIRST_BLOCKS = 8
 
 
 class Base:
     """The oldest segment of a version, of which blocks are read as they are needed.
 
-    May be used by several threads: what two of them read at once is the same.
+    May be used by several threads: what two of them read at once is the same. With room that is
+    bounded, it is used by one at a time.
 
     Args:
         head: Its header as it was read; empty if it has none.
         lists: Ids of the families whose values are lists.
+        room: For the rows; ``None`` means as much as they need.
 
     Attributes:
-        rows: Values by stored key, of the blocks that were read.
-        removes: Whether there is a ``None`` among them.
-        whole: Whether all were read.
+        rows: Values by stored key, of the blocks that were read and are held.
+        removes: Whether a ``None`` was ever among them.
+        whole: Whether all are held.
         in_order: Whether `rows` gives them out in ascending order of their keys.
+        raw_bytes: What the held blocks take before compression.
     """
 
     __slots__ = (
+        "_ahead",
         "_checks",
         "_client",
+        "_held",
         "_keys",
         "_lists",
         "_lock",
         "_misses",
-        "_read",
+        "_next",
+        "_room",
         "_rows",
+        "_seen_bytes",
+        "_tight",
         "in_order",
         "index",
         "raw_bytes",
@@ -64,15 +80,23 @@ class Base:
         head: bytes,
         *,
         lists: Set[int],
+        room: Room | None = None,
     ) -> None:
         self._client = client
+        self._room = room
         self._lists = lists
         # Held while what was read is taken in, never while a server is asked.
         self._lock = threading.Lock()
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
         self._checks = {header.FIELD: check_bytes(head)}
-        self._read = self._rows = 0
+        self._rows = self._seen_bytes = 0
         self._misses = 0
+        self._tight = False
+        # By family, where there is little room: the block behind the last one that was read, and
+        # how many were read at once.
+        self._next: dict[int, int] = {}
+        self._ahead: dict[int, int] = {}
+        self._held = 0
         self.segment = segment
         self.index = index
         self.rows: dict[bytes, bytes | None] = {}
@@ -87,17 +111,125 @@ class Base:
         if number >= 0 and self._keys[number] is None:
             self._misses += 1
             small = self.segment.entry.bytes <= _WHOLE_BYTES_MAX
-            if small and self._misses > _MISSES_MAX:
+            if self._tight:
+                self._load_near(number)
+            elif small and self._misses > _MISSES_MAX and self._fits(len(self._keys)):
                 self.load_all()
             else:
-                ahead = min(self._misses, _READ_AHEAD_BLOCKS)
-                self.load(range(number, min(number + ahead, len(self._keys))))
+                self._load_from(number, min(self._misses, _READ_AHEAD_BLOCKS))
         return self.rows.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of stored keys in their order, read in few round trips."""
-        self.load_for(keys)
-        return list(map(self.rows.get, keys))
+        bounded = self._room is not None and len(self._keys) > _TIGHT_BLOCKS
+        if bounded and keys and not self._is_measured:
+            self._load_from(max(bisect_right(self.index.firsts, keys[0]) - 1, 0), _FIRST_BLOCKS)
+        if self.whole or self._fits(min(len(keys), len(self._keys) - self._held)):
+            self.load_for(keys)
+            return list(map(self.rows.get, keys))
+        # In the order of the blocks, each of which comes once.
+        ordered = sorted(set(keys))
+        behind = list(map(bisect_right, repeat(self.index.firsts), ordered))
+        found: dict[bytes, bytes | None] = {}
+        start = 0
+        while start < len(ordered):
+            end = bisect_left(behind, behind[start] + self._made_room(_TIGHT_BLOCKS), start)
+            some = ordered[start:end]
+            self.load_for(some)
+            found.update(zip(some, map(self.rows.get, some), strict=True))
+            start = end
+        return list(map(found.get, keys))
+
+    def rows_between(
+        self, low: bytes, high: bytes | None, *, last: int
+    ) -> tuple[list[bytes], list[bytes | None]]:
+        """Stored keys in a range in ascending order, and their values.
+
+        Args:
+            high: ``None`` is open.
+            last: So many blocks behind them are likely to be asked for next.
+        """
+        firsts = self.index.firsts
+        number = max(bisect_right(firsts, low) - 1, 0)
+        stop = len(firsts) if high is None else bisect_left(firsts, high)
+        found: list[bytes] = []
+        values: list[bytes | None] = []
+        for at in range(number, stop):
+            if self._keys[at] is None:
+                self._load_from(at, min(last + 1, _READ_AHEAD_BLOCKS))
+            keys = self._keys[at] or []
+            start = bisect_left(keys, low)
+            some = keys[start:] if high is None else keys[start : bisect_left(keys, high, start)]
+            found += some
+            values += map(self.rows.__getitem__, some)
+        return found, values
+
+    def drop(self) -> None:
+        """Let go what was read. Whoever reads rows at this moment goes on with those it has."""
+        with self._lock:
+            self.whole = False
+            self.rows = {}
+            self._keys = [None] * len(self._keys)
+            self.in_order = True
+            self._held = self.raw_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the held rows take in this process."""
+        return self.raw_bytes + ROW_BYTES * len(self.rows)
+
+    @property
+    def full_bytes(self) -> int:
+        """About what all rows would take in this process."""
+        entry, blocks = self.segment.entry, len(self._keys)
+        if not blocks:
+            return 0
+        if self._is_measured:
+            a_block = self._seen_bytes // (len(self._checks) - 1)
+        else:
+            a_block = max(_BLOCK_BYTES, entry.bytes // blocks)
+        return blocks * a_block + ROW_BYTES * entry.rows
+
+    def has_room(self, raw_bytes: int) -> bool:
+        """Whether all rows may be held, which take so many bytes before compression."""
+        return self._room is None or self._room.has(raw_bytes + ROW_BYTES * self.segment.entry.rows)
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether some blocks were read, so that it is known how large they are."""
+        return self._seen_bytes > 0
+
+    def _fits(self, blocks: int) -> bool:
+        """Whether there is room for so many blocks more."""
+        if self._room is None or not blocks:
+            return True
+        return self._room.has(blocks * self.full_bytes // len(self._keys))
+
+    def _made_room(self, blocks: int) -> int:
+        """How many blocks may be read at once, of so many; what was read makes way for them."""
+        if self._fits(blocks):
+            return blocks
+        if not self._is_measured:
+            return min(blocks, _FIRST_BLOCKS)
+        self.drop()
+        self._tight = True
+        while blocks > 1 and not self._fits(blocks):
+            blocks //= 2
+        return blocks
+
+    def _load_from(self, number: int, count: int) -> int:
+        """Read a block and of the next ones as many as there is room for; gives their number."""
+        fitting = self._made_room(min(count, len(self._keys) - number))
+        self.load(range(number, number + fitting))
+        return fitting
+
+    def _load_near(self, number: int) -> None:
+        """Where there is little room: ever more at once for who goes in order, else one block."""
+        family = self.index.family_id(number)
+        ahead = self._ahead.get(family, 1)
+        goes_on = 0 <= number - self._next.get(family, -1) <= ahead
+        ahead = self._ahead[family] = min(2 * ahead, _TIGHT_BLOCKS) if goes_on else 1
+        self._next[family] = number + self._load_from(number, ahead)
 
     def load(self, numbers: Iterable[int]) -> None:
         """Read these blocks, unless they were read.
@@ -132,19 +264,32 @@ class Base:
     def _take_one(
         self, number: int, raw: bytes, keys: list[bytes], values: list[bytes | None]
     ) -> None:
-        self._checks[self.index.name(number)] = check_bytes(raw)
-        last = self._read + 1 == len(self._keys)
-        if last:
-            self._check_whole(self._rows + len(keys))
+        self._check(number, raw, len(keys))
         self.rows.update(zip(keys, values, strict=True))
         self.removes = self.removes or None in values
-        self.raw_bytes += len(raw)
-        self.in_order = self.in_order and number == self._read
-        self._read += 1
-        self._rows += len(keys)
+        self.raw_bytes += raw_length(raw)
+        self.in_order = self.in_order and number == self._held
+        self._held += 1
         # Whoever finds the keys of a block, or the base whole, looks no further for its rows.
         self._keys[number] = keys
-        self.whole = last
+        self.whole = self._held == len(self._keys)
+
+    def _check(self, number: int, raw: bytes, rows: int) -> None:
+        """A block that is read again is what it was; when all were read, they are the segment."""
+        name, check = self.index.name(number), check_bytes(raw)
+        known = self._checks.get(name)
+        if known is not None:
+            if known != check:
+                raise FormatError(
+                    f"reading field {name} of {self.segment.ident}", found="it was changed"
+                )
+            return
+        checks = self._checks | {name: check} if len(self._checks) == len(self._keys) else None
+        if checks is not None:
+            self._check_whole(checks, self._rows + rows)
+        self._checks[name] = check
+        self._rows += rows
+        self._seen_bytes += raw_length(raw)
 
     def load_all(self) -> None:
         """Read all blocks."""
@@ -164,18 +309,10 @@ class Base:
             behind = set(map(bisect_right, repeat(firsts), keys))
             self.load(number - 1 for number in sorted(behind) if number)
 
-    def keys(self, number: int, *, last: int) -> list[bytes]:
-        """The stored keys of a block; some further ones up to `last` are read with it."""
-        keys = self._keys[number]
-        if keys is None:
-            self.load(range(number, min(number + _READ_AHEAD_BLOCKS, last + 1)))
-            keys = self._keys[number]
-        return keys or []
-
-    def _check_whole(self, rows: int) -> None:
+    def _check_whole(self, checks: dict[str, bytes], rows: int) -> None:
         entry = self.segment.entry
         what = f"reading {self.segment.ident}"
-        if combined_checksum(self._checks) != entry.checksum:
+        if combined_checksum(checks) != entry.checksum:
             raise FormatError(what, found="the checksum does not match")
         if rows != entry.rows:
             raise FormatError(what, found=f"it does not have {entry.rows} rows")

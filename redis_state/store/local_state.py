@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, filterfalse, repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, Final, cast
 
@@ -19,9 +19,7 @@ from redis_state.ids import Pin
 from redis_state.protocol import SegmentGoneError, snapshots
 from redis_state.store.families import Families
 from redis_state.store.local_base import Base
-
-ROW_BYTES: Final = 120
-"""What Python needs for a row beside its bytes, about."""
+from redis_state.store.room import ROW_BYTES
 
 _MISSING: Final = object()
 _SPAN_ROWS = 1024
@@ -53,6 +51,11 @@ class Layer:
         self.raw_bytes = raw_bytes
         self._sorted = keys
         self._in_order = in_order
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in this process."""
+        return self.raw_bytes + ROW_BYTES * len(self.rows)
 
     def keys(self) -> list[bytes]:
         """Stored keys in ascending order."""
@@ -173,19 +176,7 @@ class LocalVersion:
 
     def count(self, keys: Sequence[bytes]) -> int:
         """How many of these stored keys have a value."""
-        if not self.live:
-            return 0
-        layers, base = self.read_for(keys)
-        found, rest = 0, keys
-        parts: list[Layer | Base] = [*layers, *([base] if base else [])]
-        for part in parts:
-            rows = part.rows
-            below = list(filterfalse(rows.__contains__, rest))
-            found += len(rest) - len(below)
-            if part.removes:
-                found -= sum(rows.get(key, _MISSING) is None for key in rest)
-            rest = below
-        return found
+        return len(keys) - self.get_many(keys).count(None) if self.live else 0
 
     def overwritten(self, rows: dict[bytes, bytes | None]) -> dict[bytes, bytes | None] | None:
         """These rows in key order, if they set all keys of the version and no others.
@@ -206,21 +197,6 @@ class LocalVersion:
         # With as many keys as the version has, nothing is new if the merge adds nothing.
         merged = below | rows
         return merged if len(below) == len(merged) == len(rows) else None
-
-    def read_for(self, keys: Sequence[bytes]) -> Parts:
-        """Read the blocks in which these stored keys can be, in few round trips."""
-        tries = 0
-        while True:
-            parts = self.parts
-            try:
-                if parts[1] is not None:
-                    parts[1].load_for(keys)
-                return parts
-            except SegmentGoneError:
-                tries += 1
-                if tries > _RELOADS_MAX:
-                    raise
-                self.read_again()
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: Rows = _NONE
@@ -274,7 +250,13 @@ class LocalVersion:
     @property
     def memory_bytes(self) -> int:
         """About what it takes in this process."""
-        return sum(map(part_bytes, self.all_parts))
+        return sum(part.held_bytes for part in self.all_parts)
+
+    @property
+    def full_bytes(self) -> int:
+        """About what it takes once all of its rows were read."""
+        layers, base = self.parts
+        return sum(layer.held_bytes for layer in layers) + (base.full_bytes if base else 0)
 
     @property
     def all_parts(self) -> list[Layer | Base]:
@@ -285,11 +267,6 @@ class LocalVersion:
     def read_again(self) -> None:
         """Take the same rows from the segments that make up the version now."""
         self.parts = self._reload(self.pin).parts
-
-
-def part_bytes(part: Layer | Base) -> int:
-    """About what it takes in this process."""
-    return part.raw_bytes + ROW_BYTES * len(part.rows)
 
 
 def _looked_up(
@@ -357,33 +334,28 @@ def _spans(
 def _span(
     low: bytes, high: bytes | None, layers: Sequence[Layer], base: Base | None, *, last: int
 ) -> Iterable[tuple[bytes, bytes]]:
-    """Rows between two neighbouring cuts, in key order."""
-    sources: list[tuple[Layer | Base, list[bytes]]] = [
-        (layer, keys) for layer in layers if (keys := layer.between(low, high))
-    ]
+    """Rows between two neighbouring cuts, in key order.
+
+    Args:
+        last: So many spans come behind it, which are likely to be asked for, too.
+    """
+    sources: list[tuple[list[bytes], Iterable[bytes | None]]] = []
+    removes = False
+    for layer in layers:
+        if keys := layer.between(low, high):
+            sources.append((keys, map(layer.rows.__getitem__, keys)))
+            removes = removes or layer.removes
     if base is not None:
-        sources.append((base, _base_keys(base, low, high, last=last)))
+        sources.append(base.rows_between(low, high, last=last))
+        removes = removes or base.removes
     found: Iterable[tuple[bytes, bytes | None]]
     if len(sources) == 1:
-        ((part, keys),) = sources
-        found = zip(keys, map(part.rows.__getitem__, keys), strict=True)
+        found = zip(*sources[0], strict=True)
     else:
         merged: dict[bytes, bytes | None] = {}
-        for part, keys in reversed(sources):
-            merged.update(zip(keys, map(part.rows.__getitem__, keys), strict=True))
+        for keys, values in reversed(sources):
+            merged.update(zip(keys, values, strict=True))
         found = sorted(merged.items(), key=itemgetter(0))
-    if any(part.removes for part, _ in sources):
+    if removes:
         return [(key, value) for key, value in found if value is not None]
     return cast("Iterable[tuple[bytes, bytes]]", found)
-
-
-def _base_keys(base: Base, low: bytes, high: bytes | None, *, last: int) -> list[bytes]:
-    firsts = base.index.firsts
-    number = max(bisect_right(firsts, low) - 1, 0)
-    stop = len(firsts) if high is None else bisect_left(firsts, high)
-    found: list[bytes] = []
-    for at in range(number, stop):
-        keys = base.keys(at, last=min(at + last, len(firsts) - 1))
-        start = bisect_left(keys, low)
-        found += keys[start:] if high is None else keys[start : bisect_left(keys, high, start)]
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
@@ -18,6 +17,7 @@ from redis_state.format import ordered
 from redis_state.format.header import Family
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
 from redis_state.keys import tenant_of
+from redis_state.maintain import compaction
 from redis_state.process import Home, tell_after_fork
 from redis_state.protocol import (
     PartitionClient,
@@ -29,10 +29,11 @@ from redis_state.protocol import (
     renew_checkpoint,
 )
 from redis_state.store.delta import delta_of
-from redis_state.store.families import NO_FAMILIES, Families
+from redis_state.store.families import NO_FAMILIES, Families, described
 from redis_state.store.loading import Loader
-from redis_state.store.local_state import History, Layer, LocalVersion, part_bytes
+from redis_state.store.local_state import History, Layer, LocalVersion
 from redis_state.store.metrics import Counters
+from redis_state.store.room import Room
 from redis_state.store.write_set import WriteSet
 
 VERSIONS_TO_RETAIN = 100
@@ -41,26 +42,8 @@ EPHEMERAL_KEEP_MS = 60 * 60 * 1000
 log = logging.getLogger("redis_state.store")
 
 
-def family_of(codec_name: str, *, lists: bool = False) -> Family:
-    """The family of a store with this codec: one, whose rows lie in the order of their keys."""
-    schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
-    return Family(0, "default", "range", (0,), schema, schema, multi_value=lists)
-
-
 def _nothing() -> None:
     return None
-
-
-def _shown(families: Families) -> str:
-    if [family.id for family in families.table] != [ordered.FAMILY_ID]:
-        return "it has families, as FamilyStore writes them"
-    (family,) = families.table
-    try:
-        codec = json.loads(family.key_schema)["codec"]
-    except (ValueError, KeyError, TypeError):
-        codec = family.key_schema  # of a Spark query
-    lists = " with lists" if family.multi_value else ""
-    return f"its rows were written with another codec: {str(codec)[:200]}{lists}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +74,7 @@ class PartitionState:
     Args:
         family: The only one of the partition; ``None`` if it has many, which come and go.
         versions_cached_max: Versions that stay in this process.
+        room: For what is read of them; ``None`` means as much as they need.
     """
 
     def __init__(
@@ -105,8 +89,10 @@ class PartitionState:
         clock: Clock,
         versions_cached_max: int,
         events: Events,
+        room: Room | None = None,
     ) -> None:
         self.id = id_
+        self._room = room
         self._events = events
         self.counters = Counters(clock)
         self._client = client
@@ -264,8 +250,13 @@ class PartitionState:
             self._link.client.abort(f"d:{version}:{uid}")
         log.info("%s: aborted an attempt of version %d", self.id.store_id, version)
 
-    def maintain(self) -> None:
+    def maintain(self, *, make_room: bool = False) -> None:
         """Add a snapshot if one is due, and drop what no kept version needs.
+
+        Args:
+            make_room: Let go all cached versions, and add a snapshot if there are changes since the
+                last one: whoever opens the next version reads few changes, and of the snapshot only
+                what is asked for.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
@@ -277,6 +268,8 @@ class PartitionState:
             if self._keep_ms:
                 link.client.renew()
                 renew_checkpoint(self._client, link.gen, keep_ms=self._keep_ms, tenant=self._tenant)
+            if make_room:
+                self._make_room(link)
             with self._lock:
                 local = self._cached.get(self._opened) if self._opened else None
             if local is not None and local.history.is_due():
@@ -296,6 +289,12 @@ class PartitionState:
         link = self._linked()
         if link is None or local.pin.version == 0:
             return False
+        base = local.parts[1]
+        if base is not None and not base.whole:
+            size = self._compact(link, local.pin)
+            if size:
+                self._rebase(local, size)
+            return size > 0
         rows: dict[bytes, bytes | None] = dict(local.rows_between(b"", None))
         writer = uuid.uuid4().hex
         written = ordered.write(
@@ -314,12 +313,58 @@ class PartitionState:
             self._rebase(local, written.entry.bytes)
         return added
 
+    def _make_room(self, link: _Link) -> None:
+        newest = self._newest()
+        pin, deltas = (newest.pin, newest.history.deltas) if newest else (EMPTY, 0)
+        del newest
+        self.close()
+        if deltas:
+            self._compact(link, pin)
+
+    def _newest(self) -> LocalVersion | None:
+        with self._lock:
+            # Of two attempts at a version the later one counts.
+            versions = list(reversed(self._cached.values()))
+        return max(versions, key=lambda one: one.pin.version, default=None)
+
+    def _compact(self, link: _Link, pin: Pin) -> int:
+        """A snapshot piece by piece from Redis, for a version that may not fit into memory.
+
+        Returns:
+            Its bytes; 0 if it is not needed any more.
+        """
+        opened = link.client.open("", pin.version, [])
+        entry = compaction.add_snapshot(link.client, opened) if opened.pin == pin else None
+        if entry is None:
+            return 0
+        self.counters.add("snapshot_bytes", entry.bytes)
+        return entry.bytes
+
     def cached_bytes(self) -> int:
         """About what the cached versions take; what several share counts once."""
         with self._lock:
             versions = list(self._cached.values())
         parts = {id(part): part for version in versions for part in version.all_parts}
-        return sum(part_bytes(part) for part in parts.values())
+        return sum(part.held_bytes for part in parts.values())
+
+    def is_crowded(self, bytes_max: int) -> bool:
+        """Whether the newest cached version is larger, and its changes alone half as large.
+
+        What was read of its base can be let go; its changes go with the whole version only.
+        """
+        newest = self._newest()
+        if newest is None or newest.full_bytes <= bytes_max:
+            return False
+        return 2 * sum(layer.held_bytes for layer in newest.parts[0]) > bytes_max
+
+    def drop_bases(self) -> None:
+        """Let go what was read of the bases of cached versions; it is read again when needed."""
+        with self._lock:
+            versions = list(self._cached.values())
+        for version in versions:
+            base = version.parts[1]
+            if base is not None:
+                base.drop()
 
     def forget_older(self) -> None:
         """Drop all cached versions but the newest."""
@@ -370,7 +415,7 @@ class PartitionState:
         if not fits:
             raise UsageError(
                 f"opening version {local.pin.version}",
-                found=_shown(found),
+                found=described(found),
                 advice=advice,
                 where=str(self.id.store_id),
                 version=local.pin.version,
@@ -419,7 +464,7 @@ class PartitionState:
                     keep_ms=self._keep_ms,
                     where=str(store),
                 )
-                self._link = _Link(gen, client, Loader(client, where=str(store)))
+                self._link = _Link(gen, client, Loader(client, where=str(store), room=self._room))
                 self._events.linked()
         return self._link
 

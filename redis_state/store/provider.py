@@ -14,10 +14,12 @@ from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
+from redis_state.store.families import family_of
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
-from redis_state.store.partition_state import Events, PartitionState, family_of
+from redis_state.store.partition_state import Events, PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
+from redis_state.store.room import Room
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -50,6 +52,8 @@ class StateStoreProvider:
         events: Told when the checkpoint is known, and when another run or attempt went on.
         after: A provider of the same partition, codec and `client` for an earlier run, whose cached
             versions this one goes on with.
+        room: What bounds the rows that stay in memory after they were read; stores are then used by
+            one thread at a time, all together. ``None`` means as much as they need.
         **options: Options of docs/configuration.md beside the URL, in snake case.
 
     Raises:
@@ -75,6 +79,7 @@ class StateStoreProvider:
         client: Client | None = None,
         events: Events | None = None,
         after: StateStoreProvider | None = None,
+        room: Room | None = None,
         **options: Unpack[Options],
     ) -> None:
         _check(provider_id, run)
@@ -94,6 +99,7 @@ class StateStoreProvider:
             clock=clock,
             versions_cached_max=max(1, versions_cached_max),
             events=events or Events(),
+            room=room,
         )
         if after is not None:
             self._partition.take_over(after._partition)
@@ -176,21 +182,38 @@ class StateStoreProvider:
         """What it counts; it stays when the provider is gone."""
         return self._partition.counters
 
+    @property
+    def custom_metrics(self) -> dict[str, int]:
+        """The figures of `supported_custom_metrics`, counted since the provider was made."""
+        return self._partition.values()
+
     def cached_bytes(self) -> int:
         """About what the cached versions take in this process."""
         return self._partition.cached_bytes()
+
+    def is_crowded(self, bytes_max: int) -> bool:
+        """Whether the newest version does not fit, and its changes over a snapshot take half."""
+        return self._partition.is_crowded(bytes_max)
+
+    def drop_bases(self) -> None:
+        """Let go what was read of the snapshots below cached versions."""
+        self._partition.drop_bases()
 
     def forget_older(self) -> None:
         """Drop all cached versions but the newest."""
         self._partition.forget_older()
 
-    def do_maintenance(self) -> None:
+    def do_maintenance(self, *, make_room: bool = False) -> None:
         """Add a snapshot if one is due, and drop what no kept version needs.
+
+        Args:
+            make_room: Let go the cached versions, and have the next one open with few changes over
+                a snapshot.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
         """
-        self._partition.maintain()
+        self._partition.maintain(make_room=make_room)
 
     def _check_kind(self, *, families: bool) -> None:
         if families is not self._families:

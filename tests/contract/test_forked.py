@@ -17,7 +17,7 @@ from redis_state.ids import EMPTY, PartitionId, StateStoreId, StateStoreProvider
 from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from redis_state.spark.worker import WORKER, Warm
-from redis_state.store.partition_state import family_of
+from redis_state.store.families import family_of
 from redis_state.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child

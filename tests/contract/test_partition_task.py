@@ -20,7 +20,7 @@ from redis_state.spark.batches import begin_batch
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
 from redis_state.spark.worker import CLIENTS_MAX, Worker
-from redis_state.store.local_state import ROW_BYTES
+from redis_state.store.room import ROW_BYTES
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
@@ -130,7 +130,7 @@ def test_nothing_is_kept_of_a_task_that_failed(new: Callable[..., Batches]) -> N
 def test_what_takes_too_much_memory_is_not_kept(new: Callable[..., Batches]) -> None:
     batches = new(localMemory="1m")
     batches.run(0, fill)
-    assert kept() == 0
+    assert sum(one.size for one in current_worker().warm.values()) == 0
     batches.run(1, check)
 
 

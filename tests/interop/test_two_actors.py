@@ -23,7 +23,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ListStateStore
-from redis_state.store.partition_state import family_of
+from redis_state.store.families import family_of
 from tests.interop.jvm_actor import JvmActor, jvm_actor
 from tests.support.redis_server import RedisServer
 

@@ -24,6 +24,8 @@ from redis_state.spark.processor.columns import ColumnState
 from redis_state.spark.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB, Streams
 from tests.spark.test_stateful_processors import (
+    NO_ROWS,
+    OPERATOR,
     OPS,
     OUT,
     Ageing,
@@ -70,26 +72,26 @@ def rows_of(spark: SparkSession, seed: int, *, nulls: bool = False) -> DataFrame
 
 def theirs(
     frame: DataFrame, processor: Any, mode: str, initial: GroupedData | None = None
-) -> list[str]:
+) -> list[Any]:
     frame.sparkSession.conf.set(PROVIDER, ROCKSDB)
     grouped = frame.groupBy("k", "n")
     with_rows = isinstance(processor, Rows)
     run = grouped.transformWithState if with_rows else grouped.transformWithStateInPandas
     made = run(processor, outputStructType=OUT, outputMode="Update", timeMode=mode,
                initialState=initial)  # fmt: skip
-    return sorted(str(tuple(row)) for row in made.collect())
+    return sorted((tuple(row) for row in made.collect()), key=str)
 
 
-def ours(frame: DataFrame, processor: Any, mode: str, **options: Any) -> list[str]:
+def ours(frame: DataFrame, processor: Any, mode: str, **options: Any) -> list[Any]:
     made = transform_with_state(frame, processor, store="none", key=["k", "n"], schema=OUT,
                                 time_mode=mode, url=NOWHERE, **options)  # fmt: skip
-    found = sorted(str(tuple(row)) for row in made.collect())
-    figures = made.state_metrics()
-    assert figures["rows_read"] == frame.count()
-    assert figures["function_ms"] >= 0
+    found = sorted((tuple(row) for row in made.collect()), key=str)
+    # Spark may know that there is nothing to do.
+    assert made.state_metrics().get("rows_read", 0) == frame.count()
     return found
 
 
+@pytest.mark.compatibility(OPERATOR, "batch DataFrame")
 @pytest.mark.parametrize(
     ("processor", "mode"),
     [(Timed(), "EventTime"), (Timeless(), "None"), (Ageing(), "ProcessingTime"),
@@ -106,19 +108,19 @@ def test_the_output_is_that_of_sparks_operator(
     expected = theirs(frame, processor, mode)
     assert ours(frame, processor, mode) == expected
     assert ours(frame, processor, mode, partitions=3, ticks=True) == expected
-    assert any("timer" in row for row in expected) is (mode != "None")
+    assert any(row[2] == -1 for row in expected) is (mode == "EventTime")
     # Late rows are not left out: nothing is late in a batch run.
-    assert sum(", -1, 'timer" not in row for row in expected) == frame.count()
+    assert sum(row[2] != -1 for row in expected) == frame.count()
 
 
+@pytest.mark.compatibility(OPERATOR, "batch DataFrame, rows instead of frames", absent=NO_ROWS)
 def test_rows_instead_of_frames_and_keys_with_null(spark: SparkSession) -> None:
-    if not hasattr(GroupedData, "transformWithState"):
-        pytest.skip("this Spark has no transformWithState for rows")
     frame = rows_of(spark, 62, nulls=True).where("op not in ('timer', 'untimer')")
     expected = theirs(frame, Rows(), "EventTime")
     assert ours(frame, Rows(), "EventTime", rows="rows") == expected
 
 
+@pytest.mark.compatibility(OPERATOR, "batch DataFrame, initial state")
 def test_an_initial_state_and_no_rows_at_all(spark: SparkSession) -> None:
     initial = spark.createDataFrame(
         [("a", 1, 5), ("a", 1, 6), ("z", 3, 7)], "k string, n int, v int"
@@ -127,10 +129,11 @@ def test_an_initial_state_and_no_rows_at_all(spark: SparkSession) -> None:
         expected = theirs(frame, Begun(), "ProcessingTime", initial.groupBy("k", "n"))
         assert ours(frame, Begun(), "ProcessingTime", initial_state=initial) == expected
         # A group of the initial state alone has a timer, too.
-        assert any(row.startswith("('z', 3, -1") for row in expected)
+        assert ("z", 3, -1) in {row[:3] for row in expected}
     assert ours(rows_of(spark, 63).where("false"), Begun(), "ProcessingTime") == []
 
 
+@pytest.mark.compatibility("redis_state.transform_columns_with_state", "batch DataFrame")
 def test_columns(spark: SparkSession) -> None:
     def count(state: ColumnState, table: pa.Table) -> pa.Table:
         new = table.group_by("k").aggregate([("v", "sum")])

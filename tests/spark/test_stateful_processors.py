@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, GroupedData, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -25,6 +26,9 @@ from redis_state.errors import UsageError
 from redis_state.spark.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB, Input, Streams
 from tests.support.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from redis_state.spark.transform_with_state import ProcessedDataFrame
 
 pytestmark = pytest.mark.spark
 
@@ -35,6 +39,8 @@ OPS = "k string, n int, seq int, op string, v int, ts timestamp"
 OUT = "k string, n int, seq int, what string"
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 MINUTE_MS = 60_000
+OPERATOR = "redis_state.transform_with_state"
+NO_ROWS = {"4.0": "nothing to compare with: its Python has no row-based transformWithState"}
 
 Given = list[tuple[int, list[tuple[Any, ...]]]]
 """The rows of each batch, in the order in which they came."""
@@ -242,7 +248,9 @@ class Queries:
         finally:
             self.spark.conf.unset(NO_DATA)
 
-    def ours(self, frame: DataFrame, processor: Any, store: str, **options: Any) -> DataFrame:
+    def ours(
+        self, frame: DataFrame, processor: Any, store: str, **options: Any
+    ) -> ProcessedDataFrame:
         given: dict[str, Any] = {"time_mode": "EventTime", "partitions": 2} | options
         return transform_with_state(
             frame, processor, store=f"{self.folder} {store}", key=["k", "n"], schema=OUT, **given
@@ -283,6 +291,7 @@ def same(theirs: Given, ours: Given) -> None:
     assert by_key(ours) == by_key(theirs)
 
 
+@pytest.mark.compatibility(OPERATOR, "value, list and map state, event-time timers, a crash")
 @pytest.mark.parametrize("partitions", [5, 1])
 def test_every_kind_of_state_and_timers_in_event_time(queries: Queries, partitions: int) -> None:
     """Ours fails once in the middle and is started anew; Spark's runs through."""
@@ -314,10 +323,9 @@ def test_every_kind_of_state_and_timers_in_event_time(queries: Queries, partitio
     assert sum(row[2] >= 0 for _, rows in ours for row in rows) < rows_in, "no row was late"
 
 
+@pytest.mark.compatibility(OPERATOR, "rows instead of frames", absent=NO_ROWS)
 @pytest.mark.parametrize("ours_with", [Rows, Machine])
 def test_keys_with_null_and_rows_instead_of_frames(queries: Queries, ours_with: Any) -> None:
-    if not hasattr(GroupedData, "transformWithState"):
-        pytest.skip("this Spark has no transformWithState for rows")
     source = queries.streams.input("in", OPS)
     for batch in batches(51, count=3, nulls=True):
         source.add(batch)
@@ -329,18 +337,71 @@ def test_keys_with_null_and_rows_instead_of_frames(queries: Queries, ours_with: 
     same(theirs, ours)
 
 
+@pytest.mark.compatibility(OPERATOR, "no time mode, figures of each batch")
 def test_without_a_time_mode(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
-    for batch in batches(52, count=3):
-        source.add([row for row in batch if "timer" not in row["op"]])
+    made = [[row for row in one if "timer" not in row["op"]] for one in batches(52, count=3)]
+    for batch in made:
+        source.add(batch)
     theirs: Given = []
     ours: Given = []
     queries.start(queries.theirs(source.stream(queries.spark), Timeless(), "None"), "t", theirs)
     plain = queries.ours(source.stream(queries.spark), Timeless(), "s", time_mode="None")
     queries.start(plain, "ours", ours)
     same(theirs, ours)
+    figures = plain.batch_metrics()
+    assert {number: one["rows_read"] for number, one in figures.items()} == {
+        number: len(rows) for number, rows in enumerate(made)
+    }
+    timings = {"load_ms", "function_ms", "commit_ms"}
+    assert all(timings < one.keys() for one in figures.values())
+    assert figures[2]["num_keys"] > 0 < figures[2]["memory_bytes"]
+    total = plain.state_metrics()
+    assert total["rows_read"] == sum(map(len, made))
+    assert total["rows_put"] == sum(one["rows_put"] for one in figures.values())
 
 
+class Large(StatefulProcessor):
+    """Keeps a few kB for each key, and counts the rows of it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "n int, text string")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        n, text = self._count.get() or (0, text_of(key[1]))
+        assert text == text_of(key[1])
+        n += sum(map(len, rows))
+        self._count.update((n, text))
+        yield pd.DataFrame({"k": [key[0]], "n": [key[1]], "seq": [n], "what": [""]})
+
+
+def text_of(n: int) -> str:
+    """What does not compress."""
+    return random.Random(n).randbytes(1500).hex()
+
+
+@pytest.mark.compatibility(OPERATOR, "more state than a worker's memory")
+def test_more_state_than_a_workers_memory(queries: Queries) -> None:
+    source = queries.streams.input("in", OPS)
+    keys = 1500
+    for _ in range(3):
+        source.add(
+            {"k": "k", "n": n, "v": 1, "ts": "2024-01-01T00:00:00.000Z"} for n in range(keys)
+        )
+    given: Given = []
+    memory = f"{os.cpu_count() or 1}m"
+    frame = queries.ours(
+        source.stream(queries.spark), Large(), "s", time_mode="None", local_memory=memory
+    )
+    queries.start(frame, "large", given)
+    for number, rows in given:
+        assert sorted(rows) == [("k", n, number + 1, "") for n in range(keys)]
+    figures = frame.batch_metrics()
+    assert figures[2]["num_keys"] == keys
+    assert figures[2]["snapshot_bytes"] > 2 << 20, "a partition would fit into the memory"
+
+
+@pytest.mark.compatibility(OPERATOR, "time to live, processing-time timers")
 @pytest.mark.parametrize("ttl_ms", [1, 3_600_000])
 def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: int) -> None:
     """What lives a millisecond is gone by the next batch; what lives an hour is there."""
@@ -380,6 +441,7 @@ def test_a_batch_that_is_evaluated_twice_gives_out_the_same_twice(queries: Queri
     same(once, twice)
 
 
+@pytest.mark.compatibility(OPERATOR, "two in one query")
 def test_two_of_them_behind_one_another_and_beside_one_another(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     for batch in batches(55, count=2):

@@ -37,6 +37,7 @@ def conf(spark: SparkSession) -> Any:
             spark.conf.set(name, value)
 
 
+@pytest.mark.compatibility("redis_state.transform_with_state", "the examples of its page")
 @pytest.mark.usefixtures("conf")
 def test_the_examples_run(
     spark: SparkSession,

@@ -21,8 +21,8 @@ from redis_state.store.scratch import scratch_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
 
+    from redis_state.spark.batch_metrics import Counted
     from redis_state.spark.processor.columns import ColumnEngine
 
 PLANNED, ROW, INITIAL = "planned", "row", "initial"
@@ -30,6 +30,7 @@ PLANNED, ROW, INITIAL = "planned", "row", "initial"
 structs; rows of the initial state, where there is one. One of the two structs is null."""
 
 _NO_WATERMARK = -1
+_BATCH = 0
 _QUERY_ID = "00000000-0000-0000-0000-000000000000"  # Spark's, for a query that is none
 
 
@@ -49,7 +50,7 @@ class OnceTask:
     engine: Engine | ColumnEngine
     input: pa.Schema
     initial: pa.Schema | None
-    sums: Accumulator[dict[str, int]] | None = None
+    counted: Counted | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the processor gives out.
@@ -67,15 +68,18 @@ class OnceTask:
         read.clear()
         id_ = StateStoreProviderId(StateStoreId(self.name, OPERATOR, partition), self.run_id)
         store = scratch_store(id_)
-        info = QueryInfo(_QUERY_ID, self.run_id, 0)
+        info = QueryInfo(_QUERY_ID, self.run_id, _BATCH)
         began = time.monotonic()
         try:
             yield from self.engine.run(store, table, planned_ms, _NO_WATERMARK, info, **more)
         finally:
             store.abort()
-        if self.sums is not None:
-            function_ms = int((time.monotonic() - began) * 1000)
-            self.sums.add({"rows_read": table.num_rows, "function_ms": function_ms})
+        if self.counted is not None:
+            figures = {
+                "rows_read": table.num_rows,
+                "function_ms": int((time.monotonic() - began) * 1000),
+            }
+            self.counted.add(_BATCH, partition, figures)
 
     def _partition(self) -> int:
         from pyspark import TaskContext

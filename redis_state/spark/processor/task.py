@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis_state.config import Config
-from redis_state.errors import InternalError, RedisStateError, UsageError
+from redis_state.errors import InternalError, UsageError
 from redis_state.ids import StateStoreProviderId
 from redis_state.protocol import RegisteredRun
 from redis_state.spark.partition_task import PartitionRows
@@ -31,9 +31,8 @@ from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
 
-_MAINTAINED_EVERY = 8
+    from redis_state.spark.batch_metrics import Counted
 
 _RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -52,7 +51,7 @@ class ProcessorTask:
     config: Config
     engine: Engine | ColumnEngine
     input: pa.Schema
-    sums: Accumulator[dict[str, int]] | None = None
+    counted: Counted | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the processor gives out, then commit.
@@ -68,13 +67,11 @@ class ProcessorTask:
         keep_ms = EPHEMERAL_KEEP_MS if self.config.ephemeral else 0
         joined = join_batch(client, self.plan, replace(place, planned=planned), keep_ms=keep_ms)
         warm = (self.config, self.plan.partition(place.partition))
-        provider = StateStoreProvider(
+        provider = WORKER.serve(
+            warm,
             StateStoreProviderId(self.plan.store_id(place.partition), place.run_id),
-            config=self.config,
+            joined.run,
             families=True,
-            run=joined.run,
-            client=client,
-            after=WORKER.take(warm),
         )
         store = provider.get_family_store(joined.version)
         info = QueryInfo(place.query_id, place.run_id, place.batch)
@@ -86,13 +83,20 @@ class ProcessorTask:
         finally:
             if not store.has_committed:
                 store.abort()
-        self._maintain(provider, place)
-        if self.sums is not None:
-            own = {"rows_read": table.num_rows, "function_ms": function_ms}
-            counted = {**store.metrics.custom, **own}
+        figures = {
+            "rows_read": table.num_rows,
+            "function_ms": function_ms,
+            "num_keys": store.metrics.num_keys,
+            "memory_bytes": store.metrics.memory_bytes,
+        }
+        # They hold the version, which may have to make room.
+        del store, table
+        WORKER.maintain(self.config, provider, place.batch + place.partition)
+        if self.counted is not None:
+            figures |= provider.custom_metrics
             # Of the process, whose other tasks it has too.
-            del counted["round_trips"]
-            self.sums.add(counted)
+            del figures["round_trips"]
+            self.counted.add(place.batch, place.partition, figures)
         WORKER.keep(warm, provider, place.run_id)
 
     def _read(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> tuple[pa.Table, str]:
@@ -120,15 +124,6 @@ class ProcessorTask:
             advice="A union or coalesce behind transform_with_state gives partitions other "
             "numbers: write repartition(…) between the two. Nothing was committed here.",
         )
-
-    def _maintain(self, provider: StateStoreProvider, place: TaskPlace) -> None:
-        if (place.batch + place.partition) % _MAINTAINED_EVERY:
-            return
-        try:
-            provider.do_maintenance()
-        except RedisStateError as error:
-            # The batch is committed; the next one tries again.
-            log.warning("maintenance of partition %d failed: %s", place.partition, error)
 
 
 @dataclass(frozen=True, slots=True)

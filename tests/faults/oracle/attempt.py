@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy, deepcopy
+from typing import cast
 
 from redis_state.errors import RedisStateError
 from redis_state.store.many import KeyEncoder
+from redis_state.store.partition_state import PartitionState
 from redis_state.store.partition_store import PartitionListStore
 from tests.faults.oracle.runs import Run
 from tests.faults.oracle.timeline import Task, Timeline
@@ -68,7 +70,8 @@ def forked(
         n: What the copy puts.
     """
     timeline.counters["forks"] += 1
-    child, partition, own = copy(store), copy(store._partition), dict(rows)
+    child, own = copy(store), dict(rows)
+    partition = cast(PartitionState, copy(store._partition))
     partition._cached = dict(partition._cached)
     child._partition, child._stored = partition, KeyEncoder(store._codec)
     child._changes = deepcopy(store._changes)
