@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence, Set
+from contextlib import nullcontext
 from itertools import repeat
 
 from redis_state.errors import FormatError
@@ -33,8 +34,8 @@ _FIRST_BLOCKS = 8
 class Base:
     """The oldest segment of a version, of which blocks are read as they are needed.
 
-    May be used by several threads: what two of them read at once is the same. With room that is
-    bounded, it is used by one at a time.
+    May be used by several threads: what two of them read at once is the same. Where room is
+    bounded, they take turns to read, so that nothing goes before it was looked at.
 
     Args:
         head: Its header as it was read; empty if it has none.
@@ -63,6 +64,7 @@ class Base:
         "_rows",
         "_seen_bytes",
         "_tight",
+        "_turn",
         "in_order",
         "index",
         "raw_bytes",
@@ -87,6 +89,7 @@ class Base:
         self._lists = lists
         # Held while what was read is taken in, never while a server is asked.
         self._lock = threading.Lock()
+        self._turn = nullcontext() if room is None else threading.RLock()
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
         self._checks = {header.FIELD: check_bytes(head)}
         self._rows = self._seen_bytes = 0
@@ -107,6 +110,10 @@ class Base:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a stored key; who asks for many gets ever more blocks at once."""
+        with self._turn:
+            return self._get(key)
+
+    def _get(self, key: bytes) -> bytes | None:
         number = bisect_right(self.index.firsts, key) - 1
         if number >= 0 and self._keys[number] is None:
             self._misses += 1
@@ -121,6 +128,10 @@ class Base:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of stored keys in their order, read in few round trips."""
+        with self._turn:
+            return self._get_many(keys)
+
+    def _get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         bounded = self._room is not None and len(self._keys) > _TIGHT_BLOCKS
         if bounded and keys and not self._is_measured:
             self._load_from(max(bisect_right(self.index.firsts, keys[0]) - 1, 0), _FIRST_BLOCKS)
@@ -149,6 +160,12 @@ class Base:
             high: ``None`` is open.
             last: So many blocks behind them are likely to be asked for next.
         """
+        with self._turn:
+            return self._rows_between(low, high, last)
+
+    def _rows_between(
+        self, low: bytes, high: bytes | None, last: int
+    ) -> tuple[list[bytes], list[bytes | None]]:
         firsts = self.index.firsts
         number = max(bisect_right(firsts, low) - 1, 0)
         stop = len(firsts) if high is None else bisect_left(firsts, high)
@@ -166,7 +183,7 @@ class Base:
 
     def drop(self) -> None:
         """Let go what was read. Whoever reads rows at this moment goes on with those it has."""
-        with self._lock:
+        with self._turn, self._lock:
             self.whole = False
             self.rows = {}
             self._keys = [None] * len(self._keys)

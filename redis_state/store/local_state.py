@@ -146,10 +146,10 @@ class LocalVersion:
                 return value  # type: ignore[return-value]  # mypy: object() is not a marker type
         if base is None:
             return None
-        # Looked at first: another thread may read the rest of the blocks at this moment.
-        whole = base.whole
-        found = base.rows.get(key)
-        if found is not None or whole:
+        # Another thread may read the rest of the blocks at this moment, or let all of them go.
+        rows, whole = base.rows, base.whole
+        found = rows.get(key)
+        if found is not None or (whole and base.rows is rows):
             return found
         try:
             return base.get(key)

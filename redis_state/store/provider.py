@@ -52,8 +52,8 @@ class StateStoreProvider:
         events: Told when the checkpoint is known, and when another run or attempt went on.
         after: A provider of the same partition, codec and `client` for an earlier run, whose cached
             versions this one goes on with.
-        room: What bounds the rows that stay in memory after they were read; stores are then used by
-            one thread at a time, all together. ``None`` means as much as they need.
+        room: What bounds the rows that stay in memory after they were read; ``None`` means as much
+            as they need.
         **options: Options of docs/configuration.md beside the URL, in snake case.
 
     Raises:

@@ -9,7 +9,7 @@ ROW_BYTES: Final = 120
 
 
 class Room(Protocol):
-    """What stays of the rows that were read is asked of this. Used by one thread at a time."""
+    """What stays of the rows that were read is asked of this, by one thread at a time."""
 
     def has(self, size: int) -> bool:
         """Whether so many bytes more may stay; what nobody works with goes for them first."""

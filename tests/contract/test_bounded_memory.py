@@ -6,6 +6,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -224,4 +225,23 @@ def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> N
     # Counts, a list and a map of each, timers by time and by group.
     full = store._local.full_bytes
     assert full > 2 * ROOM, f"{full} bytes would fit"
+    store.abort()
+
+
+def test_threads_that_read_one_version_find_what_others_let_go(partitions: Partitions) -> None:
+    rows = Rows(5)
+    fill(partitions, 0, rows)
+    provider, store = partitions.open(0)
+    values, _ = rows.declare(store)
+    keys = [rows.some(400) for _ in range(4)]
+
+    def read(some: list[bytes]) -> None:
+        for at, key in enumerate(some):
+            assert store.get(values + key) == rows.values.get(key)
+            if at % 200 == 0:
+                assert read_all(store, values) == rows.values
+
+    with ThreadPoolExecutor(len(keys)) as threads:
+        list(threads.map(read, keys))
+    partitions.check_room(provider)
     store.abort()
