@@ -64,7 +64,7 @@ def test_more_state_than_a_workers_memory(streams: Streams) -> None:
     figures = frame.batch_metrics()
     assert [one["rows_read"] for one in figures.values()] == [keys] * 3
     assert figures[2]["num_keys"] == keys
-    assert figures[2]["snapshot_bytes"] > 2 << 20, "a partition would fit into the memory"
+    assert figures[2]["commit_bytes"] > 2 << 20, "a partition would fit into the memory"
     assert {"load_ms", "function_ms", "commit_ms", "memory_bytes"} < figures[0].keys()
     total = frame.state_metrics()
     assert total["rows_read"] == keys * 3
