@@ -70,6 +70,11 @@ class Client:
         """Address of the server; it never holds a user name or password."""
         return self._config.url.url
 
+    @property
+    def clock(self) -> Clock:
+        """What deadlines go by."""
+        return self._clock
+
     def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """The replies of one pipeline; none of them is an error.
 

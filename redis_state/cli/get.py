@@ -12,7 +12,7 @@ from redis_state.cli.values import key_of, plain_key, to_json
 from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import Reader
-from redis_state.reader.operator_state import DEFAULT_FAMILY
+from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.python_codec import codec_name_of
 from redis_state.reader.rows.codec import codec_of
 from redis_state.reader.typed_rows import typed_row_codec

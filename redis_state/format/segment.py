@@ -232,8 +232,8 @@ def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
     return _checked(segment, name, rows.decode(block.decode(segment.ident, name, raw)))
 
 
-def read_rows_near(segment: Segment, name: str, raw: bytes, *, key: bytes) -> list[Row]:
-    """The rows of one field if a stored key may be among them, else none.
+def read_rows_near(segment: Segment, name: str, raw: bytes, *, keys: Sequence[bytes]) -> list[Row]:
+    """The rows of one field if one of these stored keys may be among them, else none.
 
     The block's checksum is right for its bytes, so a key that is not in them is in no row.
 
@@ -241,7 +241,8 @@ def read_rows_near(segment: Segment, name: str, raw: bytes, *, key: bytes) -> li
         FormatError: As `read_rows`.
     """
     payload = block.decode(segment.ident, name, raw)
-    return _checked(segment, name, rows.decode(payload)) if key in payload else []
+    near = any(key in payload for key in keys)
+    return _checked(segment, name, rows.decode(payload)) if near else []
 
 
 def _checked(segment: Segment, name: str, found: list[Row]) -> list[Row]:

@@ -9,6 +9,7 @@ listed ones, and what a process of Python has reported though no store has ever 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,12 @@ from redis_state.ids import PartitionId, StoreId, is_gen, text_number
 
 FORMAT = "1"
 PARTITIONS_MAX = 1 << 20
+PYTHON_STORE = "pythonStateStore"
+"""What stands in place of Spark's name of an operator."""
+
 _FAMILY_PARTS = 8
+_BATCH = re.compile(r"\d+ (?P<first>\d{1,19}) \d+ \S+ (?P<layout>.*)", re.DOTALL)
+_WITH_INITIAL = '; a processor with an initial state"'
 _LOOKED_FOR_AT_ONCE = 256
 
 
@@ -57,6 +63,9 @@ class OperatorInfo:
         store: Spark's name of the store.
         name: Spark's name of the operator, such as ``stateStoreSave``; may be empty.
         families: Column families, for finding keys by column names.
+        alone: Each partition has versions of its own, as those of a store alone in Python have;
+            everywhere else a batch takes all partitions from one version to the next.
+        ahead: Batch b makes the version b + `ahead`.
     """
 
     operator: int
@@ -64,6 +73,8 @@ class OperatorInfo:
     name: str
     partitions: int
     families: tuple[Family, ...]
+    alone: bool = False
+    ahead: int = 1
 
 
 def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
@@ -138,12 +149,15 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
             families = entry.get("families")
             if not isinstance(families, list):
                 raise _bad("an operator has no list of families")
+            batch = fields.get(f"batch:{operator}:{store}")
             found[operator, store] = OperatorInfo(
                 operator,
                 store,
                 _string(entry, "operator"),
                 _partitions(entry.get("partitions")),
                 tuple(map(_family, families)),
+                alone=batch is None and entry.get("operator") == PYTHON_STORE,
+                ahead=1 if batch is None else _ahead(batch),
             )
     return dict(sorted(found.items()))
 
@@ -224,6 +238,14 @@ def _partitions(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= PARTITIONS_MAX:
         raise _bad("a number of partitions is malformed")
     return value
+
+
+def _ahead(batch: bytes) -> int:
+    """How far the version that a batch makes is ahead of its number."""
+    match = _BATCH.fullmatch(_text(batch))
+    if match is None:
+        raise _bad("the newest batch is malformed")
+    return 1 - int(match["first"]) + (1 if match["layout"].endswith(_WITH_INITIAL) else 0)
 
 
 def _family(row: object) -> Family:

@@ -17,6 +17,7 @@ from redis_state.errors import ConflictError, FormatError, InternalError, UsageE
 from redis_state.format.header import Family
 from redis_state.ids import is_gen, is_uid, text_number
 from redis_state.process import process_id
+from redis_state.protocol.registry import PYTHON_STORE
 
 STAGED_TTL_MS = 24 * 3600 * 1000
 """What nobody uses lives this long: staged segments, queries without a partition."""
@@ -242,7 +243,7 @@ def _operator_json(families: Sequence[Family]) -> str:
         ]
         for family in families
     ]
-    return json.dumps({"operator": "pythonStateStore", "families": rows})[1:]
+    return json.dumps({"operator": PYTHON_STORE, "families": rows})[1:]
 
 
 def _run(run_id: str, epoch: str, source: str) -> RegisteredRun:

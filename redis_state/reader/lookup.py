@@ -1,9 +1,9 @@
-"""Live reads of one key, from many partitions at once (docs/format.md, section 7)."""
+"""Live reads of keys, from many partitions at once (docs/format.md, section 7)."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
@@ -19,34 +19,41 @@ from redis_state.protocol.opening import Opened, reopen
 _REOPENS_MAX = 5
 _WHAT = "reading a key"
 
+Asked = tuple[Opened, Sequence[bytes]]
+"""A partition and the stored keys that are looked up in it, of one family."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one partition says of a key.
+    """What one partition says of keys.
 
     Attributes:
-        value: ``None`` if the key is absent.
+        values: Of the keys that are there.
         families: The family table of the version.
     """
 
     opened: Opened
-    value: bytes | None
+    values: Mapping[bytes, bytes]
     families: tuple[Family, ...]
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What was fetched of one segment: its header, and the fields that can hold the key."""
+    """What was fetched of one segment: its header, and the fields that can hold the keys.
+
+    Attributes:
+        keys: Those that can be in a field.
+        missing: Fields that only the header knew of.
+    """
 
     head: Header
     fields: dict[str, bytes]
+    keys: dict[str, list[bytes]]
     missing: list[str]
 
 
-def look_up(
-    client: Client, partitions: Sequence[Opened], key: bytes, *, kind: str
-) -> Iterator[Found]:
-    """The value of a stored key in each of the partitions, decoded as it is asked for.
+def look_up(client: Client, asked: Sequence[Asked], *, kind: str) -> Iterator[Found]:
+    """The values of stored keys, partition by partition, decoded as they are asked for.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
     says where a key is; more where maintenance interferes.
@@ -55,79 +62,103 @@ def look_up(
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
     """
-    wanted = list(partitions)
+    wanted = list(asked)
     for _ in range(_REOPENS_MAX):
-        pieces = _fetch(client, wanted, key, kind)
+        pieces = _fetch(client, wanted, kind)
         _fetch_parts(client, pieces, wanted)
-        gone: list[Opened] = []
-        for opened, of_partition in zip(wanted, pieces, strict=True):
+        gone: list[Asked] = []
+        for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if of_partition is None:
-                gone.append(opened)
+                gone.append((opened, keys))
             else:
-                yield _evaluate(opened, of_partition, key)
+                yield _evaluate(opened, of_partition, keys)
         if not gone:
             return
-        wanted = reopen(client, gone)
+        again = reopen(client, [opened for opened, _ in gone])
+        wanted = [(opened, keys) for opened, (_, keys) in zip(again, gone, strict=True)]
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
 
 
-def _fetch(
-    client: Client, wanted: Sequence[Opened], key: bytes, kind: str
-) -> list[list[_Piece] | None]:
+def _fetch(client: Client, wanted: Sequence[Asked], kind: str) -> list[list[_Piece] | None]:
     commands: list[Command] = []
-    for opened in wanted:
+    plans: list[list[tuple[Segment, dict[str, list[bytes]]]]] = []
+    for opened, keys in wanted:
+        plan = []
         for segment in opened.segments:
+            buckets = _buckets(segment, keys, kind) if segment.entry.blocks else {}
+            plan.append((segment, buckets))
             if segment.entry.blocks:
                 redis_key = opened.key(segment)
-                commands.append(("HMGET", redis_key, *_names(segment, key, kind)))
+                commands.append(("HMGET", redis_key, *_names(segment, buckets)))
                 commands.append(("HLEN", redis_key))
+        plans.append(plan)
     replies = iter(client.call(_WHAT, commands) if commands else ())
     result: list[list[_Piece] | None] = []
-    for opened in wanted:
+    for (opened, keys), plan in zip(wanted, plans, strict=True):
         # Every reply is taken, so that those of the next partition stay in step.
         taken = [
-            (segment, next(replies), next(replies))
-            for segment in opened.segments
-            if segment.entry.blocks
+            (segment, buckets, next(replies), next(replies)) if segment.entry.blocks else None
+            for segment, buckets in plan
         ]
-        if any(count != segment.entry.blocks for segment, _, count in taken):
+        if any(one is not None and one[3] != one[0].entry.blocks for one in taken):
             result.append(None)
             continue
-        by_segment = {
-            segment.ident: client.opened(opened.key(segment), _names(segment, key, kind), values)
-            for segment, values, _ in taken
-        }
-        result.append(
-            [
-                _piece(segment, by_segment.get(segment.ident), key, kind)
-                for segment in opened.segments
-            ]
-        )
+        pieces = []
+        for one in taken:
+            if one is None:
+                pieces.append(_Piece(Header(), {}, {}, []))
+                continue
+            segment, buckets, values, _ = one
+            names = _names(segment, buckets)
+            blocks = client.opened(opened.key(segment), names, values)
+            found = dict(zip(names, blocks, strict=True))
+            pieces.append(_piece(segment, found, buckets, keys, kind))
+        result.append(pieces)
     return result
 
 
-def _names(segment: Segment, key: bytes, kind: str) -> list[str]:
-    """The fields that are asked for first: the header if there is one, and the key's bucket."""
-    names = [FIELD] if segment.entry.header else []
+def _buckets(segment: Segment, keys: Iterable[bytes], kind: str) -> dict[str, list[bytes]]:
+    """The keys by the field of their bucket; of an ordered family none, the header knows them."""
+    found: dict[str, list[bytes]] = {}
     if kind not in ORDERED_KINDS:
-        names.append(str(bucket_of(key, kind=kind, buckets=segment.entry.buckets)))
+        for key in keys:
+            name = str(bucket_of(key, kind=kind, buckets=segment.entry.buckets))
+            found.setdefault(name, []).append(key)
+    return found
+
+
+def _names(segment: Segment, buckets: Mapping[str, object]) -> list[str]:
+    """The fields that are asked for first: the header if there is one, and the keys' buckets."""
+    names = [FIELD] if segment.entry.header else []
     # There is no HMGET of nothing.
-    return names or [FIELD]
+    return [*names, *buckets] or [FIELD]
 
 
-def _piece(segment: Segment, values: list[bytes | None] | None, key: bytes, kind: str) -> _Piece:
-    if values is None:
-        return _Piece(Header(), {}, [])
-    head = read_header(segment, values[0] if segment.entry.header else None)
+def _piece(
+    segment: Segment,
+    found: Mapping[str, bytes | None],
+    buckets: Mapping[str, list[bytes]],
+    keys: Sequence[bytes],
+    kind: str,
+) -> _Piece:
+    head = read_header(segment, found.get(FIELD))
+    piece = _Piece(head, {}, {}, [])
     if kind in ORDERED_KINDS:
-        return _Piece(head, {}, _block_with(head, key))
-    bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
-    names = part_fields(bucket, head.parts.get(bucket, 1))
-    if values[-1] is None:
-        if len(names) > 1:
+        for key in keys:
+            for name in _block_with(head, key):
+                piece.keys.setdefault(name, []).append(key)
+        piece.missing = list(piece.keys)
+        return piece
+    for name, of_bucket in buckets.items():
+        names = part_fields(int(name), head.parts.get(int(name), 1))
+        raw = found[name]
+        if raw is None and len(names) > 1:
             raise FormatError(f"reading {segment.ident}", found="a bucket has no part 0")
-        return _Piece(head, {}, [])
-    return _Piece(head, {names[0]: values[-1]}, names[1:])
+        if raw is not None:
+            piece.fields[name] = raw
+            piece.keys.update(dict.fromkeys(names, of_bucket))
+            piece.missing += names[1:]
+    return piece
 
 
 def _block_with(head: Header, key: bytes) -> list[str]:
@@ -138,11 +169,11 @@ def _block_with(head: Header, key: bytes) -> list[str]:
 
 
 def _fetch_parts(
-    client: Client, pieces: list[list[_Piece] | None], wanted: Sequence[Opened]
+    client: Client, pieces: list[list[_Piece] | None], wanted: Sequence[Asked]
 ) -> None:
     places = [
         (index, opened, segment, piece)
-        for index, (opened, of_partition) in enumerate(zip(wanted, pieces, strict=True))
+        for index, ((opened, _), of_partition) in enumerate(zip(wanted, pieces, strict=True))
         if of_partition is not None
         for segment, piece in zip(opened.segments, of_partition, strict=True)
         if piece.missing
@@ -168,35 +199,42 @@ def _fetch_parts(
             piece.fields.update({name: block for name, block in named if block is not None})
 
 
-def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:
+def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:
     families: tuple[Family, ...] | None = None
-    value: Value = None
-    tail = b""
-    decided = False
+    values: dict[bytes, bytes] = {}
+    tails: dict[bytes, bytes] = {}
+    left = dict.fromkeys(keys)
     for segment, piece in zip(opened.segments, pieces, strict=True):
         if families is None:
             families = piece.head.families
-        if decided:
+        if not left:
+            if families is not None:
+                break
             continue
-        rows = _rows(segment, piece.fields, key)
-        said = key in rows
-        value = rows.get(key)
-        if isinstance(value, Appended):
-            tail, said = value.data + tail, False
-        decided = said or any(
-            tombstone.family == family_of(key) and tombstone.covers(key[FAMILY_BYTES:])
-            for tombstone in piece.head.tombstones
-        )
+        for key, value in _said(segment, piece, left).items():
+            if isinstance(value, Appended):
+                tails[key] = value.data + tails.get(key, b"")
+                continue
+            del left[key]
+            if value is not None:
+                values[key] = value
+        for tombstone in piece.head.tombstones:
+            for key in [key for key in left if tombstone.family == family_of(key)]:
+                if tombstone.covers(key[FAMILY_BYTES:]):
+                    del left[key]
     if families is None and opened.segments:
         raise FormatError(_WHAT, found="no segment has a family table", where=str(opened.id))
-    whole = value if isinstance(value, bytes) else None
-    if tail:
-        whole = (whole or b"") + tail
-    return Found(opened, whole, families or ())
+    for key, tail in tails.items():
+        values[key] = values.get(key, b"") + tail
+    return Found(opened, values, families or ())
 
 
-def _rows(segment: Segment, fields: Mapping[str, bytes], key: bytes) -> dict[bytes, Value]:
-    rows: dict[bytes, Value] = {}
-    for name, raw in fields.items():
-        rows.update(read_rows_near(segment, name, raw, key=key))
-    return rows
+def _said(segment: Segment, piece: _Piece, keys: Container[bytes]) -> dict[bytes, Value]:
+    """What a segment says of these keys; a later part of a bucket overrides an earlier one."""
+    said: dict[bytes, Value] = {}
+    for name, raw in piece.fields.items():
+        near = [key for key in piece.keys[name] if key in keys]
+        if near:
+            rows = read_rows_near(segment, name, raw, keys=near)
+            said.update((key, value) for key, value in rows if key in keys)
+    return said
