@@ -246,7 +246,7 @@ def read_rows_near(segment: Segment, name: str, raw: bytes, *, keys: Sequence[by
 
 
 def _checked(segment: Segment, name: str, found: list[Row]) -> list[Row]:
-    if segment.snapshot and not all(isinstance(value, bytes) for _, value in found):
+    if segment.snapshot and not {type(value) for _, value in found} <= {bytes}:
         raise FormatError(
             f"reading field {name} of {segment.ident}", found="a snapshot removes or appends"
         )

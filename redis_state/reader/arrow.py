@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
+from redis_state.format.rows import split_elements
 from redis_state.reader.arrow_types import (
     arrow_array,
     arrow_type,
@@ -16,6 +17,8 @@ from redis_state.reader.arrow_types import (
 )
 from redis_state.reader.columns import Chosen, Columns, Filter, Prefix
 from redis_state.reader.family import RowCodec
+from redis_state.reader.rows.codec import Codec
+from redis_state.reader.scan import Rows
 from redis_state.reader.stored import Piece, StoredRows
 from redis_state.reader.versions import Wanted
 
@@ -130,14 +133,54 @@ class _Maker:
         """
         import pyarrow as pa
 
-        rows = list(self._chosen.rows(stored))
-        arrays: list[Any] = []
-        for at, type_, name in zip(self._places, self._types, self.names, strict=True):
-            values = [row[at] for row in rows]
-            arrays.append(inferred(values, name) if type_ is None else arrow_array(type_, values))
+        arrays = self._by_column(stored) if self._chosen.every else None
+        if arrays is None:
+            rows = list(self._chosen.rows(stored))
+            arrays = [self._array(at, [row[at] for row in rows]) for at in self._places]
         if self.schema is not None:
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return pa.RecordBatch.from_arrays(arrays, names=self.names)
+
+    def _array(self, at: int, values: Sequence[Any]) -> pa.Array:
+        columns = self._chosen.columns
+        type_ = columns.types[at]
+        return inferred(values, columns.names[at]) if type_ is None else arrow_array(type_, values)
+
+    def _by_column(self, stored: Rows) -> list[pa.Array] | None:
+        """All rows, those of Spark without looking at each; ``None`` for what has no columns."""
+        codec, keys = self.codec, self._chosen.columns.keys
+        if not isinstance(codec, Codec):
+            return None
+        from redis_state.reader import columnar
+
+        of_keys: Sequence[Any] = [key for key, _ in stored]
+        of_values: Sequence[Any] = [value for _, value in stored]
+        counts: list[int] | None = None
+        if codec.family.multi_value:
+            lists = [split_elements(value) for value in of_values]
+            counts = [len(elements) for elements in lists]
+            of_values = [element for elements in lists for element in elements]
+        found: dict[int, pa.Array] = {}
+        if any(at < keys for at in self._places):
+            try:
+                arrays = columnar.key_arrays(codec, of_keys)
+            except columnar.OneByOneError:
+                of_columns: list[Sequence[Any]] = [codec.key_row(key) for key in of_keys]
+                arrays = [self._array(at, [row[at] for row in of_columns]) for at in range(keys)]
+            if counts is not None:
+                arrays = columnar.repeated(arrays, counts)
+            found |= enumerate(arrays)
+        if any(at >= keys for at in self._places):
+            try:
+                arrays = columnar.value_arrays(codec, of_values)
+            except columnar.OneByOneError:
+                of_columns = [codec.value_row(value) for value in of_values]
+                arrays = [
+                    self._array(at, [row[at - keys] for row in of_columns])
+                    for at in range(keys, len(self._chosen.columns.names))
+                ]
+            found |= enumerate(arrays, keys)
+        return [found[at] for at in self._places]
 
 
 def _batches(
