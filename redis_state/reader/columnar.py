@@ -151,6 +151,9 @@ def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
         slots = rows.words[rows.starts + (bits + at)]
         null = (nulls[at // _WORD_BITS] >> np.uint64(at % _WORD_BITS) & np.uint64(1)) != 0
         type_ = field.type
+        if isinstance(type_, Atomic) and type_.name == "void" and null.all():
+            arrays.append(pa.nulls(len(null)))
+            continue
         if isinstance(type_, Atomic) and type_.width:
             if slots[null].any():
                 raise OneByOneError

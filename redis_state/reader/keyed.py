@@ -47,9 +47,8 @@ class KeyedReads:
             RedisStateError: As `OperatorState.get`.
         """
         for tries in range(_TRIES_MAX):
-            codec, info, opened, complete = self._begin(keys, wanted)
+            codec, info, opened, places, complete = self._begin(keys, wanted)
             search = _Search(self._client, self._source, self._choice, codec, keys)
-            places = _by_partition(codec, info, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
             self._placement.found(len(search.hits))
             if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
@@ -75,16 +74,18 @@ class KeyedReads:
 
     def _begin(
         self, keys: Sequence[Any], wanted: Wanted
-    ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], bool]:
+    ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
         """The partitions in which the keys most likely are; or all, where nothing is known yet."""
         info, codec = self._source.known(self._operator, self._store), self._choice.known
         complete = info is None or codec is None or self._placement.scattered
-        only: list[int] | None = None
-        if info is not None and codec is not None and not complete:
-            only = sorted(_by_partition(codec, info, keys))
-        info, opened = self._open(wanted, only)
-        codec = self._choice.likely(info, opened)
-        return codec, info, {one.id.partition: one for one in opened}, complete
+        if info is None or codec is None or complete:
+            info, opened = self._open(wanted, None)
+            codec = self._choice.likely(info, opened)
+            places = _by_partition(codec, info, keys)
+        else:
+            places = _by_partition(codec, info, keys)
+            info, opened = self._open(wanted, sorted(places))
+        return codec, info, {one.id.partition: one for one in opened}, places, complete
 
     def _open(
         self, wanted: Wanted, only: Sequence[int] | None
@@ -147,7 +148,8 @@ class _Search:
         for piece in _pieces(asked):
             places = {opened.id.partition: of_one for opened, of_one in piece}
             wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
-            for found in look_up(self._client, wanted, kind=self._codec.family.kind):
+            kind, cache = self._codec.family.kind, self._source.blocks
+            for found in look_up(self._client, wanted, kind=kind, cache=cache):
                 of_one = places[found.opened.id.partition]
                 if all(found.opened is not opened for opened, _ in piece):
                     self._source.moved(found.opened)

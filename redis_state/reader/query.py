@@ -14,9 +14,18 @@ from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
 from redis_state.reader.age import age_s, check_age
+from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.versions import CONFIRMED, LATEST, Wanted, level, open_latest, which_of
+from redis_state.reader.versions import (
+    CONFIRMED,
+    LATEST,
+    Newest,
+    Wanted,
+    level,
+    open_latest,
+    which_of,
+)
 from redis_state.reader.view import QueryView
 
 if TYPE_CHECKING:
@@ -32,10 +41,13 @@ class Query:
 
     Attributes:
         info: What the list of checkpoints says.
+        blocks: Those that keys were looked up in, at most about 32 MiB.
     """
 
     def __init__(self, client: Client, info: QueryInfo, *, tenant: str) -> None:
         self.info = info
+        self.blocks = BlockCache()
+        self._newest = Newest(client)
         self._client = client
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}
@@ -74,7 +86,8 @@ class Query:
         return self._known.get((operator, store))
 
     def moved(self, opened: Opened) -> None:
-        """Nothing is kept of what was opened, so that it may change."""
+        """Take note that a version is made up of other segments now."""
+        self._newest.moved(opened)
 
     def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
         """One version of all stores of the query, for many calls.
@@ -146,8 +159,7 @@ class Query:
         if wanted.at == LATEST:
             opened = open_latest(self._client, ids, alone=False)
         else:
-            replies = self._client.call(_WHAT, open_commands(ids, None)) if ids else []
-            opened = level(self._client, read_replies(ids, replies, version=None))
+            opened = level(self._client, self._newest.open(ids))
         rest = iter(opened)
         return [[next(rest) for _ in of_store] for of_store in every]
 
@@ -161,14 +173,12 @@ class Query:
         of = StoreId(self.info.gen, operator, store, self._tenant)
         count = self.info.partitions.get((operator, store), 0)
         ids = [PartitionId(of, partition) for partition in range(count)]
-        replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
+        asked = self._newest.ask(ids)
+        replies = self._client.call(_WHAT, [self._command(), *asked.commands()])
         self._known = parse_operators(replies.pop(0))
         info = self._operator(operator, store)
-        found = read_replies(ids, replies, version=None)
-        if info.partitions > count:
-            more = self.ids(info, range(count, info.partitions))
-            replies = self._client.call(_WHAT, open_commands(more, None))
-            found += read_replies(more, replies, version=None)
+        found = asked.read(replies)
+        found += self._newest.open(self.ids(info, range(count, info.partitions)))
         return info, found if info.alone else level(self._client, found)
 
     def _opened(
@@ -181,11 +191,13 @@ class Query:
             found = {one.id.partition: one for one in opened}
             return [found[number] for number in partitions]
         ids = self.ids(info, partitions)
+        if wanted.newest:
+            opened = self._newest.open(ids)
+            return opened if info.alone else level(self._client, opened)
         version, uids = wanted.named(info), wanted.by_partition(info)
         commands = open_commands(ids, version, uids=uids)
         replies = self._client.call(_WHAT, commands) if commands else []
-        opened = read_replies(ids, replies, version=version)
-        return opened if info.alone or not wanted.newest else level(self._client, opened)
+        return read_replies(ids, replies, version=version)
 
     def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))

@@ -8,22 +8,24 @@ have not come so far yet are read at v, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import Client, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError, StateError, UnavailableError
-from redis_state.ids import PartitionId, is_uid, text_number
+from redis_state.ids import EMPTY, PartitionId, is_uid, text_number
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
     open_args,
     open_commands,
+    read_opened,
     read_replies,
 )
 from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.block_cache import BlockCache
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -48,6 +50,7 @@ LATEST = "latest"
 MAX_AGE_MIN_S = 120
 
 _TRIES_MAX = 5
+_CHAIN_MAX = 16
 _BEHIND_FIELDS = ("c", "b", "k")
 _WHAT = "opening the state"
 
@@ -139,6 +142,96 @@ class Wanted:
         return dict(enumerate(self.uids))
 
 
+class Newest:
+    """Opens the newest confirmed version of partitions, and asks only for what is new of it.
+
+    Safe to share between threads: an older answer that is kept costs bytes, and no more.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._last: dict[PartitionId, Opened] = {}
+
+    def ask(self, ids: Sequence[PartitionId]) -> NewestAsked:
+        """What is to be sent, and what reads the answers."""
+        return NewestAsked(ids, [self._known(id_) for id_ in ids], self._last)
+
+    def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
+        """Open partitions, in one round trip.
+
+        Raises:
+            RedisStateError: As `read_replies`.
+        """
+        asked = self.ask(ids)
+        if len(ids) == 1:
+            # The server knows the script by now as a rule: its text need not be sent.
+            (meta,), (args,) = map(keys.meta, ids), asked.args
+            return asked.joined([self._client.script(_WHAT, script("open"), [meta], args)])
+        commands = asked.commands()
+        return asked.read(self._client.call(_WHAT, commands) if commands else [])
+
+    def moved(self, opened: Opened) -> None:
+        """A version is made up of other segments now."""
+        self._last.pop(opened.id, None)
+
+    def _known(self, id_: PartitionId) -> Opened | None:
+        last = self._last.get(id_)
+        # A long chain is asked for anew: there may be a snapshot by now.
+        if last is None or last.pin == EMPTY or len(last.segments) > _CHAIN_MAX:
+            return None
+        return last
+
+
+class NewestAsked:
+    """One question of `Newest`, by what was known when it was asked.
+
+    Attributes:
+        args: Of the script, by partition.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[PartitionId],
+        known: Sequence[Opened | None],
+        into: dict[PartitionId, Opened],
+    ) -> None:
+        self._ids = ids
+        self._known = known
+        self._into = into
+        pins = [() if one is None else (one.pin,) for one in known]
+        self.args = [open_args(NO_RUN, None, cached=pin) for pin in pins]
+
+    def commands(self) -> list[Command]:
+        """The same in one pipeline."""
+        return script("open").many(list(zip(map(keys.meta, self._ids), self.args, strict=True)))
+
+    def read(self, replies: Sequence[object]) -> list[Opened]:
+        """The replies to `commands`.
+
+        Raises:
+            RedisStateError: As `read_replies`.
+        """
+        pairs = zip(self._ids, replies, strict=True)
+        return self.joined([words(_WHAT, reply, where=str(id_)) for id_, reply in pairs])
+
+    def joined(self, answers: Sequence[list[str]]) -> list[Opened]:
+        """The answers of the script, each put together with what was known.
+
+        Raises:
+            RedisStateError: As `read_replies`.
+        """
+        found = []
+        for id_, last, answer in zip(self._ids, self._known, answers, strict=True):
+            cached = () if last is None else (last.pin,)
+            opened = read_opened(id_, answer, version=None, cached=cached)
+            if last is not None and opened.start != EMPTY:
+                segments = opened.segments + last.segments
+                opened = replace(opened, start=EMPTY, segments=segments)
+            self._into[id_] = opened
+            found.append(opened)
+        return found
+
+
 def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
     """Partitions that move together, all at the newest version that one of them has confirmed.
 
@@ -180,7 +273,7 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
     Raises:
         StateError: A partition does not hold it.
     """
-    for tries in range(_TRIES_MAX):
+    for _ in range(_TRIES_MAX):
         read: list[Command] = [("HMGET", keys.meta(id_), "l", "o") for id_ in ids]
         marks = [_numbers(reply) for reply in client.call("looking for the newest version", read)]
         published = [latest for latest, _ in marks]
@@ -197,10 +290,14 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
                 for id_, version, reply in zip(ids, published, replies, strict=True)
                 for one in read_replies([id_], [reply], version=version)
             ]
-        except StateError:
-            if tries + 1 == _TRIES_MAX:
-                raise
-    raise UnavailableError(_WHAT, found="the query was faster again and again")
+        except StateError as error:
+            failed = error
+    if alone:
+        raise failed
+    # The query is going back to an older version, or something was lost: then this says so.
+    return level(
+        client, read_replies(ids, client.call(_WHAT, open_commands(ids, None)), version=None)
+    )
 
 
 def _open_behind(
@@ -260,7 +357,13 @@ def _unclear(found: str, advice: str) -> ConfigError:
 
 
 class Source(Protocol):
-    """What an operator's state is opened by: a query, or a view of it."""
+    """What an operator's state is opened by: a query, or a view of it.
+
+    Attributes:
+        blocks: Those that keys were looked up in.
+    """
+
+    blocks: BlockCache
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What is known of a store without asking Redis."""

@@ -34,12 +34,14 @@ class QueryView:
 
     Attributes:
         info: What the list of checkpoints says of the query.
+        blocks: As those of the query.
     """
 
     def __init__(
         self, client: Client, query: Query, stores: Sequence[OperatorInfo], wanted: Wanted
     ) -> None:
         self.info: QueryInfo = query.info
+        self.blocks = query.blocks
         self._client = client
         self._query = query
         self._known: Mapping[_Place, OperatorInfo] = {_place(one): one for one in stores}
