@@ -154,7 +154,8 @@ def test_a_batch_is_named_by_its_number(bank: Bank, reader: Reader) -> None:
     )
     with pytest.raises(StateError):
         state.get(0, at=7)
-    for wrong in ({"at": "newest"}, {"at": -1}, {"at": True}, {"at": 1, "version": 2}):
+    asked: list[dict[str, Any]] = [{"at": "newest"}, {"at": -1}, {"at": True}]
+    for wrong in [*asked, {"at": 1, "version": 2}, {"max_age": 5}, {"at": 1, "max_age": 300}]:
         with pytest.raises(ConfigError):
             state.get(0, **wrong)
 
@@ -211,7 +212,7 @@ def test_a_rewind_under_way_is_read_where_it_goes(planted: Planted, reader: Read
     number = planted.partition(UA)
     meta = keys.meta(planted.id(number))
     back = {"e": "2", "r": "newer", "o": "1", "ou": uid(1), "l": "1", "lu": uid(1)}
-    planted.client.hset(meta, mapping=back)
+    planted.client.hset(meta, mapping=back)  # type: ignore[arg-type]  # its stub
     planted.drop(number, f"d:2:{uid(2)}")
     state = reader.query("flights").operator()
     assert rows(state) == rows(state, at="latest") == {"UA": ONE, "AA": ONE}
@@ -269,7 +270,8 @@ def test_a_view_is_of_one_version_while_that_is_kept(planted: Planted, reader: R
     with pytest.raises(StateError) as error:
         rows(state)
     assert error.value.kind == Kind.VERSION_EXPIRED
-    for wrong in ({"at": 1}, {"version": 1}, {"max_age": 300}):
+    asked: list[dict[str, Any]] = [{"at": 1}, {"version": 1}, {"max_age": 300}]
+    for wrong in asked:
         with pytest.raises(ConfigError, match="another version"):
             state.get(UA, **wrong)
 

@@ -118,3 +118,38 @@ def test_the_command(
     assert capsys.readouterr().out.strip() == "null"
     assert main([*get]) == 1
     assert "there are 0 words" in capsys.readouterr().err
+
+
+def test_tables(redis_server: RedisServer, write: Write) -> None:
+    write({("de", n): {"status": "open", "lines": [n] if n else None} for n in range(3)})
+    write({("fr", 1): {"status": "done", "lines": [1, 2]}}, partition=1)
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        keys = {"_1": "de", "_2": 0}, {"_1": "fr", "_2": 1}
+        rows = sorted(state.to_arrow().to_pylist(), key=str)
+        assert rows[0] == {"key": keys[0], "value": {"status": "open", "lines": None}}
+        assert rows[-1] == {"key": keys[1], "value": {"status": "done", "lines": [1, 2]}}
+        assert list(state.scan(prefix=("fr",), columns=["key"])) == [{"key": ("fr", 1)}]
+        assert state.to_arrow(prefix=("de",)).num_rows == 3
+        assert state.to_arrow(where=lambda row: row["value"]["lines"] == [2]).num_rows == 1
+        assert state.to_polars().height == state.count() == len(rows) == 4
+
+
+def test_what_has_no_type_in_common_has_no_table(redis_server: RedisServer, write: Write) -> None:
+    write({"o-1": 1, "o-2": "text"})
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        with pytest.raises(ConfigError, match="column 'value' have no Arrow type in common"):
+            state.to_arrow()
+        assert state.to_arrow(columns=["key"]).num_rows == 2
+        with pytest.raises(ConfigError, match="Columns: key, value"):
+            state.to_arrow(columns=["values"])
+
+
+def test_a_column_may_get_its_type_late(redis_server: RedisServer, write: Write) -> None:
+    write({1: None, 2: None, 3: 1, 4: 2.5})
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        assert state.to_arrow()["value"].to_pylist() == [None, None, 1, 2.5]
+        with pytest.raises(ConfigError, match="no Arrow type in common"):
+            list(state.to_batches(rows=1))

@@ -23,6 +23,7 @@ from redis_state.reader.operator_state import OperatorState
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.spark.test_operators import EVENTS, events
 from tests.support.redis_server import RedisServer
+from tests.support.tables import assert_tables_are_items
 
 pytestmark = pytest.mark.spark
 
@@ -118,6 +119,9 @@ def test_everything_is_read(
         return query.operator(0, family=family)
 
     names = [family.name for family in operator("default").families(version)]
+    for name in names:
+        if name != "default":
+            assert_tables_are_items(operator(name), version=version)
     assert {"total", "seen", "signs", TIMERS} <= set(names)
     # Value state.
     totals = [
