@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from redis_state.format.header import Header
 from redis_state.format.rows import Value
-from redis_state.ids import PartitionId
 
 BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
@@ -16,12 +14,8 @@ _ENTRY_BYTES_MAX = 1 << 20
 _ROW_BYTES = 150
 
 
-class Place(NamedTuple):
-    """Where a block is: partition, ident of the segment, name of the field."""
-
-    id: PartitionId
-    ident: str
-    name: str
+Place = tuple[int, str, int, str, str]
+"""Where a block is: operator, store, partition, ident of the segment, name of the field."""
 
 
 class BlockCache:

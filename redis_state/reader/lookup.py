@@ -58,7 +58,8 @@ class _Piece:
     wanted: list[str]
 
     def place(self, name: str) -> Place:
-        return Place(self.opened.id, self.segment.ident, name)
+        id_ = self.opened.id
+        return id_.store.operator, id_.store.store, id_.partition, self.segment.ident, name
 
 
 def look_up(

@@ -141,7 +141,7 @@ class Query:
             listed = self._operator(operator, store)
         if found is None:
             partitions = only if only is not None else range(listed.partitions)
-            found = self._opened(listed, partitions, wanted)
+            found = self._opened(listed, partitions, wanted, keyed=only is not None)
         if wanted.max_age is not None:
             check_age(age_s(self._client, found, alone=listed.alone), wanted.max_age)
         return listed, found
@@ -159,7 +159,7 @@ class Query:
         if wanted.at == LATEST:
             opened = open_latest(self._client, ids, alone=False)
         else:
-            opened = level(self._client, self._newest.open(ids))
+            opened = level(self._client, self._confirmed(ids))
         rest = iter(opened)
         return [[next(rest) for _ in of_store] for of_store in every]
 
@@ -173,16 +173,24 @@ class Query:
         of = StoreId(self.info.gen, operator, store, self._tenant)
         count = self.info.partitions.get((operator, store), 0)
         ids = [PartitionId(of, partition) for partition in range(count)]
-        asked = self._newest.ask(ids)
-        replies = self._client.call(_WHAT, [self._command(), *asked.commands()])
+        replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
         self._known = parse_operators(replies.pop(0))
         info = self._operator(operator, store)
-        found = asked.read(replies)
-        found += self._newest.open(self.ids(info, range(count, info.partitions)))
+        found = read_replies(ids, replies, version=None)
+        found += self._confirmed(self.ids(info, range(count, info.partitions)))
+        self._newest.keep(found)
         return info, found if info.alone else level(self._client, found)
 
+    def _confirmed(self, ids: Sequence[PartitionId]) -> list[Opened]:
+        """Partitions at their own newest confirmed versions, made up as they are now.
+
+        For who reads for long: what a version was made up of before may expire any moment.
+        """
+        replies = self._client.call(_WHAT, open_commands(ids, None)) if ids else []
+        return read_replies(ids, replies, version=None)
+
     def _opened(
-        self, info: OperatorInfo, partitions: Sequence[int], wanted: Wanted
+        self, info: OperatorInfo, partitions: Sequence[int], wanted: Wanted, *, keyed: bool = False
     ) -> list[Opened]:
         if wanted.at == LATEST:
             # What all have published is to be known, also if only some of them are read.
@@ -192,7 +200,7 @@ class Query:
             return [found[number] for number in partitions]
         ids = self.ids(info, partitions)
         if wanted.newest:
-            opened = self._newest.open(ids)
+            opened = self._newest.open(ids) if keyed else self._confirmed(ids)
             return opened if info.alone else level(self._client, opened)
         version, uids = wanted.named(info), wanted.by_partition(info)
         commands = open_commands(ids, version, uids=uids)

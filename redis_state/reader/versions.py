@@ -152,23 +152,37 @@ class Newest:
         self._client = client
         self._last: dict[PartitionId, Opened] = {}
 
-    def ask(self, ids: Sequence[PartitionId]) -> NewestAsked:
-        """What is to be sent, and what reads the answers."""
-        return NewestAsked(ids, [self._known(id_) for id_ in ids], self._last)
-
     def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
         """Open partitions, in one round trip.
 
         Raises:
             RedisStateError: As `read_replies`.
         """
-        asked = self.ask(ids)
-        if len(ids) == 1:
+        known = [self._known(id_) for id_ in ids]
+        cached = [() if one is None else (one.pin,) for one in known]
+        asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
+        what, calls = script("open"), list(zip(map(keys.meta, ids), asked, strict=True))
+        if len(calls) == 1:
             # The server knows the script by now as a rule: its text need not be sent.
-            (meta,), (args,) = map(keys.meta, ids), asked.args
-            return asked.joined([self._client.script(_WHAT, script("open"), [meta], args)])
-        commands = asked.commands()
-        return asked.read(self._client.call(_WHAT, commands) if commands else [])
+            ((meta, args),) = calls
+            answers = [self._client.script(_WHAT, what, [meta], args)]
+        else:
+            replies = self._client.call(_WHAT, what.many(calls)) if calls else []
+            pairs = zip(ids, replies, strict=True)
+            answers = [words(_WHAT, reply, where=str(id_)) for id_, reply in pairs]
+        found = []
+        for id_, last, pins, answer in zip(ids, known, cached, answers, strict=True):
+            opened = read_opened(id_, answer, version=None, cached=pins)
+            if last is not None and opened.start != EMPTY:
+                segments = opened.segments + last.segments
+                opened = replace(opened, start=EMPTY, segments=segments)
+            found.append(opened)
+        self.keep(found)
+        return found
+
+    def keep(self, opened: Sequence[Opened]) -> None:
+        """What was found out otherwise."""
+        self._last.update((one.id, one) for one in opened)
 
     def moved(self, opened: Opened) -> None:
         """A version is made up of other segments now."""
@@ -180,56 +194,6 @@ class Newest:
         if last is None or last.pin == EMPTY or len(last.segments) > _CHAIN_MAX:
             return None
         return last
-
-
-class NewestAsked:
-    """One question of `Newest`, by what was known when it was asked.
-
-    Attributes:
-        args: Of the script, by partition.
-    """
-
-    def __init__(
-        self,
-        ids: Sequence[PartitionId],
-        known: Sequence[Opened | None],
-        into: dict[PartitionId, Opened],
-    ) -> None:
-        self._ids = ids
-        self._known = known
-        self._into = into
-        pins = [() if one is None else (one.pin,) for one in known]
-        self.args = [open_args(NO_RUN, None, cached=pin) for pin in pins]
-
-    def commands(self) -> list[Command]:
-        """The same in one pipeline."""
-        return script("open").many(list(zip(map(keys.meta, self._ids), self.args, strict=True)))
-
-    def read(self, replies: Sequence[object]) -> list[Opened]:
-        """The replies to `commands`.
-
-        Raises:
-            RedisStateError: As `read_replies`.
-        """
-        pairs = zip(self._ids, replies, strict=True)
-        return self.joined([words(_WHAT, reply, where=str(id_)) for id_, reply in pairs])
-
-    def joined(self, answers: Sequence[list[str]]) -> list[Opened]:
-        """The answers of the script, each put together with what was known.
-
-        Raises:
-            RedisStateError: As `read_replies`.
-        """
-        found = []
-        for id_, last, answer in zip(self._ids, self._known, answers, strict=True):
-            cached = () if last is None else (last.pin,)
-            opened = read_opened(id_, answer, version=None, cached=cached)
-            if last is not None and opened.start != EMPTY:
-                segments = opened.segments + last.segments
-                opened = replace(opened, start=EMPTY, segments=segments)
-            self._into[id_] = opened
-            found.append(opened)
-        return found
 
 
 def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:

@@ -23,7 +23,9 @@ def blocks(language: str) -> list[str]:
 def flights(redis_server: RedisServer) -> str:
     planted = Planted(redis_server.client())
     planted.register()
-    planted.commit(1, [({"carrier": "UA"}, {"count": 1, "total": 0.5})])
+    first = [({"carrier": "UA"}, {"count": 1, "total": 0.5})]
+    first.append(({"carrier": "AA"}, {"count": 7, "total": 3.5}))
+    planted.commit(1, [(dict(key), dict(value)) for key, value in first])
     planted.commit(2, [({"carrier": "UA"}, {"count": 2, "total": 1.5})])
     return redis_server.url
 
@@ -35,9 +37,16 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
         assert URL in code
         exec(code.replace(URL, flights), scope)
         printed.append(capsys.readouterr().out)
-    assert [text.split()[0] for text in printed] == ["flights", "{'count':", "UA", "{'count':"]
-    assert printed[1] == blocks("text")[0]
-    assert printed[2] == "UA 2\n"
+    assert printed[0].startswith("flights ")
+    assert printed[1:3] == blocks("text")[:2]
+    assert sorted(printed[3].splitlines()) == ["AA 7", "UA 2"]
+    assert printed[4] == "{'carrier': 'AA', 'total': 3.5}\n2\n"
+    assert printed[5] == "2 ['carrier', 'count', 'total']\n"
+    one, two = "{'count': 1, 'total': 0.5}", "{'count': 2, 'total': 1.5}"
+    assert printed[6] == f"{one}\n{two}\n"
+    assert printed[7] == f"2 1 {two} 2\n"
+    rows = ["{'carrier': 'AA'}", "{'carrier': 'UA'}"]
+    assert sorted(printed[8].splitlines()) == sorted([two, *rows])
 
 
 def test_the_commands_run(flights: str, capsys: pytest.CaptureFixture[str]) -> None:
