@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
@@ -15,16 +16,17 @@ _NANOS_OF_MICRO = 1_000
 
 
 def library(what: str) -> Any:
-    """The package pyarrow.
+    """The package pyarrow; numpy is there, too.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: One of them is not installed.
     """
-    try:
-        import pyarrow
-    except ImportError:
-        raise missing_extra(what, "pyarrow", "arrow") from None
-    return pyarrow
+    for package in ("numpy", "pyarrow"):
+        try:
+            found = import_module(package)
+        except ImportError:
+            raise missing_extra(what, package, "arrow") from None
+    return found
 
 
 def missing_extra(what: str, package: str, extra: str) -> ConfigError:

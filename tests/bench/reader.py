@@ -83,7 +83,7 @@ class Bench:
         planted.register()
         rows = [
             ({"user": f"user-{n:08}"}, {"count": n, "total": n / 2})
-            for n in range(self._rows // 10)
+            for n in range(self._rows // 20)
         ]
         planted.commit(1, rows)
         for version in range(2, VERSIONS + 2):
@@ -138,9 +138,9 @@ def main() -> int:
         lines = [str(figure) for figure in Bench(reader, server, rows).figures()]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     head = (
-        f"`{command}` on {machine}, {date.today().isoformat()}; {rows // 10:,} rows to look "
-        f"keys up in, {VERSIONS} versions of {CHANGES:,} changes above them; best of {RUNS}; the load of "
-        f"the machine was {os.getloadavg()[0]:.1f}."
+        f"`{command}` on {machine}, {date.today().isoformat()}; {rows // 20:,} rows to look "
+        f"keys up in, {VERSIONS} versions of {CHANGES:,} changes above; best of {RUNS}; the load "
+        f"of the machine was {os.getloadavg()[0]:.1f}."
     )
     table = ["| figure | found | as passed | aim | |", "|---|---|---|---|---|"]
     report = "\n".join([head, "", *table, *lines, ""])

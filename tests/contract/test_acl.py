@@ -129,6 +129,10 @@ def work_as_reader(wanted: Config) -> None:
         provider.close()
     with Reader(wanted) as reader:
         assert [query.name for query in reader.queries()] == [CHECKPOINT]
+        query = reader.query(CHECKPOINT)
+        state = query.operator(0)
+        assert state.get_many(["k", "none"], max_age=3600)[1] is None
+        assert state.count(at="latest") == len(list(query.view(at="latest").operator(0).scan()))
 
 
 def work_as_maintainer(wanted: Config) -> None:

