@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ROWS = 65_536
 """In a batch, unless it is said."""
 
+_BYTES_MAX = 64 << 20
 _WHAT = "making an Arrow table"
 
 
@@ -110,6 +111,7 @@ class _Maker:
         import pyarrow as pa
 
         self.codec = codec
+        self._asked = (prefix, where, columns)
         self._chosen = Chosen(codec, prefix=prefix, where=where)
         of: Columns = self._chosen.columns
         self._places = of.places(columns)
@@ -123,6 +125,20 @@ class _Maker:
         self.schema: pa.Schema | None = None
         if len(fields) == len(self._places):
             self.schema = pa.schema(fields)
+
+    def like(self, codec: RowCodec) -> _Maker:
+        """The same for a partition that describes its rows in another way.
+
+        Raises:
+            ConfigError: It has other columns.
+        """
+        if codec.columns != self.codec.columns:
+            raise ConfigError(
+                _WHAT,
+                found="partitions have different columns",
+                advice="Read them by items or scan.",
+            )
+        return _Maker(codec, *self._asked)
 
     def batch(self, stored: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
         """The wanted ones of these rows; of lists there may be more than were given.
@@ -204,17 +220,19 @@ def _batches(
 
 def _made(maker: _Maker, pieces: Iterable[Piece], rows: int) -> Iterator[pa.RecordBatch]:
     pending: list[tuple[bytes, bytes]] = []
+    size = 0
     for codec, piece in pieces:
-        if codec.columns != maker.codec.columns:
-            raise ConfigError(
-                _WHAT,
-                found="partitions have different columns",
-                advice="Read them by items or scan.",
-            )
+        if codec.family != maker.codec.family:
+            if pending:
+                yield maker.batch(pending)
+            maker, pending, size = maker.like(codec), [], 0
         pending += piece
-        while len(pending) >= rows:
+        # Rows of one piece lie together, so they are of about one size.
+        size += len(piece) * sum(map(len, piece[0]))
+        while len(pending) >= rows or (pending and size >= _BYTES_MAX):
             yield maker.batch(pending[:rows])
             del pending[:rows]
+            size = 0
     if pending:
         yield maker.batch(pending)
 

@@ -50,7 +50,7 @@ class KeyedReads:
             codec, info, opened, places, complete = self._begin(keys, wanted)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
-            self._placement.found(len(search.hits))
+            self._placement.found(codec, (keys[at] for at in search.hits))
             if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
                 return codec, search.in_order()
             if not complete:

@@ -133,6 +133,22 @@ def test_many_keys_are_read_in_bounded_pieces(planted: Planted, reader: Reader) 
     assert reader.client.round_trips - before <= 4 + len(found) // KEYS_AT_ONCE
 
 
+def test_one_key_in_its_place_proves_nothing_about_the_others(
+    planted: Planted, reader: Reader
+) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    elsewhere = (planted.partition(AA) + 1) % planted.partitions
+    for number in range(planted.partitions):
+        rows = {planted.key(AA): planted.value(TWO)} if number == elsewhere else {}
+        planted.delta(number, 2, rows)
+    state = reader.query("flights").operator()
+    for _ in range(100):
+        assert state.get(UA) == ONE
+    assert state.get_many([UA] * 100) == [ONE] * 100
+    assert state.get(AA) == TWO
+
+
 def seen(planted: Planted, seconds: float) -> None:
     planted.client.hset(keys.query(GEN), "seen", str(wall_ms() - round(seconds * 1000)))
 
