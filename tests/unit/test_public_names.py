@@ -33,6 +33,7 @@ NAMES = [
     "transform_with_state",
 ]
 MODULES = {
+    "aio": ["OperatorState", "Query", "QueryView", "Reader", "connect"],
     "backend.client": ["Client"],
     "codec": ["MSGPACK", "RAW", "Codec"],
     "config": ["Config", "parse", "resolve"],
@@ -56,7 +57,15 @@ MODULES = {
     "maintenance": ["Maintained", "MaintenanceWorker"],
     "protocol": ["checkpoint_gen", "register_run"],
     "provider": ["StateStoreProvider"],
-    "reader": ["OperatorState", "Query", "QueryInfo", "Reader", "connect", "state_objects"],
+    "reader": [
+        "OperatorState",
+        "Query",
+        "QueryInfo",
+        "QueryView",
+        "Reader",
+        "connect",
+        "state_objects",
+    ],
     "spark": ["BatchStore", "configure", "transform_with_state"],
     "store": ["ListStateStore", "ReadStateStore", "StateStore"],
     "testing": ["ProcessorTest", "redis_url"],
