@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from redis_state.backend.client import Client
-from redis_state.errors import StateError
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.family import FamilyChoice, RowCodec
@@ -16,7 +15,6 @@ from redis_state.reader.versions import Source, Wanted
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
-_TRIES_MAX = 5
 
 Hit = tuple[RowCodec, bytes]
 """A value that was found, and what decodes it."""
@@ -46,21 +44,20 @@ class KeyedReads:
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
-        for tries in range(_TRIES_MAX):
-            codec, info, opened, places, complete = self._begin(keys, wanted)
+        every = False
+        while True:
+            codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
             self._placement.found(codec, (keys[at] for at in search.hits))
             if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
                 return codec, search.in_order()
             if not complete:
-                try:
-                    opened |= self._others(info, wanted, opened)
-                except StateError:
-                    # The version was dropped since the first keys were read.
-                    if tries + 1 == _TRIES_MAX or wanted.version is not None:
-                        raise
+                others = self._others(info, wanted, opened)
+                if others is None:
+                    every = True
                     continue
+                opened |= others
             before = len(search.hits)
             search.run(
                 [
@@ -70,14 +67,13 @@ class KeyedReads:
             )
             self._placement.scattered |= len(search.hits) > before
             return codec, search.in_order()
-        raise AssertionError("the last try returns or raises")
 
     def _begin(
-        self, keys: Sequence[Any], wanted: Wanted
+        self, keys: Sequence[Any], wanted: Wanted, *, every: bool
     ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
         """The partitions in which the keys most likely are; or all, where nothing is known yet."""
         info, codec = self._source.known(self._operator, self._store), self._choice.known
-        complete = info is None or codec is None or self._placement.scattered
+        complete = every or info is None or codec is None or self._placement.scattered
         if info is None or codec is None or complete:
             info, opened = self._open(wanted, None)
             codec = self._choice.likely(info, opened)
@@ -102,15 +98,12 @@ class KeyedReads:
 
     def _others(
         self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]
-    ) -> dict[int, Opened]:
-        """The other partitions, at the version at which the first ones were read."""
-        others = [number for number in range(info.partitions) if number not in opened]
-        _, found = self._open(wanted, others)
-        version = next(iter(opened.values())).pin.version
-        moved = [one.id.partition for one in found if one.pin.version != version]
-        if moved and not info.alone:
-            _, again = self._open(Wanted(version), moved)
-            found = [one for one in found if one.pin.version == version] + again
+    ) -> dict[int, Opened] | None:
+        """The other partitions; ``None`` if they are not at the version of the first ones."""
+        _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
+        versions = {one.pin.version for one in (*found, *opened.values())}
+        if len(versions) > 1 and not info.alone:
+            return None
         return {one.id.partition: one for one in found}
 
 

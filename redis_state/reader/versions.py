@@ -52,6 +52,7 @@ MAX_AGE_MIN_S = 120
 _TRIES_MAX = 5
 _CHAIN_MAX = 16
 _BEHIND_FIELDS = ("c", "b", "k")
+_NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 
 
@@ -274,15 +275,35 @@ def _open_behind(
     """
     marks: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in behind]
     replies = client.call(_WHAT, [*open_commands(behind, version), *marks])
-    opened = read_replies(behind, replies[: len(behind)], version=version)
-    if any(
-        one.opened < version and _is_open_which(mark)
-        for one, mark in zip(opened, replies[len(behind) :], strict=True)
-    ):
+    answers = dict(zip(behind, replies[: len(behind)], strict=True))
+    unwritten = _beyond(ids, answers)
+    there = [id_ for id_ in behind if id_ not in unwritten]
+    opened = read_replies(there, [answers[id_] for id_ in there], version=version)
+    undecided = dict(zip(behind, map(_is_open_which, replies[len(behind) :]), strict=True))
+    if any(one.opened < version and undecided[one.id] for one in opened):
         version -= 1
-        replies = client.call(_WHAT, open_commands(ids, version))
-        opened = read_replies(ids, replies, version=version)
+        there = [id_ for id_ in ids if id_ not in unwritten]
+        replies = client.call(_WHAT, open_commands(there, version))
+        opened = read_replies(there, replies, version=version)
     return {one.id: one for one in opened}
+
+
+def _beyond(ids: Sequence[PartitionId], answers: Mapping[PartitionId, object]) -> set[PartitionId]:
+    """Partitions behind the last one that a store has, of which Redis knows nothing.
+
+    A stage that goes on with a union has more tasks than its stateful operator has partitions, and
+    the number of tasks is what is listed.
+    """
+    found: set[PartitionId] = set()
+    ended = set()
+    for id_ in sorted(ids, key=lambda one: one.partition, reverse=True):
+        if id_.store in ended:
+            continue
+        if answers.get(id_) == _NOTHING:
+            found.add(id_)
+        else:
+            ended.add(id_.store)
+    return found
 
 
 def _is_open_which(mark: Sequence[bytes | None]) -> bool:

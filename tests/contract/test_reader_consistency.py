@@ -229,6 +229,17 @@ def test_a_partition_that_was_lost_is_not_empty(planted: Planted, reader: Reader
         assert error.value.kind == Kind.STATE_LOST
 
 
+def test_partitions_that_no_task_ever_had_are_empty(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, ONE)])
+    planted.partitions = 6
+    planted.register()
+    state = reader.query("flights").operator()
+    for at in ("confirmed", "latest"):
+        assert rows(state, at=at) == {"UA": ONE, "AA": ONE}
+        assert state.get_many([UA, AA, {"carrier": "none"}], at=at) == [ONE, ONE, None]
+
+
 def test_partitions_with_writers_of_their_own_have_versions_of_their_own(
     redis_server: RedisServer, reader: Reader
 ) -> None:
