@@ -183,6 +183,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.map_partitions $(BENCH_ARGS)
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
+	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 5 minutes

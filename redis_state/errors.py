@@ -25,6 +25,7 @@ class Kind(str, Enum):
     FORMAT = "FORMAT"
     STATE_LOST = "STATE_LOST"
     VERSION_EXPIRED = "VERSION_EXPIRED"
+    STALE = "STALE"
     MARKER_MISSING = "MARKER_MISSING"
     CHECKPOINT_MOVED_OR_COPIED = "CHECKPOINT_MOVED_OR_COPIED"
     LIMIT = "LIMIT"
@@ -176,6 +177,7 @@ class StateError(RedisStateError):
     kinds = (
         Kind.STATE_LOST,
         Kind.VERSION_EXPIRED,
+        Kind.STALE,
         Kind.MARKER_MISSING,
         Kind.CHECKPOINT_MOVED_OR_COPIED,
     )

@@ -7,7 +7,7 @@ import argparse
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.reader import Query
-from redis_state.reader.operator_state import DEFAULT_FAMILY
+from redis_state.reader.family import DEFAULT_FAMILY
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

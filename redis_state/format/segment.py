@@ -229,23 +229,8 @@ def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
     Raises:
         FormatError: They are damaged, or a snapshot holds what only a delta can.
     """
-    return _checked(segment, name, rows.decode(block.decode(segment.ident, name, raw)))
-
-
-def read_rows_near(segment: Segment, name: str, raw: bytes, *, key: bytes) -> list[Row]:
-    """The rows of one field if a stored key may be among them, else none.
-
-    The block's checksum is right for its bytes, so a key that is not in them is in no row.
-
-    Raises:
-        FormatError: As `read_rows`.
-    """
-    payload = block.decode(segment.ident, name, raw)
-    return _checked(segment, name, rows.decode(payload)) if key in payload else []
-
-
-def _checked(segment: Segment, name: str, found: list[Row]) -> list[Row]:
-    if segment.snapshot and not all(isinstance(value, bytes) for _, value in found):
+    found = rows.decode(block.decode(segment.ident, name, raw))
+    if segment.snapshot and not {type(value) for _, value in found} <= {bytes}:
         raise FormatError(
             f"reading field {name} of {segment.ident}", found="a snapshot removes or appends"
         )

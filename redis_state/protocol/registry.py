@@ -61,6 +61,9 @@ class OperatorInfo:
         store: Spark's name of the store.
         name: Spark's name of the operator, such as ``stateStoreSave``; may be empty.
         families: Column families, for finding keys by column names.
+        alone: Each partition has versions of its own, as those of a store alone in Python have;
+            everywhere else a batch takes all partitions from one version to the next.
+        ahead: Batch b makes the version b + `ahead`.
     """
 
     operator: int
@@ -68,6 +71,8 @@ class OperatorInfo:
     name: str
     partitions: int
     families: tuple[Family, ...]
+    alone: bool = False
+    ahead: int = 1
 
 
 def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
@@ -142,12 +147,15 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
             families = entry.get("families")
             if not isinstance(families, list):
                 raise _bad("an operator has no list of families")
+            batch = fields.get(f"batch:{operator}:{store}")
             found[operator, store] = OperatorInfo(
                 operator,
                 store,
                 _string(entry, "operator"),
                 _partitions(entry.get("partitions")),
                 tuple(map(_family, families)),
+                alone=batch is None and entry.get("operator") == PYTHON_OPERATOR,
+                ahead=1 if batch is None else _ahead(batch),
             )
     return dict(sorted(found.items()))
 
@@ -241,6 +249,12 @@ def _partitions(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= PARTITIONS_MAX:
         raise _bad("a number of partitions is malformed")
     return value
+
+
+def _ahead(batch: bytes) -> int:
+    """How far the version that a batch makes is ahead of its number."""
+    first, version = first_batch(batch)
+    return version - first
 
 
 def _family(row: object) -> Family:

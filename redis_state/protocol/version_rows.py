@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
+from typing import cast
 
 from redis_state.errors import FormatError
 from redis_state.format.block import HEADER_BYTES
@@ -150,6 +151,10 @@ class VersionRows:
         plain = known and not self._changes.tombstones
         changed = self._changes.rows
         found: dict[bytes, bytes] = {}
+        untouched = plain and self._base.snapshot and changed.keys().isdisjoint(below.keys())
+        if untouched:
+            # Most of a large base; a snapshot has nothing but puts.
+            found, below = cast(dict[bytes, bytes], below), {}
         for key, value in below.items():
             if plain and type(value) is bytes and key not in changed:
                 found[key] = value

@@ -10,6 +10,7 @@ from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
 from redis_state.reader.reader import Reader, connect
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
+from redis_state.reader.view import QueryView
 
 __all__ = [
     "Cause",
@@ -23,6 +24,7 @@ __all__ = [
     "Query",
     "QueryInfo",
     "QueryStatus",
+    "QueryView",
     "Reader",
     "Revision",
     "StateObjects",

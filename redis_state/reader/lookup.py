@@ -1,133 +1,148 @@
-"""Live reads of one key, from many partitions at once (docs/format.md, section 7)."""
+"""Live reads of keys, from many partitions at once (docs/format.md, section 7)."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
-from redis_state.format.bucketing import bucket_of
+from redis_state.format.bucketing import bucketing_hash
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
-from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import part_fields, read_header, read_rows_near
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes
+from redis_state.format.segment import part_fields, read_header, read_rows
+from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
+from redis_state.reader.block_cache import BlockCache, Place
 
 _REOPENS_MAX = 5
 _WHAT = "reading a key"
 
+Asked = tuple[Opened, Sequence[bytes]]
+"""A partition and the stored keys that are looked up in it, of one family."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one partition says of a key.
+    """What one partition says of keys.
 
     Attributes:
-        value: ``None`` if the key is absent.
+        values: Of the keys that are there.
         families: The family table of the version.
     """
 
     opened: Opened
-    value: bytes | None
+    values: Mapping[bytes, bytes]
     families: tuple[Family, ...]
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What was fetched of one segment: its header, and the fields that can hold the key."""
+    """What is known of one segment: its header, and the rows of fields that can hold the keys.
 
-    head: Header
-    fields: dict[str, bytes]
-    missing: list[str]
+    Attributes:
+        head: ``None`` as long as it was not read.
+        keys: Those that can be in a field.
+        rows: Of the fields that were read, and are there.
+        wanted: Fields that are to be read next.
+    """
+
+    opened: Opened
+    segment: Segment
+    head: Header | None
+    keys: dict[str, list[bytes]]
+    rows: dict[str, Mapping[bytes, Value]]
+    wanted: list[str]
+
+    def place(self, name: str) -> Place:
+        id_ = self.opened.id
+        return id_.store.operator, id_.store.store, id_.partition, self.segment.ident, name
 
 
 def look_up(
-    client: Client, partitions: Sequence[Opened], key: bytes, *, kind: str
+    client: Client, asked: Sequence[Asked], *, kind: str, cache: BlockCache | None = None
 ) -> Iterator[Found]:
-    """The value of a stored key in each of the partitions, decoded as it is asked for.
+    """The values of stored keys, partition by partition.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
-    says where a key is; more where maintenance interferes.
+    says where a key is; more where maintenance interferes; fewer for what the cache has.
 
     Raises:
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
     """
-    wanted = list(partitions)
+    wanted, blocks = list(asked), cache or BlockCache()
     for _ in range(_REOPENS_MAX):
-        pieces = _fetch(client, wanted, key, kind)
-        _fetch_parts(client, pieces, wanted)
-        gone: list[Opened] = []
-        for opened, of_partition in zip(wanted, pieces, strict=True):
-            if of_partition is None:
-                gone.append(opened)
-            else:
-                yield _evaluate(opened, of_partition, key)
-        if not gone:
+        pieces = [_begun(opened, keys, kind, blocks) for opened, keys in wanted]
+        every = [piece for of_partition in pieces for piece in of_partition]
+        gone = _read(client, every, blocks)
+        for piece in every:
+            if piece.opened.id not in gone:
+                _plan_rest(piece, wanted, kind, blocks)
+        gone |= _read(client, [piece for piece in every if piece.opened.id not in gone], blocks)
+        for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
+            if opened.id not in gone:
+                yield _evaluate(opened, of_partition, keys)
+        left = [one for one in wanted if one[0].id in gone]
+        if not left:
             return
-        wanted = reopen(client, gone)
+        again = reopen(client, [opened for opened, _ in left])
+        wanted = [(opened, keys) for opened, (_, keys) in zip(again, left, strict=True)]
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
 
 
-def _fetch(
-    client: Client, wanted: Sequence[Opened], key: bytes, kind: str
-) -> list[list[_Piece] | None]:
-    commands: list[Command] = []
-    for opened in wanted:
-        for segment in opened.segments:
-            if segment.entry.blocks:
-                redis_key = opened.key(segment)
-                commands.append(("HMGET", redis_key, *_names(segment, key, kind)))
-                commands.append(("HLEN", redis_key))
-    replies = iter(client.call(_WHAT, commands) if commands else ())
-    result: list[list[_Piece] | None] = []
-    for opened in wanted:
-        # Every reply is taken, so that those of the next partition stay in step.
-        taken = [
-            (segment, next(replies), next(replies))
-            for segment in opened.segments
-            if segment.entry.blocks
-        ]
-        if any(count != segment.entry.blocks for segment, _, count in taken):
-            result.append(None)
+def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> list[_Piece]:
+    """The segments with the fields that are asked for first: headers, and the keys' buckets."""
+    hashed = kind not in ORDERED_KINDS
+    hashes = [(key, bucketing_hash(key, kind=kind)) for key in keys] if hashed else []
+    found = []
+    for segment in opened.segments:
+        piece = _Piece(opened, segment, Header(), {}, {}, [])
+        found.append(piece)
+        if not segment.entry.blocks:
             continue
-        by_segment = {
-            segment.ident: client.opened(opened.key(segment), _names(segment, key, kind), values)
-            for segment, values, _ in taken
-        }
-        result.append(
-            [
-                _piece(segment, by_segment.get(segment.ident), key, kind)
-                for segment in opened.segments
-            ]
-        )
-    return result
+        if segment.entry.header:
+            piece.head = cache.head(piece.place(FIELD))
+            if piece.head is None:
+                piece.wanted.append(FIELD)
+        last = segment.entry.buckets - 1
+        for key, hash_ in hashes:
+            piece.keys.setdefault(str(hash_ & last), []).append(key)
+        if hashed:
+            _want(piece, list(piece.keys), cache)
+    return found
 
 
-def _names(segment: Segment, key: bytes, kind: str) -> list[str]:
-    """The fields that are asked for first: the header if there is one, and the key's bucket."""
-    names = [FIELD] if segment.entry.header else []
-    if kind not in ORDERED_KINDS:
-        names.append(str(bucket_of(key, kind=kind, buckets=segment.entry.buckets)))
-    # There is no HMGET of nothing.
-    return names or [FIELD]
+def _want(piece: _Piece, names: Sequence[str], cache: BlockCache) -> None:
+    """Take the fields that are known, and have the others read."""
+    for name in names:
+        rows = cache.rows(piece.place(name))
+        if rows is None:
+            piece.wanted.append(name)
+        else:
+            piece.rows[name] = rows
 
 
-def _piece(segment: Segment, values: list[bytes | None] | None, key: bytes, kind: str) -> _Piece:
-    if values is None:
-        return _Piece(Header(), {}, [])
-    head = read_header(segment, values[0] if segment.entry.header else None)
+def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
+    """The fields that only the header knows of: parts of buckets, blocks of ordered families."""
+    head = piece.head
+    assert head is not None
     if kind in ORDERED_KINDS:
-        return _Piece(head, {}, _block_with(head, key))
-    bucket = bucket_of(key, kind=kind, buckets=segment.entry.buckets)
-    names = part_fields(bucket, head.parts.get(bucket, 1))
-    if values[-1] is None:
-        if len(names) > 1:
-            raise FormatError(f"reading {segment.ident}", found="a bucket has no part 0")
-        return _Piece(head, {}, [])
-    return _Piece(head, {names[0]: values[-1]}, names[1:])
+        keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
+        for key in keys:
+            for name in _block_with(head, key):
+                piece.keys.setdefault(name, []).append(key)
+        _want(piece, list(piece.keys), cache)
+        return
+    if not head.parts:
+        return
+    for name, of_bucket in list(piece.keys.items()):
+        names = part_fields(int(name), head.parts.get(int(name), 1))[1:]
+        piece.keys.update(dict.fromkeys(names, of_bucket))
+        _want(piece, names, cache)
 
 
 def _block_with(head: Header, key: bytes) -> list[str]:
@@ -137,66 +152,82 @@ def _block_with(head: Header, key: bytes) -> list[str]:
     return [] if number < 0 else [f"{family}/{number}"]
 
 
-def _fetch_parts(
-    client: Client, pieces: list[list[_Piece] | None], wanted: Sequence[Opened]
-) -> None:
-    places = [
-        (index, opened, segment, piece)
-        for index, (opened, of_partition) in enumerate(zip(wanted, pieces, strict=True))
-        if of_partition is not None
-        for segment, piece in zip(opened.segments, of_partition, strict=True)
-        if piece.missing
-    ]
-    if not places:
-        return
+def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[PartitionId]:
+    """Read what is wanted; the partitions of which a segment is not whole any more."""
+    reading = [piece for piece in pieces if piece.wanted]
     commands: list[Command] = []
-    for _, opened, segment, piece in places:
-        commands.append(("HMGET", opened.key(segment), *piece.missing))
-        commands.append(("HLEN", opened.key(segment)))
-    replies = client.call(_WHAT, commands)
-    for place, values, count in zip(places, replies[::2], replies[1::2], strict=True):
-        index, opened, segment, piece = place
-        if count != segment.entry.blocks:
-            pieces[index] = None
-        elif any(value is None for value in values):
-            raise FormatError(
-                f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
-            )
-        else:
-            blocks = client.opened(opened.key(segment), piece.missing, values)
-            named = zip(piece.missing, blocks, strict=True)
-            piece.fields.update({name: block for name, block in named if block is not None})
-
-
-def _evaluate(opened: Opened, pieces: Sequence[_Piece], key: bytes) -> Found:
-    families: tuple[Family, ...] | None = None
-    value: Value = None
-    tail = b""
-    decided = False
-    for segment, piece in zip(opened.segments, pieces, strict=True):
-        if families is None:
-            families = piece.head.families
-        if decided:
+    for piece in reading:
+        key = piece.opened.key(piece.segment)
+        commands += [("HMGET", key, *piece.wanted), ("HLEN", key)]
+    replies = client.call(_WHAT, commands) if commands else []
+    gone: set[PartitionId] = set()
+    for piece, values, count in zip(reading, replies[::2], replies[1::2], strict=True):
+        if count != piece.segment.entry.blocks:
+            gone.add(piece.opened.id)
             continue
-        rows = _rows(segment, piece.fields, key)
-        said = key in rows
-        value = rows.get(key)
-        if isinstance(value, Appended):
-            tail, said = value.data + tail, False
-        decided = said or any(
-            tombstone.family == family_of(key) and tombstone.covers(key[FAMILY_BYTES:])
-            for tombstone in piece.head.tombstones
+        names, piece.wanted = piece.wanted, []
+        blocks = client.opened(piece.opened.key(piece.segment), names, values)
+        for name, raw in zip(names, blocks, strict=True):
+            _take(piece, name, raw, cache)
+    return gone
+
+
+def _take(piece: _Piece, name: str, raw: bytes | None, cache: BlockCache) -> None:
+    if name == FIELD:
+        piece.head = read_header(piece.segment, raw)
+        cache.add_head(piece.place(name), piece.head, len(raw or b""))
+    elif raw is not None:
+        rows = dict(read_rows(piece.segment, name, raw))
+        piece.rows[name] = rows
+        cache.add_rows(piece.place(name), rows, sum(map(raw_bytes, rows.items())))
+    elif not name.isdecimal():
+        raise FormatError(
+            f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"
         )
+    else:
+        # A bucket without rows has no field.
+        cache.add_rows(piece.place(name), {}, 0)
+
+
+def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:
+    families: tuple[Family, ...] | None = None
+    values: dict[bytes, bytes] = {}
+    tails: dict[bytes, bytes] = {}
+    left = dict.fromkeys(keys)
+    for piece in pieces:
+        head = piece.head
+        assert head is not None
+        if families is None:
+            families = head.families
+        if not left:
+            if families is not None:
+                break
+            continue
+        for key, value in _said(piece, left).items():
+            if isinstance(value, Appended):
+                tails[key] = value.data + tails.get(key, b"")
+                continue
+            del left[key]
+            if value is not None:
+                values[key] = value
+        for tombstone in head.tombstones:
+            for key in [key for key in left if tombstone.family == family_of(key)]:
+                if tombstone.covers(key[FAMILY_BYTES:]):
+                    del left[key]
     if families is None and opened.segments:
         raise FormatError(_WHAT, found="no segment has a family table", where=str(opened.id))
-    whole = value if isinstance(value, bytes) else None
-    if tail:
-        whole = (whole or b"") + tail
-    return Found(opened, whole, families or ())
+    for key, tail in tails.items():
+        values[key] = values.get(key, b"") + tail
+    return Found(opened, values, families or ())
 
 
-def _rows(segment: Segment, fields: Mapping[str, bytes], key: bytes) -> dict[bytes, Value]:
-    rows: dict[bytes, Value] = {}
-    for name, raw in fields.items():
-        rows.update(read_rows_near(segment, name, raw, key=key))
-    return rows
+def _said(piece: _Piece, left: Container[bytes]) -> dict[bytes, Value]:
+    """What a segment says of these keys; a later part of a bucket overrides an earlier one."""
+    said: dict[bytes, Value] = {}
+    for name, keys in piece.keys.items():
+        rows = piece.rows.get(name)
+        if rows:
+            said.update((key, rows[key]) for key in keys if key in rows and key in left)
+        elif name.isdecimal() and piece.head and piece.head.parts.get(int(name), 1) > 1:
+            raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
+    return said

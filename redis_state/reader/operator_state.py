@@ -1,49 +1,52 @@
-"""The state of one operator: single keys, and all rows."""
+"""The state of one operator: keys, rows, tables."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
-from redis_state.codec.typed_row import ROW_CODEC
-from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
-from redis_state.format.rows import family_of
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader import arrow
 from redis_state.reader.changes import ChangeBatch, changes
+from redis_state.reader.columns import Filter, Prefix, flat_rows
 from redis_state.reader.diff import Change, diff
+from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.history import Revision, history
-from redis_state.reader.lookup import Found, look_up
-from redis_state.reader.places import Place, RowCodec
-from redis_state.reader.python_codec import codec_name_of, python_codec
-from redis_state.reader.rows.codec import codec_of
-from redis_state.reader.scan import families_of, rows_of
-from redis_state.reader.typed_rows import typed_row_codec
+from redis_state.reader.keyed import KeyedReads
+from redis_state.reader.places import Place
+from redis_state.reader.scan import families_of
+from redis_state.reader.stored import StoredRows
+from redis_state.reader.versions import which_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
     from redis_state.codec import Codec as StoreCodec
-    from redis_state.reader.query import Query
+    from redis_state.reader.versions import Source, Which
 
 _FAMILIES_MAX = 16
-DEFAULT_FAMILY = "default"
-"""The column family of every operator but `transformWithState`."""
 
 
 class OperatorState:
     """State as the query itself has confirmed it; `Query.operator` makes it.
 
     A version is confirmed once Spark has logged the batch that wrote it. Each call reads the newest
-    confirmed version of every partition, unless it names one.
+    confirmed version, the same in all partitions that it reads, unless it names one by `version`
+    or `at`; docs/reading.md says what both mean, and `max_age`. Calls share nothing: `view` is for
+    many calls at one version.
     """
 
     def __init__(
         self,
         client: Client,
-        query: Query,
+        query: Source,
         operator: int,
         store: str,
         family: str,
@@ -55,9 +58,9 @@ class OperatorState:
         self._store = store
         self._name = family
         self._given = codec
-        # Whether a key was found elsewhere than where it was looked for first.
-        self._scattered = False
-        self._codec: RowCodec | None = None
+        self._choice = FamilyChoice(client, operator, family, codec)
+        self._keyed = KeyedReads(client, query, operator, store, self._choice)
+        self._stored = StoredRows(client, query, operator, store, self._choice)
 
     def __repr__(self) -> str:
         return (
@@ -65,9 +68,18 @@ class OperatorState:
             f"family={self._name!r})"
         )
 
-    def families(
-        self, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> list[Family]:
+    def view(self, **which: Unpack[Which]) -> OperatorState:
+        """The same state at one version, for many calls; as `Query.view`.
+
+        Raises:
+            RedisStateError: As `get`.
+        """
+        pinned = self._query.view(self._operator, **which)
+        return OperatorState(
+            self._client, pinned, self._operator, self._store, self._name, self._given
+        )
+
+    def families(self, version: int | None = None, **which: Unpack[Which]) -> list[Family]:
         """The column families of the operator; `internal` are those that Spark keeps for itself.
 
         Those that `transform_with_state` keeps for itself are left out.
@@ -75,45 +87,41 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`.
         """
-        _, partitions = self._query.open(self._operator, self._store, version, uids=uids)
-        return [one for one in families_of(self._client, partitions) if not _is_ours(one)]
+        _, partitions = self._stored.open(which_of(which, version))
+        return [one for one in families_of(self._client, partitions) if not is_ours(one)]
 
-    def family(self, version: int | None = None, *, uids: Sequence[str] | None = None) -> Family:
+    def family(self, version: int | None = None, **which: Unpack[Which]) -> Family:
         """The column family that is read.
 
         Raises:
             RedisStateError: As `get`.
         """
-        info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
-        return self._codec_of(info, partitions).family
+        info, partitions = self._stored.open(which_of(which, version))
+        return self._choice.likely(info, partitions).family
 
-    def get(
-        self, key: Any, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> Any:
+    def get(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> Any:
         """The value columns of one key by name, or ``None`` if there is no such key.
 
         Args:
             key: Values of the key columns, by name or in their order; of a store that Python keeps
                 the key itself, and the answer is the value itself.
             version: A state version, which is the number of the batch plus one.
-            uids: Spark's unique ids of the version, one for each partition in their order, as the
-                commit log has them under checkpoint format 2; ``None`` means the version that the
-                query went on with.
+            which: ``at``: ``"confirmed"``, ``"latest"`` or a batch id. ``uids``: Spark's unique ids
+                of `version`, one for each partition in their order, as the commit log has them
+                under checkpoint format 2. ``max_age``: seconds.
 
         Raises:
             ConfigError: A key column is missing, unknown, or of a type that has no lookup; ids do
                 not fit the partitions; the family has a list for each key.
             NotFoundError: There is no such operator, store or family.
-            StateError: The version is not there.
+            StateError: The version is not there, or older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        codec, value = self._value(key, version, uids)
-        self._be_list(codec, wanted=False)
-        return None if value is None else codec.decode_value(value)
+        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        self._choice.be_list(codec, wanted=False)
+        return None if hit is None else hit[0].decode_value(hit[1])
 
-    def get_list(
-        self, key: Any, version: int | None = None, *, uids: Sequence[str] | None = None
-    ) -> list[Any]:
+    def get_list(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> list[Any]:
         """The value columns of each element of a key's list, in order; empty if there is no key.
 
         For families with several values a key: list state of `transformWithState`.
@@ -121,12 +129,40 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
         """
-        codec, value = self._value(key, version, uids)
-        self._be_list(codec, wanted=True)
-        return [] if value is None else codec.decode_values(value)
+        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        self._choice.be_list(codec, wanted=True)
+        return [] if hit is None else hit[0].decode_values(hit[1])
+
+    def get_many(
+        self, keys: Iterable[Any], version: int | None = None, **which: Unpack[Which]
+    ) -> list[Any]:
+        """What `get` gives for each of the keys, in their order and all of one version.
+
+        A few round trips for each 1,000 keys. Of list state each value is a list, or ``None``.
+
+        Args:
+            keys: As `get` takes them; one may come several times.
+            version: As `get`.
+            which: As `get`.
+
+        Raises:
+            RedisStateError: As `get`.
+        """
+        wanted, all_keys = which_of(which, version), list(keys)
+        if not all_keys:
+            return []
+        _, hits = self._keyed.find(all_keys, wanted)
+        return [
+            None
+            if hit is None
+            else hit[0].decode_values(hit[1])
+            if hit[0].family.multi_value
+            else hit[0].decode_value(hit[1])
+            for hit in hits
+        ]
 
     def items(
-        self, version: int | None = None, *, uids: Sequence[str] | None = None
+        self, version: int | None = None, **which: Unpack[Which]
     ) -> Iterator[tuple[Any, Any]]:
         """Key columns and value columns of every row, partition by partition, in no order.
 
@@ -137,135 +173,135 @@ class OperatorState:
             RedisStateError: As `get`; `UnavailableError` also if the version expired while it was
                 read.
         """
-        for codec, key, value in self._rows(version, uids, lists=False):
-            yield codec.decode_key(key), codec.decode_value(value)
+        for codec, rows in self._stored.pieces(which_of(which, version), lists=False):
+            for key, value in rows:
+                yield codec.decode_key(key), codec.decode_value(value)
 
     def list_items(
-        self, version: int | None = None, *, uids: Sequence[str] | None = None
+        self, version: int | None = None, **which: Unpack[Which]
     ) -> Iterator[tuple[Any, list[Any]]]:
         """As `items`, with the elements of each key's list, as `get_list` gives them."""
-        for codec, key, value in self._rows(version, uids, lists=True):
-            yield codec.decode_key(key), codec.decode_values(value)
+        for codec, rows in self._stored.pieces(which_of(which, version), lists=True):
+            for key, value in rows:
+                yield codec.decode_key(key), codec.decode_values(value)
 
-    def _rows(
-        self, version: int | None, uids: Sequence[str] | None, *, lists: bool
-    ) -> Iterator[tuple[RowCodec, bytes, bytes]]:
-        info, partitions = self._query.open(self._operator, self._store, version, uids=uids)
-        self._be_list(self._codec_of(info, partitions), wanted=lists)
-        for opened in partitions:
-            table: Sequence[Family] | None = None
-            codec: RowCodec | None = None
-            for key, value, families in rows_of(self._client, opened):
-                if families is not table:
-                    table, family = families, self._family_in(families)
-                    codec = None if family is None else self._made(family)
-                if codec is not None and family_of(key) == codec.family.id:
-                    yield codec, key, value
-
-    def _value(
-        self, key: Any, version: int | None, uids: Sequence[str] | None
-    ) -> tuple[RowCodec, bytes | None]:
-        known = self._query.known(self._operator, self._store)
-        if known is None or self._codec is None or self._scattered:
-            info, opened = self._query.open(self._operator, self._store, version, uids=uids)
-            codec = self._codec_of(info, opened)
-            likely = codec.likely_partition(key, partitions=info.partitions)
-            opened.sort(key=lambda one: one.id.partition != likely)
-            return self._find(codec, opened, key, likely=likely)
-        likely = self._codec.likely_partition(key, partitions=known.partitions)
-        found = self._open_and_find([likely], key, version, uids, likely)
-        others = [number for number in range(known.partitions) if number != likely]
-        if found[1] is not None or not others:
-            return found
-        return self._open_and_find(others, key, version, uids, likely)
-
-    def _open_and_find(
+    def scan(
         self,
-        partitions: Sequence[int],
-        key: Any,
-        version: int | None,
-        uids: Sequence[str] | None,
-        likely: int,
-    ) -> tuple[RowCodec, bytes | None]:
-        info, opened = self._query.open(
-            self._operator, self._store, version, uids=uids, only=partitions
-        )
-        return self._find(self._codec_of(info, opened), opened, key, likely=likely)
+        version: int | None = None,
+        *,
+        prefix: Prefix = None,
+        where: Filter = None,
+        columns: Sequence[str] | None = None,
+        **which: Unpack[Which],
+    ) -> Iterator[dict[str, Any]]:
+        """Rows as dicts of the columns that `to_arrow` has, partition by partition, in no order.
 
-    def _find(
-        self, codec: RowCodec, partitions: Sequence[Opened], key: Any, *, likely: int
-    ) -> tuple[RowCodec, bytes | None]:
-        for one in self._look_up(partitions, codec, key):
-            family = self._family_in(one.families)
-            if family is None:
-                continue  # Nothing was written yet, or the family came later.
-            own = self._made(family)
-            if own.layout != codec.layout:
-                # The registry describes another layout of keys than this version has.
-                (one,) = self._look_up([one.opened], own, key)
-            if one.value is not None:
-                self._scattered |= one.opened.id.partition != likely
-                return own, one.value
-        return codec, None
+        Args:
+            version: As `get`.
+            prefix: Values of the first key columns, by name or in their order; of a store of Python
+                the first elements of a tuple, or what a text or bytes begin with.
+            where: A mapping of columns to values that they have to have, or a function of a row,
+                which gets all of its columns.
+            columns: Those that are wanted; ``None`` means all.
+            which: As `get`.
 
-    def _look_up(self, partitions: Sequence[Opened], codec: RowCodec, key: Any) -> Iterator[Found]:
-        stored = codec.encode_key(key)
-        return look_up(self._client, partitions, stored, kind=codec.family.kind)
-
-    def _codec_of(self, info: OperatorInfo, partitions: Sequence[Opened]) -> RowCodec:
-        """The layout of keys that is tried first; each version has a family table of its own."""
-        if self._codec is None:
-            family = self._family_in(info.families)
-            if family is None or (codec_name_of(family) is None and _is_placeholder(family)):
-                # The list of operators has the default family only.
-                families = families_of(self._client, partitions)
-                family = self._family_in(families) or family
-                if family is None or (self._name == DEFAULT_FAMILY and len(families) > 1):
-                    raise self._no_family(families or info.families)
-            self._codec = self._made(family)
-        return self._codec
-
-    def _made(self, family: Family) -> RowCodec:
-        name = codec_name_of(family)
-        if name == ROW_CODEC and self._given is None:
-            return typed_row_codec(family)
-        if name is not None:
-            return python_codec(family, name, self._given)
-        if self._given is not None:
-            raise ConfigError(
-                f"reading family '{self._name}' of operator {self._operator}",
-                found="a codec was given, but this state is kept by Spark",
-                advice="Leave the codec out: the schema of Spark's rows is known.",
-            )
-        return codec_of(family)
-
-    def _no_family(self, families: Sequence[Family]) -> NotFoundError:
-        found = "the operator has no such family"
-        if self._name == DEFAULT_FAMILY:
-            found = "the operator keeps each state variable in a family of its own"
-        named = [one for one in families if one.name != DEFAULT_FAMILY and not _is_ours(one)]
-        names = ", ".join(f"'{one.name}'" for one in named if not one.internal)
-        internal = ", ".join(f"'{one.name}'" for one in named if one.internal)
-        return NotFoundError(
-            f"reading family '{self._name}' of operator {self._operator}",
-            found=found,
-            advice=f"Name one of them by family=…: {names or 'none'}."
-            + (f" Spark's own: {internal}." if internal else ""),
+        Raises:
+            RedisStateError: As `items`; `ConfigError` if there is no such column.
+        """
+        return flat_rows(
+            self._stored.pieces(which_of(which, version)),
+            prefix=prefix,
+            where=where,
+            columns=columns,
         )
 
-    def _family_in(self, families: Sequence[Family]) -> Family | None:
-        return next((family for family in families if family.name == self._name), None)
+    def count(self, version: int | None = None, **which: Unpack[Which]) -> int:
+        """How many keys there are; from the manifests alone where the store has one family.
 
-    def _be_list(self, codec: RowCodec, *, wanted: bool) -> None:
-        if codec.family.multi_value is not wanted:
-            has, calls = "one value", "get and items"
-            if codec.family.multi_value:
-                has, calls = "a list of values", "get_list and list_items"
-            raise ConfigError(
-                f"reading family '{self._name}' of operator {self._operator}",
-                found=f"it has {has} for each key",
-                advice=f"Use {calls}.",
-            )
+        Raises:
+            RedisStateError: As `items`.
+        """
+        return self._stored.count(which_of(which, version))
+
+    def to_batches(
+        self,
+        version: int | None = None,
+        *,
+        rows: int = arrow.ROWS,
+        prefix: Prefix = None,
+        where: Filter = None,
+        columns: Sequence[str] | None = None,
+        **which: Unpack[Which],
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows as Arrow batches: key columns, then value columns; of a list a row an element.
+
+        docs/reading.md has the types, and what happens to a name that comes twice.
+
+        Args:
+            version: As `get`.
+            rows: So many at most in a batch.
+            prefix: As `scan`.
+            where: As `scan`.
+            columns: As `scan`.
+            which: As `get`.
+
+        Raises:
+            RedisStateError: As `scan`; `ConfigError` also without pyarrow, or if the values of a
+                store of Python have no common Arrow type.
+        """
+        return arrow.batches(self._stored, which_of(which, version), rows, prefix, where, columns)
+
+    def to_arrow(
+        self,
+        version: int | None = None,
+        *,
+        prefix: Prefix = None,
+        where: Filter = None,
+        columns: Sequence[str] | None = None,
+        **which: Unpack[Which],
+    ) -> pa.Table:
+        """All rows of `to_batches` as a `pyarrow.Table`.
+
+        Raises:
+            RedisStateError: As `to_batches`.
+        """
+        return arrow.table(self._stored, which_of(which, version), prefix, where, columns)
+
+    def to_pandas(
+        self,
+        version: int | None = None,
+        *,
+        prefix: Prefix = None,
+        where: Filter = None,
+        columns: Sequence[str] | None = None,
+        **which: Unpack[Which],
+    ) -> pd.DataFrame:
+        """`to_arrow` as a pandas DataFrame.
+
+        Raises:
+            RedisStateError: As `to_arrow`; `ConfigError` also without pandas.
+        """
+        return arrow.pandas_frame(
+            arrow.table(self._stored, which_of(which, version), prefix, where, columns)
+        )
+
+    def to_polars(
+        self,
+        version: int | None = None,
+        *,
+        prefix: Prefix = None,
+        where: Filter = None,
+        columns: Sequence[str] | None = None,
+        **which: Unpack[Which],
+    ) -> pl.DataFrame:
+        """`to_arrow` as a Polars DataFrame.
+
+        Raises:
+            RedisStateError: As `to_arrow`; `ConfigError` also without polars.
+        """
+        return arrow.polars_frame(
+            arrow.table(self._stored, which_of(which, version), prefix, where, columns)
+        )
 
     def diff(self, a: int, b: int | None = None) -> Iterator[Change]:
         """The keys whose values differ between the states after two batches, in no order.
@@ -303,7 +339,7 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`.
         """
-        return history(self._place(), key, likely=self._partition_of(key), limit=limit)
+        return history(self._place(), key, likely=self._keyed.partition_of(key), limit=limit)
 
     def changes(
         self,
@@ -339,34 +375,13 @@ class OperatorState:
         store = self._query.store_id(self._operator, self._store)
         return changes(self._place, store, since, follow=follow, interval_s=interval_s, stop=stop)
 
-    def _partition_of(self, key: Any) -> int:
-        """Where a key is now; where it would be looked for first, if it is nowhere."""
-        info, opened = self._query.open(self._operator, self._store, None)
-        codec = self._codec_of(info, opened)
-        likely = codec.likely_partition(key, partitions=info.partitions)
-        opened.sort(key=lambda one: one.id.partition != likely)
-        found = self._look_up(opened, codec, key)
-        there = (one.opened.id.partition for one in found if one.value is not None)
-        return next(there, likely)
-
     def _place(self) -> Place:
         info, ids = self._query.partitions(self._operator, self._store)
 
         def check(opened: Callable[[], Sequence[Opened]]) -> None:
-            if self._codec is None:
-                self._codec_of(info, opened())
+            if self._choice.known is None:
+                self._choice.likely(info, opened())
 
         # Asked for with every row.
-        made = lru_cache(maxsize=_FAMILIES_MAX)(self._made)
+        made = lru_cache(maxsize=_FAMILIES_MAX)(self._choice.of)
         return Place(self._client, ids, self._name, made, check)
-
-
-def _is_ours(family: Family) -> bool:
-    """Whether it is one that a processor's variables are found by: indexes, timers, notes."""
-    return family.internal and codec_name_of(family) is not None
-
-
-def _is_placeholder(family: Family) -> bool:
-    """Whether it is what Spark's `transformWithState` declares beside its families, and leaves."""
-    codec = codec_of(family)
-    return (codec.key.names, codec.values.columns.names) == (("key",), ("value",))

@@ -29,6 +29,7 @@ from redis_state.protocol.registry import (
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
+_BEGUN_WORDS = 4
 _WHAT = "looking how queries stand"
 _Reply = Any
 
@@ -169,7 +170,7 @@ class _Query:
         except FormatError as error:
             self._problem = error.found
         begun = self._raw.get(b"begun:" + place, b"").split(b" ")
-        known = len(begun) == 4
+        known = len(begun) >= _BEGUN_WORDS
         return StoreStatus(
             one.operator,
             one.store,

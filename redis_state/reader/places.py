@@ -13,12 +13,7 @@ from redis_state.ids import NUMBER_MAX, PartitionId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.refusal import not_there
 from redis_state.reader.deltas import Timeline
-from redis_state.reader.python_codec import PythonCodec
-from redis_state.reader.rows.codec import Codec
-from redis_state.reader.typed_rows import TypedRowCodec
-
-RowCodec = Codec | PythonCodec | TypedRowCodec
-"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
+from redis_state.reader.family import RowCodec
 
 _OPENED_AT_ONCE = 256
 

@@ -43,6 +43,16 @@ class PythonCodec:
         """
         return stored_key(self.family.id, self.codec.encode_key(values))
 
+    def prefix_range(self, prefix: Any) -> tuple[bytes, bytes | None]:
+        """The stored keys that begin so: from the first up to, not including, the second.
+
+        Raises:
+            UsageError: The prefix has no encoding.
+        """
+        low, high = self.codec.prefix_range(prefix)
+        family = self.family.id
+        return stored_key(family, low), None if high is None else stored_key(family, high)
+
     def decode_key(self, stored: bytes) -> Any:
         """The key of a stored key.
 
@@ -50,6 +60,27 @@ class PythonCodec:
             FormatError: The bytes are not such a key.
         """
         return self.codec.decode_key(stored[FAMILY_BYTES:])
+
+    @property
+    def columns(self) -> tuple[None, None]:
+        """Only the keys and values themselves tell of what they are."""
+        return None, None
+
+    def key_row(self, stored: bytes) -> tuple[Any]:
+        """The key, as the value of a column.
+
+        Raises:
+            FormatError: The bytes are not such a key.
+        """
+        return (self.decode_key(stored),)
+
+    def value_row(self, value: bytes) -> tuple[Any]:
+        """The value, as that of a column.
+
+        Raises:
+            FormatError: The bytes are not such a value.
+        """
+        return (self.decode_value(value),)
 
     def decode_value(self, value: bytes) -> Any:
         """The value.

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.codec import Codec
-from redis_state.errors import ConfigError, NotFoundError
-from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId, is_uid
+from redis_state.errors import NotFoundError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
+from redis_state.reader.age import age_s, check_age
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.growth import Cause, causes_of
 from redis_state.reader.kept_versions import histories
-from redis_state.reader.operator_state import DEFAULT_FAMILY, OperatorState
+from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.status import QueryStatus
+from redis_state.reader.versions import (
+    CONFIRMED,
+    LATEST,
+    Newest,
+    Wanted,
+    level,
+    open_latest,
+    which_of,
+)
+from redis_state.reader.view import QueryView
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.reader.versions import Which
+
+_WHAT = "opening the state"
 
 
 class Query:
@@ -25,10 +45,13 @@ class Query:
 
     Attributes:
         info: What the list of checkpoints says.
+        blocks: Those that keys were looked up in, at most about 32 MiB.
     """
 
     def __init__(self, client: Client, info: QueryInfo, *, tenant: str) -> None:
         self.info = info
+        self.blocks = BlockCache()
+        self._newest = Newest(client)
         self._client = client
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}
@@ -91,12 +114,32 @@ class Query:
         """
         self.operators()
         listed = self._operator(operator, store)
-        of = self.store_id(operator, store)
-        return listed, [PartitionId(of, partition) for partition in range(listed.partitions)]
+        return listed, self.ids(listed, range(listed.partitions))
 
     def store_id(self, operator: int, store: str) -> StoreId:
         """What the keys of a store's partitions are made of."""
         return StoreId(self.info.gen, operator, store, self._tenant)
+
+    def moved(self, opened: Opened) -> None:
+        """Take note that a version is made up of other segments now."""
+        self._newest.moved(opened)
+
+    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
+        """One version of all stores of the query, for many calls.
+
+        Args:
+            operator: Only the stores of this operator; ``None`` means all.
+            which: ``at`` and ``max_age``, as docs/reading.md has them.
+
+        Raises:
+            NotFoundError: The query has no state, or no such operator.
+            RedisStateError: As `OperatorState.get`.
+        """
+        wanted = which_of(which, None)
+        stores = [one for one in self.operators() if operator in (None, one.operator)]
+        if not stores:
+            raise self._unknown(f"operator {operator}" if operator is not None else "any operator")
+        return QueryView(self._client, self, stores, wanted)
 
     def open(
         self,
@@ -106,52 +149,98 @@ class Query:
         *,
         uids: Sequence[str] | None = None,
         only: Sequence[int] | None = None,
+        at: str | int = CONFIRMED,
+        max_age: float | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """Open partitions of a store, in one round trip if their number is listed.
+        """Open partitions of a store, all at one version; in one round trip if nothing moves.
 
         Args:
             uids: Spark's unique ids of the version, one for each partition; ``None`` means those
                 that the query went on with.
             only: Partitions of a store that is known; ``None`` means all.
+            at: As docs/reading.md has it.
+            max_age: As docs/reading.md has it, in seconds.
 
         Raises:
             ConfigError: Ids were given for another number of partitions, or without a version.
             NotFoundError: There is no such operator or store.
-            StateError: A partition does not hold the version.
+            StateError: A partition does not hold the version, or it is older than `max_age`.
         """
-        which = _by_partition(uids, version)
+        wanted = Wanted(version, at, uids, max_age)
         listed = self.known(operator, store)
-        if listed is not None:
-            _check_count(which, listed)
-            wanted = only if only is not None else range(listed.partitions)
-            return listed, self._open(operator, store, version, wanted, uids=which)[1]
-        count = self.info.partitions.get((operator, store), 0)
-        head = self._command()
-        raw, opened = self._open(operator, store, version, range(count), uids=which, head=head)
-        self._known = parse_operators(raw)
-        listed = self._operator(operator, store)
-        _check_count(which, listed)
-        if listed.partitions > count:
-            more = range(count, listed.partitions)
-            opened += self._open(operator, store, version, more, uids=which)[1]
-        return listed, opened
+        found: list[Opened] | None = None
+        if listed is None and wanted.newest:
+            listed, found = self._first(operator, store)
+        elif listed is None:
+            self.operators()
+            listed = self._operator(operator, store)
+        if found is None:
+            partitions = only if only is not None else range(listed.partitions)
+            found = self._opened(listed, partitions, wanted, keyed=only is not None)
+        if wanted.max_age is not None:
+            check_age(age_s(self._client, found, alone=listed.alone), wanted.max_age)
+        return listed, found
 
-    def _open(
-        self,
-        operator: int,
-        store: str,
-        version: int | None,
-        partitions: Sequence[int],
-        *,
-        uids: Mapping[int, str],
-        head: Command | None = None,
-    ) -> tuple[Any, list[Opened]]:
+    def open_stores(self, stores: Sequence[OperatorInfo], wanted: Wanted) -> list[list[Opened]]:
+        """Open all partitions of several stores; those that move together at one version.
+
+        Raises:
+            RedisStateError: As `open`.
+        """
+        every = [self.ids(one, range(one.partitions)) for one in stores]
+        if any(one.alone for one in stores) or not (wanted.newest or wanted.at == LATEST):
+            return [self._opened(one, range(one.partitions), wanted) for one in stores]
+        ids = [id_ for of_store in every for id_ in of_store]
+        if wanted.at == LATEST:
+            opened = open_latest(self._client, ids, alone=False)
+        else:
+            opened = level(self._client, self._confirmed(ids))
+        rest = iter(opened)
+        return [[next(rest) for _ in of_store] for of_store in every]
+
+    def ids(self, info: OperatorInfo, partitions: Iterable[int]) -> list[PartitionId]:
+        """Partitions of a store."""
+        of = self.store_id(info.operator, info.store)
+        return [PartitionId(of, partition) for partition in partitions]
+
+    def _first(self, operator: int, store: str) -> tuple[OperatorInfo, list[Opened]]:
+        """What is confirmed of a store of which only the list of checkpoints has told."""
         of = self.store_id(operator, store)
-        ids = [PartitionId(of, partition) for partition in partitions]
-        commands = [*([head] if head else []), *open_commands(ids, version, uids=uids)]
-        replies = self._client.call("opening the state", commands) if commands else []
-        first = replies.pop(0) if head else None
-        return first, read_replies(ids, replies, version=version)
+        count = self.info.partitions.get((operator, store), 0)
+        ids = [PartitionId(of, partition) for partition in range(count)]
+        replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
+        self._known = parse_operators(replies.pop(0))
+        info = self._operator(operator, store)
+        found = read_replies(ids, replies, version=None)
+        found += self._confirmed(self.ids(info, range(count, info.partitions)))
+        self._newest.keep(found)
+        return info, found if info.alone else level(self._client, found)
+
+    def _confirmed(self, ids: Sequence[PartitionId]) -> list[Opened]:
+        """Partitions at their own newest confirmed versions, made up as they are now.
+
+        For who reads for long: what a version was made up of before may expire any moment.
+        """
+        replies = self._client.call(_WHAT, open_commands(ids, None)) if ids else []
+        return read_replies(ids, replies, version=None)
+
+    def _opened(
+        self, info: OperatorInfo, partitions: Sequence[int], wanted: Wanted, *, keyed: bool = False
+    ) -> list[Opened]:
+        if wanted.at == LATEST:
+            # What all have published is to be known, also if only some of them are read.
+            read = partitions if info.alone else range(info.partitions)
+            opened = open_latest(self._client, self.ids(info, read), alone=info.alone)
+            found = {one.id.partition: one for one in opened}
+            return [found[number] for number in partitions]
+        ids = self.ids(info, partitions)
+        if wanted.newest:
+            opened = self._newest.open(ids) if keyed else self._confirmed(ids)
+            return opened if info.alone else level(self._client, opened)
+        version, uids = wanted.named(info), wanted.by_partition(info)
+        commands = open_commands(ids, version, uids=uids)
+        replies = self._client.call(_WHAT, commands) if commands else []
+        return read_replies(ids, replies, version=version)
 
     def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))
@@ -159,31 +248,13 @@ class Query:
     def _operator(self, operator: int, store: str) -> OperatorInfo:
         found = self._known.get((operator, store))
         if found is None:
-            there = ", ".join(f"{one.operator} ({one.store})" for one in self._known.values())
-            raise NotFoundError(
-                f"reading operator {operator}, store '{store}'",
-                found=f"query '{self.info.name or self.info.id}' has no such operator or store",
-                advice=f"Operators and stores that have state: {there or 'none'}.",
-            )
+            raise self._unknown(f"operator {operator}, store '{store}'")
         return found
 
-
-def _by_partition(uids: Sequence[str] | None, version: int | None) -> Mapping[int, str]:
-    if uids is None:
-        return {}
-    if version is None or not all(map(is_uid, uids)):
-        raise ConfigError(
-            "opening the state by unique ids",
-            found="there is no version with them" if version is None else "one is malformed",
-            advice="Give the version, and its ids as the commit log of the checkpoint lists them.",
-        )
-    return dict(enumerate(uids))
-
-
-def _check_count(uids: Mapping[int, str], listed: OperatorInfo) -> None:
-    if uids and len(uids) != listed.partitions:
-        raise ConfigError(
-            "opening the state by unique ids",
-            found=f"{len(uids)} ids were given for {listed.partitions} partitions",
-            advice="Give one for each partition, in their order.",
+    def _unknown(self, what: str) -> NotFoundError:
+        there = ", ".join(f"{one.operator} ({one.store})" for one in self._known.values())
+        return NotFoundError(
+            f"reading {what}",
+            found=f"query '{self.info.name or self.info.id}' has no such operator or store",
+            advice=f"Operators and stores that have state: {there or 'none'}.",
         )

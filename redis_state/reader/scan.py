@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from redis_state.backend.client import Client
 from redis_state.errors import UnavailableError
@@ -12,12 +13,16 @@ from redis_state.protocol.opening import Opened, reopen
 from redis_state.protocol.segments import SegmentGoneError, fetch
 from redis_state.protocol.version_rows import VersionRows, header_of
 
+Rows = Sequence[tuple[bytes, bytes]]
+"""Stored keys and their values."""
+
 _REOPENS_MAX = 5
+_ROWS_AT_ONCE = 1_000
 _WHAT = "reading all rows"
 
 
-def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
-    """Stored key, value and family table for each live row of a version.
+def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[Rows, Sequence[Family]]]:
+    """The live rows of a version, some at a time, with its family table.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -27,11 +32,11 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
     for _ in range(_REOPENS_MAX):
         if not opened.segments:
             return
-        given = 0
+        given = False
         try:
-            for row in _read(client, opened):
-                given += 1
-                yield row
+            for piece in _read(client, opened):
+                given = True
+                yield piece
             return
         except SegmentGoneError:
             if given:
@@ -43,6 +48,17 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
                 ) from None
             opened = reopen(client, [opened])[0]
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+
+
+def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
+    """Stored key, value and family table for each live row of a version.
+
+    Raises:
+        RedisStateError: As `pieces_of`.
+    """
+    for rows, families in pieces_of(client, opened):
+        for key, value in rows:
+            yield key, value, families
 
 
 def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, ...]:
@@ -71,16 +87,17 @@ def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, .
     return ()
 
 
-def _read(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
+def _read(client: Client, opened: Opened) -> Iterator[tuple[Rows, Sequence[Family]]]:
     read = partial(fetch, client, opened.id)
     version = VersionRows(read, opened.segments, where=str(opened.id))
     families, live = version.families, 0
     for group in version.hashed():
         live += len(group)
-        for key, value in group.items():
-            yield key, value, families
+        if group:
+            yield list(group.items()), families
     for family in version.ordered_families():
-        for key, value in version.ordered(family):
-            live += 1
-            yield key, value, families
+        rows = version.ordered(family)
+        while piece := list(islice(rows, _ROWS_AT_ONCE)):
+            live += len(piece)
+            yield piece, families
     version.check(live)

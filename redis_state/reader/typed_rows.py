@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.reader.rows.murmur3 import partition_of
-from redis_state.reader.rows.spark_types import Field, Row, Struct, parse_schema
+from redis_state.reader.rows.spark_types import Atomic, Field, Row, Struct, parse_schema
 from redis_state.reader.rows.unsafe_row import in_order
 
 _KEY, _USER_KEY = "key", "userKey"
@@ -36,19 +36,28 @@ class TypedRowCodec:
         key: The columns of a key: those of the group; of a map a struct of them, and one of the
             user's key.
         row: Of the values.
+        value: The columns of a value.
         shapes: What a value of each column takes to be handed out; ``None`` for nothing.
+        expires: Whether rows have a time to live.
     """
 
     family: Family
     key: Struct
     keys: tuple[_Columns, ...]
     row: TypedRow
+    value: Struct
     shapes: tuple[_Convert | None, ...]
+    expires: bool = False
 
     @property
     def layout(self) -> Hashable:
         """What decides the bytes of a key."""
         return (self.family.id, self.key)
+
+    @property
+    def shuffled_by(self) -> Struct:
+        """The columns of the group."""
+        return self.keys[0].columns
 
     def likely_partition(self, key: Any, *, partitions: int) -> int:
         """Where the shuffle puts a group; the first for keys that only Spark can hash."""
@@ -76,6 +85,14 @@ class TypedRowCodec:
         Raises:
             FormatError: The bytes are no such key.
         """
+        return dict(zip(self.key.names, self.key_row(stored), strict=True))
+
+    def key_row(self, stored: bytes) -> Sequence[Any]:
+        """The values of the key columns, in their order.
+
+        Raises:
+            FormatError: The bytes are no such key.
+        """
         at, found = FAMILY_BYTES, []
         for one in self.keys:
             values, at = one.codec.decode_first(stored, at)
@@ -84,9 +101,7 @@ class TypedRowCodec:
             raise FormatError(
                 f"reading family '{self.family.name}'", found="bytes follow behind a key"
             )
-        if len(found) == 1:
-            return found[0].as_dict()
-        return dict(zip(self.key.names, found, strict=True))
+        return found[0] if len(found) == 1 else found
 
     def decode_value(self, value: bytes) -> dict[str, Any]:
         """The value columns; with a time to live ``value``, which has them, and when it ends.
@@ -97,6 +112,24 @@ class TypedRowCodec:
         expiry, values = self.row.decode_with_expiry(value)
         row = _row(self.row.names, values, self.shapes)
         return row.as_dict() if expiry is None else {_VALUE: row, _EXPIRY: expiry}
+
+    @property
+    def columns(self) -> tuple[Struct, Struct]:
+        """The columns of `key_row` and of `value_row`."""
+        if not self.expires:
+            return self.key, self.value
+        fields = Field(_VALUE, self.value), Field(_EXPIRY, Atomic("long", 8))
+        return self.key, Struct(fields)
+
+    def value_row(self, value: bytes) -> Sequence[Any]:
+        """The values of the value columns, in their order.
+
+        Raises:
+            FormatError: The bytes are no such value.
+        """
+        expiry, values = self.row.decode_with_expiry(value)
+        row = _row(self.row.names, values, self.shapes)
+        return (row, expiry) if self.expires else row
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
         """The value columns of each element of a list.
@@ -154,7 +187,12 @@ def typed_row_codec(family: Family) -> TypedRowCodec:
         Field(name, one.columns) for name, one in zip((_KEY, _USER_KEY), keys, strict=False)
     )
     return TypedRowCodec(
-        family, keys[0].columns if len(keys) == 1 else Struct(parts), keys, row, shapes
+        family,
+        keys[0].columns if len(keys) == 1 else Struct(parts),
+        keys,
+        row,
+        parse_schema(now),
+        shapes,
     )
 
 

@@ -326,5 +326,5 @@ def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str, *, below
     if plan.delay_ms is None:
         return 0
     opened = read_replies(ids, replies, version=version)
-    notes = look_up(client, opened, NOTES_KEY, kind="range")
-    return watermark_of((Notes.decode(one.value) for one in notes), plan.delay_ms)
+    notes = look_up(client, [(one, [NOTES_KEY]) for one in opened], kind="range")
+    return watermark_of((Notes.decode(one.values.get(NOTES_KEY)) for one in notes), plan.delay_ms)

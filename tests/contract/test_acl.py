@@ -131,7 +131,10 @@ def work_as_reader(wanted: Config) -> None:
         (status,) = reader.status()
         assert (status.name, status.rows) == (CHECKPOINT, 2)
         assert [query.name for query in reader.queries()] == [CHECKPOINT]
-        state = reader.query(CHECKPOINT).operator(0)
+        query = reader.query(CHECKPOINT)
+        state = query.operator(0)
+        assert state.get_many(["k", "none"], max_age=3600)[1] is None
+        assert state.count(at="latest") == len(list(query.view(at="latest").operator(0).scan()))
         confirmed = [list(batch) for batch in state.changes(since="start")]
         assert len(confirmed) == 1
         assert len(list(state.diff(-1))) == len(confirmed[0])

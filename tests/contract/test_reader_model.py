@@ -92,3 +92,16 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     values = {planted.key(key): value for key, value in expected}
     for key in KEYS:
         assert state.get(key, version=version) == values.get(planted.key(key))
+    assert state.get_many(KEYS, version=version) == [values.get(planted.key(key)) for key in KEYS]
+    assert state.count(version=version) == len(rows)
+    flat = sorted(({**key, **value} for key, value in expected), key=str)
+    assert sorted(state.to_arrow(version=version).to_pylist(), key=str) == flat
+    batches = state.to_batches(version=version, rows=7)
+    assert sum(batch.num_rows for batch in batches) == len(flat)
+    of_ann = [row for row in flat if row["user"] == "ann"]
+    for prefix in ("ann", ["ann"], {"user": "ann"}):
+        assert sorted(state.scan(version=version, prefix=prefix), key=str) == of_ann
+    assert sorted(state.to_arrow(version, where={"user": "ann"}).to_pylist(), key=str) == of_ann
+    old = [row["text"] for row in flat if row["at"] < version]
+    table = state.to_arrow(version, where=lambda row: row["at"] < version, columns=["text"])
+    assert sorted(table["text"].to_pylist()) == sorted(old)

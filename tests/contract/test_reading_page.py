@@ -23,7 +23,9 @@ def blocks(language: str) -> list[str]:
 def flights(redis_server: RedisServer) -> str:
     planted = Planted(redis_server.client())
     planted.register()
-    planted.commit(1, [({"carrier": "UA"}, {"count": 1, "total": 0.5})])
+    first = [({"carrier": "UA"}, {"count": 1, "total": 0.5})]
+    first.append(({"carrier": "AA"}, {"count": 7, "total": 3.5}))
+    planted.commit(1, [(dict(key), dict(value)) for key, value in first])
     planted.commit(2, [({"carrier": "UA"}, {"count": 2, "total": 1.5})])
     return redis_server.url
 
@@ -35,14 +37,21 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
         assert URL in code
         exec(code.replace(URL, flights), scope)
         printed.append(capsys.readouterr().out)
-    first = [text.split()[0] for text in printed[:4]]
-    assert first == ["flights", "{'count':", "UA", "{'count':"]
-    assert printed[1] == blocks("text")[0]
-    assert printed[2] == "UA 2\n"
-    assert printed[5] == "UA {'count': 1, 'total': 0.5} -> {'count': 2, 'total': 1.5}\n"
-    assert printed[6] == next(text for text in blocks("text") if text.startswith("1 "))
-    assert printed[7:9] == ["{'UA': 2} after batch 1\n", "1 1 rows\n"]
-    assert re.fullmatch(r"flights 1 1 \d+ False\n", printed[4])
+    assert printed[0].startswith("flights ")
+    assert printed[1:3] == blocks("text")[:2]
+    assert sorted(printed[3].splitlines()) == ["AA 7", "UA 2"]
+    assert printed[4] == "{'carrier': 'AA', 'total': 3.5}\n2\n"
+    assert printed[5] == "2 ['carrier', 'count', 'total']\n"
+    one, two = "{'count': 1, 'total': 0.5}", "{'count': 2, 'total': 1.5}"
+    assert printed[6] == f"{one}\n{two}\n"
+    assert printed[7] == f"2 1 {two} 2\n"
+    assert re.fullmatch(r"flights 1 2 \d+ False\n", printed[8])
+    assert printed[9] == f"UA {one} -> {two}\n"
+    assert printed[10] == next(text for text in blocks("text") if text.startswith("1 "))
+    assert printed[11].endswith(" after batch 1\n")
+    assert printed[12] == "1 2 rows\n"
+    rows = ["{'carrier': 'AA'}", "{'carrier': 'UA'}"]
+    assert sorted(printed[13].splitlines()) == sorted([two, *rows])
 
 
 def test_the_commands_run(flights: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from redis_state.reader import OperatorState
 from redis_state.testing import ProcessorTest
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Variables
 from tests.support.redis_server import RedisServer
+from tests.support.tables import assert_tables_are_items
 
 TYPES = (
     "at timestamp, day date, price decimal(20,2), data binary, none string, "
@@ -86,6 +87,9 @@ def test_values_lists_and_maps(
             ("ann", {"sign": "plus", "odd": True}, {"n": 1}),
             ("bob", {"sign": "plus", "odd": False}, {"n": 4}),
         ]
+        assert [assert_tables_are_items(one) for one in (count, seen, signs)] == [2, 3, 3]
+        assert seen.get_many(["bob", "nobody"]) == [[{"n": 4, "who": "bob"}], None]
+        assert list(seen.scan(prefix="bob")) == [{"user": "bob", "n": 4, "who": "bob"}]
         # The families of ours are not shown.
         names = {family.name for family in count.families()}
         assert names == {"count", "seen", "signs"}
@@ -165,6 +169,7 @@ def test_every_type(redis_server: RedisServer) -> None:
             assert found["inner"]["more"][0].as_dict() == {"b": "x"}
             assert found["inner"].as_dict() == {"a": 1, "more": [("x",), None]}
             assert found["by"]["k"]["c"] == 7
+        assert assert_tables_are_items(state) == 2
         assert sorted((key for key, _ in state.items()), key=str) == [
             {"at": AT, "n": 1},
             {"at": AT, "n": None},
@@ -190,6 +195,8 @@ def test_rows_with_a_time_to_live_are_read_until_a_batch_removes_them(
         found = count.get(("ann", "a"))
         assert found == {"value": (1,), "ttlExpirationMs": expiry}
         assert found["value"]["n"] == 1
+        assert assert_tables_are_items(count) == 1
+        assert count.to_arrow().column_names == ["user", "site", "value", "ttlExpirationMs"]
         test.run()
         test.keys("count")
         assert count.get(("ann", "a")) is None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from redis_state import StateStoreId, StateStoreProviderId, connect
 from redis_state.cli.main import main
@@ -118,3 +122,98 @@ def test_the_command(
     assert capsys.readouterr().out.strip() == "null"
     assert main([*get]) == 1
     assert "there are 0 words" in capsys.readouterr().err
+
+
+def test_tables(redis_server: RedisServer, write: Write) -> None:
+    write({("de", n): {"status": "open", "lines": [n] if n else None} for n in range(3)})
+    write({("fr", 1): {"status": "done", "lines": [1, 2]}}, partition=1)
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        keys = {"_1": "de", "_2": 0}, {"_1": "fr", "_2": 1}
+        rows = sorted(state.to_arrow().to_pylist(), key=str)
+        assert rows[0] == {"key": keys[0], "value": {"status": "open", "lines": None}}
+        assert rows[-1] == {"key": keys[1], "value": {"status": "done", "lines": [1, 2]}}
+        assert list(state.scan(prefix=("fr",), columns=["key"])) == [{"key": ("fr", 1)}]
+        assert state.to_arrow(prefix=("de",)).num_rows == 3
+        assert state.to_arrow(where=lambda row: row["value"]["lines"] == [2]).num_rows == 1
+        assert state.to_polars().height == state.count() == len(rows) == 4
+
+
+def test_what_has_no_type_in_common_has_no_table(redis_server: RedisServer, write: Write) -> None:
+    write({"o-1": 1, "o-2": "text"})
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        with pytest.raises(ConfigError, match="column 'value' have no Arrow type in common"):
+            state.to_arrow()
+        assert state.to_arrow(columns=["key"]).num_rows == 2
+        with pytest.raises(ConfigError, match="Columns: key, value"):
+            state.to_arrow(columns=["values"])
+
+
+def test_a_column_may_get_its_type_late(redis_server: RedisServer, write: Write) -> None:
+    write({1: None, 2: None, 3: 1, 4: 2.5})
+    with connect(redis_server.url) as reader:
+        state = reader.query("orders").operator(0)
+        assert state.to_arrow()["value"].to_pylist() == [None, None, 1, 2.5]
+        with pytest.raises(ConfigError, match="no Arrow type in common"):
+            list(state.to_batches(rows=1))
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=3)
+STATE_KEYS = PLAIN | st.tuples(PLAIN, PLAIN)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(STATE_KEYS, PLAIN, max_size=12),
+    st.dictionaries(STATE_KEYS, PLAIN | st.just("removed"), max_size=6),
+    st.lists(STATE_KEYS, max_size=8),
+    st.text("ab", min_size=1, max_size=2),
+)
+def test_many_keys_and_scans_are_as_a_dict_has_them(
+    shared_redis_server: RedisServer,
+    rows: dict[Any, Any],
+    changes: dict[Any, Any],
+    asked: list[Any],
+    prefix: str,
+) -> None:
+    # To Python, 1 and True are one key; to the store they are two.
+    model = {_typed(key): (key, value) for key, value in rows.items()}
+    name = uuid.uuid4().hex
+    id_ = StateStoreProviderId(StateStoreId(name, 0, 0), "run")
+    provider = StateStoreProvider(id_, config=shared_redis_server.url)
+    try:
+        store = provider.get_store(0)
+        for key, value in rows.items():
+            store.put(key, value)
+        store.commit()
+        store = provider.get_store(1)
+        for key, value in changes.items():
+            if value == "removed":
+                store.remove(key)
+                model.pop(_typed(key), None)
+            else:
+                store.put(key, value)
+                model[_typed(key)] = (key, value)
+        provider.get_store(store.commit()).abort()
+    finally:
+        provider.close()
+    with connect(shared_redis_server.url) as reader:
+        state = reader.query(name).operator(0)
+        wanted = [*asked, *rows, *changes]
+        expected = [model.get(_typed(key), (None, None))[1] for key in wanted]
+        assert state.get_many(wanted) == [state.get(key) for key in wanted] == expected
+        assert state.count() == len(model)
+        scanned = {_typed(row["key"]): row["value"] for row in state.scan()}
+        assert scanned == {typed: value for typed, (_, value) in model.items()}
+        found = {row["key"] for row in state.scan(prefix=prefix)}
+        keys = [key for key, _ in model.values()]
+        assert found == {key for key in keys if isinstance(key, str) and key.startswith(prefix)}
+        first = [row["key"] for row in state.scan(prefix=("a",))]
+        assert sorted(map(repr, first)) == sorted(
+            repr(key) for key in keys if isinstance(key, tuple) and key[0] == "a"
+        )
+
+
+def _typed(key: Any) -> str:
+    return repr(key)

@@ -24,6 +24,7 @@ from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.spark.test_operators import EVENTS, events
 from tests.support.redis_server import RedisServer
 from tests.support.replaying import check_replay
+from tests.support.tables import assert_tables_are_items
 
 pytestmark = pytest.mark.spark
 
@@ -119,6 +120,9 @@ def test_everything_is_read(
         return query.operator(0, family=family)
 
     names = [family.name for family in operator("default").families(version)]
+    for name in names:
+        if name != "default":
+            assert_tables_are_items(operator(name), version=version)
     assert {"total", "seen", "signs", TIMERS} <= set(names)
     # Value state.
     totals = [

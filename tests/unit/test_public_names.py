@@ -33,6 +33,7 @@ NAMES = [
     "transform_with_state",
 ]
 MODULES = {
+    "aio": ["OperatorState", "Query", "QueryView", "Reader", "connect"],
     "backend.client": ["Client"],
     "codec": ["MSGPACK", "RAW", "Codec"],
     "config": ["Config", "parse", "resolve"],
@@ -67,6 +68,7 @@ MODULES = {
         "Query",
         "QueryInfo",
         "QueryStatus",
+        "QueryView",
         "Reader",
         "Revision",
         "StoreStatus",

@@ -48,6 +48,11 @@ class Codec:
         return self.keys.columns
 
     @property
+    def columns(self) -> tuple[Struct, Struct]:
+        """The columns of `key_row` and of `value_row`."""
+        return self.key, self.values.columns
+
+    @property
     def shuffled_by(self) -> Struct:
         """The key columns by which Spark most likely shuffles."""
         if self.family.kind == "prefix":
@@ -104,9 +109,17 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a key.
         """
+        return dict(zip(self.key.names, self.key_row(stored), strict=True))
+
+    def key_row(self, stored: bytes) -> list[Any]:
+        """The values of the key columns, in their order.
+
+        Raises:
+            FormatError: The bytes are not such a key.
+        """
         first, rest = self._decoded(stored[FAMILY_BYTES:])
         by_place = dict(zip((*self.first, *self.rest), (*first, *rest), strict=True))
-        return {field.name: by_place[at] for at, field in enumerate(self.key.fields)}
+        return [by_place[at] for at in range(len(by_place))]
 
     def _decoded(self, encoded: bytes) -> tuple[Sequence[Any], Sequence[Any]]:
         match self.family.kind:
@@ -141,9 +154,15 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a value.
         """
-        columns = self.values.columns
-        row = self.values.decode(range(len(columns.fields)), value)
-        return dict(zip(columns.names, row, strict=True))
+        return dict(zip(self.values.columns.names, self.value_row(value), strict=True))
+
+    def value_row(self, value: bytes) -> Sequence[Any]:
+        """The values of the value columns, in their order.
+
+        Raises:
+            FormatError: The bytes are not such a value.
+        """
+        return self.values.decode(range(len(self.values.columns.fields)), value)
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
         """The value columns of each element of a list.

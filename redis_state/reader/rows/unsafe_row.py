@@ -253,6 +253,12 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
         ConfigError: A column is missing, unknown or ambiguous, or the number is wrong.
     """
     names = schema.names
+    if (
+        isinstance(values, dict)
+        and len(values) == len(names) == len(set(names))
+        and all(name in values for name in names)
+    ):
+        return [values[name] for name in names]
     columns = f"Key columns: {', '.join(names) or 'none'}."
     if isinstance(values, Mapping):
         unknown = [str(name) for name in values if name not in names]

@@ -1,0 +1,204 @@
+"""Live reads for asyncio: the names of `redis_state.reader`, to be awaited.
+
+Every call runs in a thread of a small pool of its own, by the same code as elsewhere: there is one
+reader, and the loop never waits for a server. What a call of the reader gives is what the awaited
+one gives; where it gives an iterator, `async for` takes the rows, which come in pieces. A call that
+is cancelled goes on in its thread to its end, at the latest to the option `deadline`, and its
+answer is dropped; nothing is left half done by that, since reads change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis_state import reader
+from redis_state.errors import ConfigError
+from redis_state.process import Home
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
+
+THREADS = 8
+"""Calls that run at once, unless it is said; others wait for one of them."""
+
+_ROWS_AT_ONCE = 1_000
+_BATCHES_AT_ONCE = 1
+
+T = TypeVar("T")
+F = TypeVar("F", bound="type[_Face]")
+
+
+class _Calls:
+    """Runs calls in threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._home = Home()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="redis-state-aio")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        self._home.check(where="redis_state.aio")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def stream(self, call: Callable[[], Any], at_once: int) -> AsyncIterator[Any]:
+        rows = iter(await self.run(call))
+        while piece := await self.run(lambda: list(islice(rows, at_once))):
+            for row in piece:
+                yield row
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+
+
+class _Face:
+    """Stands in front of an object of `redis_state.reader`."""
+
+    _front: Any
+    _calls: _Calls
+
+    def __init__(self, front: Any, calls: _Calls) -> None:
+        self._front = front
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"aio.{self._front!r}"
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def _face_of(front: type) -> Callable[[F], F]:
+    """Gives a class what the other one offers, to be awaited.
+
+    Methods that give iterators give asynchronous ones. What asks nothing of Redis, as `operator`
+    and properties, stays as it is.
+    """
+
+    def made(face: F) -> F:
+        for name, member in inspect.getmembers(front):
+            if name.startswith("_") or hasattr(face, name):
+                continue
+            if isinstance(member, property):
+                setattr(face, name, _attribute(name, member.__doc__))
+            elif inspect.isfunction(member):
+                setattr(face, name, _method(name, member))
+        return face
+
+    return made
+
+
+def _attribute(name: str, doc: str | None) -> property:
+    return property(lambda self: getattr(self._front, name), doc=doc)
+
+
+def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
+    gives = str(member.__annotations__.get("return"))
+    if gives.startswith("Iterator"):
+        at_once = _BATCHES_AT_ONCE if "RecordBatch" in gives else _ROWS_AT_ONCE
+
+        @wraps(member)
+        def stream(self: _Face, *args: Any, **given: Any) -> AsyncIterator[Any]:
+            call = partial(getattr(self._front, name), *args, **given)
+            return self._calls.stream(call, at_once)
+
+        return stream
+
+    @wraps(member)
+    async def awaited(self: _Face, *args: Any, **given: Any) -> Any:
+        call = partial(getattr(self._front, name), *args, **given)
+        return _faced(await self._calls.run(call), self._calls)
+
+    return awaited
+
+
+@_face_of(reader.OperatorState)
+class OperatorState(_Face):
+    """`redis_state.reader.OperatorState`, to be awaited; rows come by `async for`."""
+
+
+class _Stores(_Face):
+    def operator(self, *args: Any, **given: Any) -> OperatorState:
+        """As that of `redis_state.reader.Query`; asks nothing of Redis, so it is not awaited."""
+        return OperatorState(self._front.operator(*args, **given), self._calls)
+
+
+@_face_of(reader.Query)
+class Query(_Stores):
+    """`redis_state.reader.Query`, to be awaited."""
+
+    @property
+    def info(self) -> reader.QueryInfo:
+        """What the list of checkpoints says."""
+        found: reader.QueryInfo = self._front.info
+        return found
+
+
+@_face_of(reader.QueryView)
+class QueryView(_Stores):
+    """`redis_state.reader.QueryView`, to be awaited."""
+
+    @property
+    def info(self) -> reader.QueryInfo:
+        """What the list of checkpoints says of the query."""
+        found: reader.QueryInfo = self._front.info
+        return found
+
+
+@_face_of(reader.Reader)
+class Reader(_Face):
+    """`redis_state.reader.Reader`, to be awaited; `connect` makes it."""
+
+    async def close(self) -> None:
+        """Wait for the calls that run, and close the connections."""
+        await self._calls.close()
+        self._front.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+_FACES: dict[type, type[_Face]] = {
+    reader.OperatorState: OperatorState,
+    reader.Query: Query,
+    reader.QueryView: QueryView,
+}
+
+
+def _faced(found: Any, calls: _Calls) -> Any:
+    face = _FACES.get(type(found))
+    return found if face is None else face(found, calls)
+
+
+async def connect(url: str, *, threads: int = THREADS, **options: Unpack[Options]) -> Reader:
+    """Prepare to read state, as `redis_state.connect`; the first call connects.
+
+    Args:
+        url: As `redis_state.connect`.
+        threads: Calls that run at once, and so connections.
+        options: As `redis_state.connect`.
+
+    Raises:
+        ConfigError: The URL or an option is wrong.
+    """
+    if threads < 1:
+        raise ConfigError(
+            "preparing to read", found="there are no threads", advice="Give threads=1 or more."
+        )
+    return Reader(reader.connect(url, **options), _Calls(threads))

@@ -1,0 +1,194 @@
+"""The rows of a family as those of a table: columns of the key, then of the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import ConfigError
+from redis_state.format.rows import split_elements
+from redis_state.reader.family import RowCodec
+from redis_state.reader.python_codec import PythonCodec
+from redis_state.reader.rows.spark_types import Type
+from redis_state.reader.scan import Rows
+from redis_state.reader.stored import Piece
+
+Filter = Mapping[str, Any] | Callable[[dict[str, Any]], object] | None
+"""Columns and the values that they have to have, or a function of a row."""
+
+Prefix = Any
+"""What keys begin with; `OperatorState.scan` says how it is given."""
+
+_KEY, _VALUE = "key", "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table.
+
+    Attributes:
+        names: All different: a value column that is called like a key column is
+            ``value.<name>``, and what still comes twice gets a number.
+        types: ``None`` for what only the values themselves tell, as in stores of Python.
+        keys: How many of them are of the key.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[Type | None, ...]
+    keys: int
+
+    def places(self, wanted: Iterable[str] | None) -> list[int]:
+        """Where columns are; ``None`` means all.
+
+        Raises:
+            ConfigError: There is none of that name.
+        """
+        if wanted is None:
+            return list(range(len(self.names)))
+        found = []
+        for name in wanted:
+            if name not in self.names:
+                raise ConfigError(
+                    "choosing columns",
+                    found=f"there is no column '{name}'",
+                    advice=f"Columns: {', '.join(self.names)}.",
+                )
+            found.append(self.names.index(name))
+        return found
+
+
+def columns_of(codec: RowCodec) -> Columns:
+    """The columns of a codec's rows."""
+    key, value = codec.columns
+    if key is None or value is None:
+        return Columns((_KEY, _VALUE), (None, None), 1)
+    names: list[str] = []
+    for name in key.names:
+        names.append(_free(name, names))
+    for name in value.names:
+        names.append(_free(f"{_VALUE}.{name}" if name in key.names else name, names))
+    types = tuple(field.type for field in (*key.fields, *value.fields))
+    return Columns(tuple(names), types, len(key.fields))
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    return found
+
+
+def rows_of_table(codec: RowCodec, stored: Rows) -> Iterator[list[Any]]:
+    """The values of rows in the order of the columns; of a list a row for each element.
+
+    Raises:
+        FormatError: What is stored are no such rows.
+    """
+    lists = codec.family.multi_value
+    for stored_key, stored_value in stored:
+        key = [*codec.key_row(stored_key)]
+        for value in split_elements(stored_value) if lists else (stored_value,):
+            yield [*key, *codec.value_row(value)]
+
+
+class Chosen:
+    """Which rows of a table are wanted.
+
+    Args:
+        prefix: As `OperatorState.scan`.
+        where: As `OperatorState.scan`.
+
+    Raises:
+        ConfigError: A column is unknown, or the prefix does not fit.
+    """
+
+    def __init__(self, codec: RowCodec, *, prefix: Prefix, where: Filter) -> None:
+        self._codec = codec
+        self.columns = columns_of(codec)
+        self._names = self.columns.names
+        self._where = where if callable(where) else None
+        self._equal: list[tuple[int, Any]] = []
+        self._range: tuple[bytes, bytes | None] | None = None
+        if prefix is not None and isinstance(codec, PythonCodec):
+            self._range = codec.prefix_range(prefix)
+        elif prefix is not None:
+            self._equal += enumerate(self._leading(prefix))
+        if where is not None and not callable(where):
+            self._equal += zip(self.columns.places(where), where.values(), strict=True)
+
+    @property
+    def every(self) -> bool:
+        """Whether all rows are wanted."""
+        return self._range is None and self._where is None and not self._equal
+
+    def rows(self, stored: Rows) -> Iterator[list[Any]]:
+        """The wanted ones of these rows, in the order of the columns.
+
+        Raises:
+            FormatError: What is stored are no such rows.
+        """
+        if self._range is not None:
+            low, high = self._range
+            stored = [row for row in stored if row[0] >= low and (high is None or row[0] < high)]
+        equal, where, names = self._equal, self._where, self._names
+        for row in rows_of_table(self._codec, stored):
+            if all(_same(row[at], value) for at, value in equal) and (
+                where is None or where(dict(zip(names, row, strict=True)))
+            ):
+                yield row
+
+    def _leading(self, prefix: Any) -> list[Any]:
+        names = self._names[: self.columns.keys]
+        advice = f"Give values of the first key columns. Key columns: {', '.join(names)}."
+        if isinstance(prefix, Mapping):
+            leading = names[: len(prefix)]
+            if set(leading) != set(prefix):
+                raise ConfigError(
+                    "scanning by a prefix",
+                    found="it has other columns than the first ones of the key",
+                    advice=advice,
+                )
+            return [prefix[name] for name in leading]
+        values = list(prefix) if _is_sequence(prefix) else [prefix]
+        if len(values) > len(names):
+            raise ConfigError(
+                "scanning by a prefix", found="it has more values than the key", advice=advice
+            )
+        return values
+
+
+def flat_rows(
+    pieces: Iterable[Piece],
+    *,
+    prefix: Prefix,
+    where: Filter,
+    columns: Sequence[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """Rows as dicts of their columns.
+
+    Raises:
+        ConfigError: A column is unknown, or the prefix does not fit.
+    """
+    of: RowCodec | None = None
+    for codec, stored in pieces:
+        if codec is not of:
+            of, chosen = codec, Chosen(codec, prefix=prefix, where=where)
+            places = chosen.columns.places(columns)
+            names = [chosen.columns.names[at] for at in places]
+        for row in chosen.rows(stored):
+            yield dict(zip(names, [row[at] for at in places], strict=True))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Whether a value is the wanted one; a struct may be given by the names of its parts."""
+    if isinstance(wanted, Mapping) and hasattr(value, "as_dict"):
+        return bool(value.as_dict() == dict(wanted))
+    if isinstance(value, tuple) and isinstance(wanted, list):
+        return list(value) == wanted
+    return bool(value == wanted)

@@ -1,0 +1,142 @@
+"""Which column family of a store is read, and by which codec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redis_state.backend.client import Client
+from redis_state.codec.typed_row import ROW_CODEC
+from redis_state.errors import ConfigError, NotFoundError
+from redis_state.format.header import Family
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
+from redis_state.reader.rows.codec import Codec, codec_of
+from redis_state.reader.scan import families_of
+from redis_state.reader.typed_rows import TypedRowCodec, typed_row_codec
+
+if TYPE_CHECKING:
+    from redis_state.codec import Codec as StoreCodec
+
+RowCodec = Codec | PythonCodec | TypedRowCodec
+"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
+
+DEFAULT_FAMILY = "default"
+"""The column family of every operator but `transformWithState`."""
+
+
+EXPIRY_OF = "$expiry of "
+"""What stands in front of a variable's name: the family that says when its rows end."""
+
+
+class FamilyChoice:
+    """The family of a name: each version has a family table of its own.
+
+    Args:
+        given: The reader's own codec of a store of Python; ``None`` means the one that it names.
+    """
+
+    def __init__(self, client: Client, operator: int, name: str, given: StoreCodec | None) -> None:
+        self.name = name
+        self._client = client
+        self._what = f"reading family '{name}' of operator {operator}"
+        self._given = given
+        self._likely: RowCodec | None = None
+
+    @property
+    def known(self) -> RowCodec | None:
+        """The codec that `likely` found."""
+        return self._likely
+
+    def likely(self, info: OperatorInfo, partitions: Sequence[Opened]) -> RowCodec:
+        """The layout of keys that is tried first.
+
+        Raises:
+            NotFoundError: There is no such family.
+            ConfigError: The codec is not that of the store.
+        """
+        if self._likely is None:
+            family = self._in(info.families)
+            if family is None or (codec_name_of(family) is None and _is_placeholder(family)):
+                # The list of operators has the default family only.
+                families = families_of(self._client, partitions)
+                family = self._in(families) or family
+                if family is None or (self.name == DEFAULT_FAMILY and len(families) > 1):
+                    raise self._not_found(families or info.families)
+            self._likely = self.of(family)
+        return self._likely
+
+    def codec(self, families: Sequence[Family]) -> RowCodec | None:
+        """The codec of the family in the table of a version; ``None`` if it is not there."""
+        family = self._in(families)
+        if family is None:
+            return None
+        codec = self.of(family)
+        if isinstance(codec, TypedRowCodec) and any(
+            one.name == f"{EXPIRY_OF}{family.name}" for one in families
+        ):
+            return replace(codec, expires=True)
+        return codec
+
+    def of(self, family: Family) -> RowCodec:
+        """The codec of a family of this name.
+
+        Raises:
+            ConfigError: A codec was given that does not fit.
+        """
+        name = codec_name_of(family)
+        if name == ROW_CODEC and self._given is None:
+            return typed_row_codec(family)
+        if name is not None:
+            return python_codec(family, name, self._given)
+        if self._given is not None:
+            raise ConfigError(
+                self._what,
+                found="a codec was given, but this state is kept by Spark",
+                advice="Leave the codec out: the schema of Spark's rows is known.",
+            )
+        return codec_of(family)
+
+    def be_list(self, codec: RowCodec, *, wanted: bool) -> None:
+        """Check that the family has a list for each key, or one value.
+
+        Raises:
+            ConfigError: It is the other way round.
+        """
+        if codec.family.multi_value is not wanted:
+            has, calls = "one value", "get and items"
+            if codec.family.multi_value:
+                has, calls = "a list of values", "get_list and list_items"
+            raise ConfigError(
+                self._what, found=f"it has {has} for each key", advice=f"Use {calls}."
+            )
+
+    def _in(self, families: Sequence[Family]) -> Family | None:
+        return next((family for family in families if family.name == self.name), None)
+
+    def _not_found(self, families: Sequence[Family]) -> NotFoundError:
+        found = "the operator has no such family"
+        if self.name == DEFAULT_FAMILY:
+            found = "the operator keeps each state variable in a family of its own"
+        named = [one for one in families if one.name != DEFAULT_FAMILY and not is_ours(one)]
+        names = ", ".join(f"'{one.name}'" for one in named if not one.internal)
+        internal = ", ".join(f"'{one.name}'" for one in named if one.internal)
+        return NotFoundError(
+            self._what,
+            found=found,
+            advice=f"Name one of them by family=…: {names or 'none'}."
+            + (f" Spark's own: {internal}." if internal else ""),
+        )
+
+
+def is_ours(family: Family) -> bool:
+    """Whether it is one that a processor's variables are found by: indexes, timers, notes."""
+    return family.internal and codec_name_of(family) is not None
+
+
+def _is_placeholder(family: Family) -> bool:
+    """Whether it is what Spark's `transformWithState` declares beside its families, and leaves."""
+    codec = codec_of(family)
+    return (codec.key.names, codec.values.columns.names) == (("key",), ("value",))

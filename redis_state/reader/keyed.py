@@ -1,0 +1,212 @@
+"""Reads of keys: where they are looked for first, where then, and in which pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from redis_state.backend.client import Client
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.lookup import look_up
+from redis_state.reader.placement import Placement
+from redis_state.reader.versions import Source, Wanted
+
+KEYS_AT_ONCE = 1_000
+_BYTES_AT_ONCE = 16 << 20
+
+Hit = tuple[RowCodec, bytes]
+"""A value that was found, and what decodes it."""
+
+_Asked = tuple[Opened, list[int]]
+
+
+class KeyedReads:
+    """Finds keys of one family, and remembers where they were found."""
+
+    def __init__(
+        self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._operator = operator
+        self._store = store
+        self._choice = choice
+        self._placement = Placement()
+
+    def find(self, keys: Sequence[Any], wanted: Wanted) -> tuple[RowCodec, list[Hit | None]]:
+        """What is under each of the keys, all of one version.
+
+        Returns:
+            The codec of the family, and what was found, in the order of the keys.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        search, _ = self._search(keys, wanted)
+        return search.codec, search.in_order()
+
+    def partition_of(self, key: Any) -> int:
+        """Where a key is now; where it would be looked for first, if it is nowhere.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        search, info = self._search([key], Wanted())
+        likely = search.codec.likely_partition(key, partitions=info.partitions)
+        return search.partitions.get(0, likely)
+
+    def _search(self, keys: Sequence[Any], wanted: Wanted) -> tuple[_Search, OperatorInfo]:
+        every = False
+        while True:
+            codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
+            search = _Search(self._client, self._source, self._choice, codec, keys)
+            search.run([(opened[number], of_one) for number, of_one in places.items()])
+            self._placement.found(codec, (keys[at] for at in search.hits))
+            if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
+                return search, info
+            if not complete:
+                others = self._others(info, wanted, opened)
+                if others is None:
+                    every = True
+                    continue
+                opened |= others
+            before = len(search.hits)
+            search.run(
+                [
+                    (one, [at for at in sorted(search.left) if at not in places.get(number, ())])
+                    for number, one in opened.items()
+                ]
+            )
+            self._placement.scattered |= len(search.hits) > before
+            return search, info
+
+    def _begin(
+        self, keys: Sequence[Any], wanted: Wanted, *, every: bool
+    ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
+        """The partitions in which the keys most likely are; or all, where nothing is known yet."""
+        info, codec = self._source.known(self._operator, self._store), self._choice.known
+        complete = every or info is None or codec is None or self._placement.scattered
+        if info is None or codec is None or complete:
+            info, opened = self._open(wanted, None)
+            codec = self._choice.likely(info, opened)
+            places = _by_partition(codec, info, keys)
+        else:
+            places = _by_partition(codec, info, keys)
+            info, opened = self._open(wanted, sorted(places))
+        return codec, info, {one.id.partition: one for one in opened}, places, complete
+
+    def _open(
+        self, wanted: Wanted, only: Sequence[int] | None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        return self._source.open(
+            self._operator,
+            self._store,
+            wanted.version,
+            uids=wanted.uids,
+            only=only,
+            at=wanted.at,
+            max_age=wanted.max_age,
+        )
+
+    def _others(
+        self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]
+    ) -> dict[int, Opened] | None:
+        """The other partitions; ``None`` if they are not at the version of the first ones."""
+        _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
+        versions = {one.pin.version for one in (*found, *opened.values())}
+        if len(versions) > 1 and not info.alone:
+            return None
+        return {one.id.partition: one for one in found}
+
+
+class _Search:
+    """Keys of one call on their way through partitions.
+
+    Attributes:
+        left: The places, in the call, of keys that were not found yet.
+        hits: By place.
+        partitions: Where these were found.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source,
+        choice: FamilyChoice,
+        codec: RowCodec,
+        keys: Sequence[Any],
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._choice = choice
+        self.codec = codec
+        self._keys = keys
+        self._stored = {at: codec.encode_key(key) for at, key in enumerate(keys)}
+        self.left = set(range(len(keys)))
+        self.hits: dict[int, Hit] = {}
+        self.partitions: dict[int, int] = {}
+
+    def in_order(self) -> list[Hit | None]:
+        """What was found, in the order of the call."""
+        return [self.hits.get(at) for at in range(len(self._keys))]
+
+    def run(self, asked: Sequence[_Asked]) -> None:
+        """Look for keys, each in a partition where it was not looked for before."""
+        for piece in _pieces(asked):
+            places = {opened.id.partition: of_one for opened, of_one in piece}
+            wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
+            kind, cache = self.codec.family.kind, self._source.blocks
+            for found in look_up(self._client, wanted, kind=kind, cache=cache):
+                of_one = places[found.opened.id.partition]
+                if all(found.opened is not opened for opened, _ in piece):
+                    self._source.moved(found.opened)
+                own = self._choice.codec(found.families)
+                if own is None:
+                    continue  # Nothing was written yet, or the family came later.
+                values, stored = found.values, self._stored
+                if own.layout != self.codec.layout:
+                    # The registry describes another layout of keys than this version has.
+                    stored = {at: own.encode_key(self._keys[at]) for at in of_one}
+                    again = [(found.opened, [*stored.values()])]
+                    (other,) = look_up(self._client, again, kind=own.family.kind)
+                    values = other.values
+                for at in of_one:
+                    value = values.get(stored[at])
+                    if value is not None:
+                        self.hits[at] = own, value
+                        self.partitions[at] = found.opened.id.partition
+                        self.left.discard(at)
+
+
+def _by_partition(codec: RowCodec, info: OperatorInfo, keys: Sequence[Any]) -> dict[int, list[int]]:
+    """Places of keys by the partition in which each most likely is."""
+    found: dict[int, list[int]] = {}
+    for at, key in enumerate(keys):
+        likely = codec.likely_partition(key, partitions=info.partitions)
+        found.setdefault(likely, []).append(at)
+    return found
+
+
+def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
+    """The same in pieces of which the client can hold the blocks; one key may be a piece alone."""
+    piece: list[_Asked] = []
+    count = size = 0
+    for opened, places in asked:
+        each = 1 + sum(
+            segment.entry.bytes // max(1, segment.entry.blocks) for segment in opened.segments
+        )
+        room = max(1, min(KEYS_AT_ONCE, _BYTES_AT_ONCE // each))
+        for start in range(0, len(places), room):
+            part = places[start : start + room]
+            if piece and (count + len(part) > KEYS_AT_ONCE or size > _BYTES_AT_ONCE):
+                yield piece
+                piece, count, size = [], 0, 0
+            if piece and piece[-1][0] is opened:
+                yield piece
+                piece, count, size = [], 0, 0
+            piece.append((opened, part))
+            count, size = count + len(part), size + len(part) * each
+    if piece:
+        yield piece

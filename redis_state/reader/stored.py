@@ -1,0 +1,105 @@
+"""The rows of one family as they are stored, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from redis_state.backend.client import Client
+from redis_state.format.header import Family
+from redis_state.format.rows import stored_key
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.scan import Rows, families_of, pieces_of
+from redis_state.reader.versions import Source, Wanted
+
+Piece = tuple[RowCodec, Rows]
+"""Rows of one partition, and what decodes them."""
+
+
+class StoredRows:
+    """Reads all rows of a family."""
+
+    def __init__(
+        self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._operator = operator
+        self._store = store
+        self._choice = choice
+
+    def open(self, wanted: Wanted) -> tuple[OperatorInfo, list[Opened]]:
+        """All partitions, at one version.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        return self._source.open(
+            self._operator,
+            self._store,
+            wanted.version,
+            uids=wanted.uids,
+            at=wanted.at,
+            max_age=wanted.max_age,
+        )
+
+    def opened(self, wanted: Wanted) -> tuple[RowCodec, list[Opened]]:
+        """All partitions, and the codec of the newest family table.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        info, partitions = self.open(wanted)
+        likely = self._choice.likely(info, partitions)
+        return self._choice.codec(families_of(self._client, partitions)) or likely, partitions
+
+    def pieces(self, wanted: Wanted, *, lists: bool | None = None) -> Iterator[Piece]:
+        """Rows of all partitions.
+
+        Args:
+            lists: Whether the family has to have lists, or must not; ``None`` takes both.
+
+        Raises:
+            RedisStateError: As `OperatorState.items`.
+        """
+        info, partitions = self.open(wanted)
+        codec = self._choice.likely(info, partitions)
+        if lists is not None:
+            self._choice.be_list(codec, wanted=lists)
+        return self.rows(partitions)
+
+    def rows(self, partitions: Sequence[Opened]) -> Iterator[Piece]:
+        """Rows of these partitions.
+
+        Raises:
+            RedisStateError: As `OperatorState.items`.
+        """
+        for opened in partitions:
+            table: Sequence[Family] | None = None
+            codec: RowCodec | None = None
+            for rows, families in pieces_of(self._client, opened):
+                if families is not table:
+                    table, codec = families, self._choice.codec(families)
+                if codec is None:
+                    continue
+                if len(families) > 1:
+                    own = stored_key(codec.family.id, b"")
+                    rows = [row for row in rows if row[0].startswith(own)]
+                if rows:
+                    yield codec, rows
+
+    def count(self, wanted: Wanted) -> int:
+        """How many keys the family has.
+
+        Raises:
+            RedisStateError: As `OperatorState.items`.
+        """
+        info, partitions = self.open(wanted)
+        likely = self._choice.likely(info, partitions)
+        families = families_of(self._client, partitions)
+        users = [family.name for family in families if not family.internal]
+        if users == [likely.family.name]:
+            heads = [opened.segments[0].entry for opened in partitions if opened.segments]
+            return sum(head.live - head.internal for head in heads)
+        return sum(len(rows) for _, rows in self.rows(partitions))

@@ -1,0 +1,389 @@
+"""Which version a read is of: one in all partitions (docs/reading.md).
+
+A partition is opened at version v only after the batch that wrote v ended everywhere and was
+logged. So one partition that has opened v proves that v is confirmed in all of them, and those that
+have not come so far yet are read at v, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redis_state import keys
+from redis_state.backend.client import Client, words
+from redis_state.backend.script import Command, script
+from redis_state.errors import ConfigError, StateError, UnavailableError
+from redis_state.ids import EMPTY, PartitionId, StoreId, is_uid, text_number
+from redis_state.protocol.opening import (
+    NO_RUN,
+    Opened,
+    open_args,
+    open_commands,
+    read_opened,
+    read_replies,
+)
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.block_cache import BlockCache
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Which(TypedDict, total=False):
+        """What is read, besides `version`; docs/reading.md says what each means.
+
+        Attributes:
+            at: ``"confirmed"``, ``"latest"``, or the number of a batch.
+            uids: Spark's unique ids of `version`, one for each partition in their order.
+            max_age: Seconds.
+        """
+
+        at: str | int
+        uids: Sequence[str] | None
+        max_age: float | None
+
+
+CONFIRMED = "confirmed"
+LATEST = "latest"
+
+MAX_AGE_MIN_S = 120
+
+_TRIES_MAX = 5
+_CHAIN_MAX = 16
+_BEHIND_FIELDS = ("c", "b", "k")
+_NOTHING = [b"STATE_LOST", b"0", b"0"]
+_WHAT = "opening the state"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The version that a call asks for.
+
+    Attributes:
+        version: ``None`` means what `at` says.
+        at: As `Which`.
+        uids: As `Which`.
+        max_age: As `Which`.
+
+    Raises:
+        ConfigError: They contradict each other, or one is malformed.
+    """
+
+    version: int | None = None
+    at: str | int = CONFIRMED
+    uids: Sequence[str] | None = None
+    max_age: float | None = None
+
+    def __post_init__(self) -> None:
+        of_batch = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at >= 0
+        if not of_batch and self.at not in (CONFIRMED, LATEST):
+            raise _unclear(
+                "'at' is neither a version's name nor the number of a batch",
+                "Give at='confirmed', at='latest', or a batch id such as at=41.",
+            )
+        if self.version is not None and self.at != CONFIRMED:
+            raise _unclear("both 'at' and 'version' were given", "Give one of them.")
+        if self.uids is not None and (self.version is None or not all(map(is_uid, self.uids))):
+            raise ConfigError(
+                "opening the state by unique ids",
+                found="there is no version with them"
+                if self.version is None
+                else "one is malformed",
+                advice="Give the version, and its ids as the commit log of the checkpoint lists "
+                "them.",
+            )
+        if self.max_age is None:
+            return
+        if self.version is not None or not isinstance(self.at, str):
+            raise _unclear(
+                "'max_age' was given for a version that does not change", "Leave one of them out."
+            )
+        if not self.max_age >= MAX_AGE_MIN_S:
+            raise _unclear(
+                f"'max_age' is below {MAX_AGE_MIN_S} seconds, and a query gives a sign of life "
+                "once a minute",
+                f"Give {MAX_AGE_MIN_S} or more.",
+            )
+
+    @property
+    def newest(self) -> bool:
+        """Whether it is the confirmed version that is asked for."""
+        return self.version is None and self.at == CONFIRMED
+
+    def named(self, info: OperatorInfo) -> int | None:
+        """The version by its number; ``None`` if it has to be looked for.
+
+        Raises:
+            ConfigError: The store has no version for this batch.
+        """
+        if not isinstance(self.at, int):
+            return self.version
+        version = self.at + info.ahead
+        if version < 1:
+            raise _unclear(
+                f"the store began with batch {1 - info.ahead}", "Give that batch or a later one."
+            )
+        return version
+
+    def by_partition(self, info: OperatorInfo) -> Mapping[int, str]:
+        """The unique ids by partition.
+
+        Raises:
+            ConfigError: They are of another number of partitions.
+        """
+        if self.uids is None:
+            return {}
+        if len(self.uids) != info.partitions:
+            raise ConfigError(
+                "opening the state by unique ids",
+                found=f"{len(self.uids)} ids were given for {info.partitions} partitions",
+                advice="Give one for each partition, in their order.",
+            )
+        return dict(enumerate(self.uids))
+
+
+class Newest:
+    """Opens the newest confirmed version of partitions, and asks only for what is new of it.
+
+    Safe to share between threads: an older answer that is kept costs bytes, and no more.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._last: dict[PartitionId, Opened] = {}
+
+    def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
+        """Open partitions, in one round trip.
+
+        Raises:
+            RedisStateError: As `read_replies`.
+        """
+        known = [self._known(id_) for id_ in ids]
+        cached = [() if one is None else (one.pin,) for one in known]
+        asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
+        what, calls = script("open"), list(zip(map(keys.meta, ids), asked, strict=True))
+        if len(calls) == 1:
+            # The server knows the script by now as a rule: its text need not be sent.
+            ((meta, args),) = calls
+            answers = [self._client.script(_WHAT, what, [meta], args)]
+        else:
+            replies = self._client.call(_WHAT, what.many(calls)) if calls else []
+            pairs = zip(ids, replies, strict=True)
+            answers = [words(_WHAT, reply, where=str(id_)) for id_, reply in pairs]
+        found = []
+        for id_, last, pins, answer in zip(ids, known, cached, answers, strict=True):
+            opened = read_opened(id_, answer, version=None, cached=pins)
+            if last is not None and opened.start != EMPTY:
+                segments = opened.segments + last.segments
+                opened = replace(opened, start=EMPTY, segments=segments)
+            found.append(opened)
+        self.keep(found)
+        return found
+
+    def keep(self, opened: Sequence[Opened]) -> None:
+        """What was found out otherwise."""
+        self._last.update((one.id, one) for one in opened)
+
+    def moved(self, opened: Opened) -> None:
+        """A version is made up of other segments now."""
+        self._last.pop(opened.id, None)
+
+    def _known(self, id_: PartitionId) -> Opened | None:
+        last = self._last.get(id_)
+        # A long chain is asked for anew: there may be a snapshot by now.
+        if last is None or last.pin == EMPTY or len(last.segments) > _CHAIN_MAX:
+            return None
+        return last
+
+
+def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
+    """Partitions that move together, all at the newest version that one of them has confirmed.
+
+    One round trip if some are behind, else none; a few where the query goes on, or goes back, in
+    between.
+
+    Args:
+        opened: At their own newest confirmed versions.
+
+    Raises:
+        StateError: A partition does not hold the version.
+        UnavailableError: The query kept going on in between.
+    """
+    ids = [one.id for one in opened]
+    version = max((one.pin.version for one in opened), default=0)
+    found = list(opened)
+    for tries in range(_TRIES_MAX):
+        behind = [one.id for one in found if one.pin.version != version]
+        if not behind:
+            return found
+        try:
+            again = _open_behind(client, ids, behind, version)
+        except StateError:
+            # Retention was faster, or the query is going back to an older version.
+            if tries + 1 == _TRIES_MAX:
+                raise
+            found, version = _by_epoch(client, ids)
+            continue
+        return [again.get(one.id, one) for one in found]
+    raise UnavailableError(_WHAT, found="the query was faster again and again")
+
+
+def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> list[Opened]:
+    """Open the newest version that every partition has published.
+
+    Args:
+        alone: Each partition has versions of its own, and is opened at its newest one.
+
+    Raises:
+        StateError: A partition does not hold it.
+    """
+    for _ in range(_TRIES_MAX):
+        read: list[Command] = [("HMGET", keys.meta(id_), "l", "o") for id_ in ids]
+        marks = [_numbers(reply) for reply in client.call("looking for the newest version", read)]
+        published = [latest for latest, _ in marks]
+        if not alone and marks:
+            # What one partition has opened, all have published, unless it was lost.
+            version = max(min(published), *(opened for _, opened in marks))
+            published = [version] * len(ids)
+        asked = [open_args(NO_RUN, version) for version in published]
+        commands = script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
+        replies = client.call(_WHAT, commands) if commands else []
+        try:
+            return [
+                one
+                for id_, version, reply in zip(ids, published, replies, strict=True)
+                for one in read_replies([id_], [reply], version=version)
+            ]
+        except StateError as error:
+            failed = error
+    if alone:
+        raise failed
+    # The query is going back to an older version, or something was lost: then this says so.
+    return level(
+        client, read_replies(ids, client.call(_WHAT, open_commands(ids, None)), version=None)
+    )
+
+
+def _open_behind(
+    client: Client, ids: Sequence[PartitionId], behind: Sequence[PartitionId], version: int
+) -> dict[PartitionId, Opened]:
+    """These partitions at a version that another one has confirmed.
+
+    Where one of them has several attempts at it, only Spark's log knows which of them counts: then
+    all partitions, at the version below, which is the same for everybody.
+    """
+    marks: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in behind]
+    replies = client.call(_WHAT, [*open_commands(behind, version), *marks])
+    answers = dict(zip(behind, replies[: len(behind)], strict=True))
+    unwritten = _beyond(ids, answers)
+    there = [id_ for id_ in behind if id_ not in unwritten]
+    opened = read_replies(there, [answers[id_] for id_ in there], version=version)
+    undecided = dict(zip(behind, map(_is_open_which, replies[len(behind) :]), strict=True))
+    if any(one.opened < version and undecided[one.id] for one in opened):
+        version -= 1
+        there = [id_ for id_ in ids if id_ not in unwritten]
+        replies = client.call(_WHAT, open_commands(there, version))
+        opened = read_replies(there, replies, version=version)
+    return {one.id: one for one in opened}
+
+
+def _beyond(ids: Sequence[PartitionId], answers: Mapping[PartitionId, object]) -> set[PartitionId]:
+    """Partitions behind the last one that a store has, of which Redis knows nothing.
+
+    A stage that goes on with a union has more tasks than its stateful operator has partitions, and
+    the number of tasks is what is listed.
+    """
+    found: set[PartitionId] = set()
+    ended = set()
+    for id_ in sorted(ids, key=lambda one: one.partition, reverse=True):
+        if id_.store in ended:
+            continue
+        if answers.get(id_) == _NOTHING:
+            found.add(id_)
+        else:
+            ended.add(id_.store)
+    return found
+
+
+def _is_open_which(mark: Sequence[bytes | None]) -> bool:
+    """Whether there are several attempts right above the opened version."""
+    format_, siblings, contenders = mark
+    return contenders is not None or (format_ == b"2" and len((siblings or b"").split()) > 1)
+
+
+def _by_epoch(client: Client, ids: Sequence[PartitionId]) -> tuple[list[Opened], int]:
+    """The partitions at their own newest confirmed versions, and that of the newest run.
+
+    A run that goes back takes one partition after the other; those that it has not come to are
+    still at a version that the others have dropped.
+    """
+    read: list[Command] = [("HGET", keys.meta(id_), "e") for id_ in ids]
+    replies = client.call(_WHAT, [*open_commands(ids, None), *read])
+    opened = read_replies(ids, replies[: len(ids)], version=None)
+    epochs = [_number(raw) for raw in replies[len(ids) :]]
+    newest = max(epochs)
+    of_newest = [one for one, epoch in zip(opened, epochs, strict=True) if epoch == newest]
+    return opened, max(one.pin.version for one in of_newest)
+
+
+def _numbers(reply: Sequence[bytes | None]) -> tuple[int, int]:
+    latest, opened = reply
+    return _number(latest), _number(opened)
+
+
+def _number(raw: bytes | None) -> int:
+    """A number of the meta fields; what is malformed is found when the partition is opened."""
+    return text_number((raw or b"0").decode("ascii", "replace")) or 0
+
+
+def _unclear(found: str, advice: str) -> ConfigError:
+    return ConfigError("choosing the version to read", found=found, advice=advice)
+
+
+class Source(Protocol):
+    """What an operator's state is opened by: a query, or a view of it.
+
+    Attributes:
+        blocks: Those that keys were looked up in.
+    """
+
+    blocks: BlockCache
+
+    def known(self, operator: int, store: str) -> OperatorInfo | None:
+        """What is known of a store without asking Redis."""
+
+    def open(
+        self,
+        operator: int,
+        store: str,
+        version: int | None,
+        *,
+        uids: Sequence[str] | None = None,
+        only: Sequence[int] | None = None,
+        at: str | int = CONFIRMED,
+        max_age: float | None = None,
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """As `Query.open`."""
+
+    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Source:
+        """The same at one version."""
+
+    def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
+        """As `Query.partitions`."""
+
+    def store_id(self, operator: int, store: str) -> StoreId:
+        """As `Query.store_id`."""
+
+    def moved(self, opened: Opened) -> None:
+        """Called when a version was found to be made up of other segments than before."""
+
+
+def which_of(given: Mapping[str, Any], version: int | None) -> Wanted:
+    """What the arguments of a call ask for.
+
+    Raises:
+        TypeError: There is no such argument.
+        ConfigError: As `Wanted`.
+    """
+    return Wanted(version, **given)

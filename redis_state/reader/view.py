@@ -1,0 +1,201 @@
+"""One version of a query's stores, for as many calls as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from redis_state.backend.client import Client
+from redis_state.codec import Codec
+from redis_state.errors import ConfigError, NotFoundError, StateError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo, QueryInfo
+from redis_state.reader.age import age_s, check_age
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.versions import CONFIRMED, Wanted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from redis_state.reader.query import Query
+    from redis_state.reader.versions import Which
+
+_Place = tuple[int, str]
+
+
+class QueryView:
+    """A query at one version; `Query.view` makes it.
+
+    What is read through it is of this version, also after the query went on: as long as retention
+    keeps the version, and at least ten minutes after the view was made. Then reading ends with
+    `VERSION_EXPIRED`. A view holds no connection and needs no closing.
+
+    Attributes:
+        info: What the list of checkpoints says of the query.
+        blocks: As those of the query.
+    """
+
+    def __init__(
+        self, client: Client, query: Query, stores: Sequence[OperatorInfo], wanted: Wanted
+    ) -> None:
+        self.info: QueryInfo = query.info
+        self.blocks = query.blocks
+        self._client = client
+        self._query = query
+        self._known: Mapping[_Place, OperatorInfo] = {_place(one): one for one in stores}
+        self._failed: dict[_Place, StateError] = {}
+        self._made_s = client.clock.monotonic_s()
+        self._pins = self._pinned(wanted)
+        self._max_age = wanted.max_age
+        self._age: float | None = None
+        if wanted.max_age is not None:
+            every = [one for of_store in self._pins.values() for one in of_store]
+            alone = any(one.alone for one in stores)
+            self._age = age_s(client, every, alone=alone)
+            check_age(self._age, wanted.max_age)
+
+    def __repr__(self) -> str:
+        return f"QueryView({self._query!r}, version={self.version})"
+
+    @property
+    def version(self) -> int | None:
+        """The state version; ``None`` if each partition has versions of its own."""
+        versions = {one.pin.version for of_store in self._pins.values() for one in of_store}
+        alone = any(self._known[place].alone for place in self._pins)
+        return None if alone and len(versions) > 1 else max(versions, default=0)
+
+    @property
+    def batch(self) -> int | None:
+        """The batch that made the version; ``None`` if none did."""
+        ahead = {self._known[place].ahead for place in self._pins}
+        version = self.version
+        if version is None or len(ahead) != 1 or version < 1:
+            return None
+        batch = version - ahead.pop()
+        return batch if batch >= 0 else None
+
+    def operators(self) -> list[OperatorInfo]:
+        """The stores that can be read at this version."""
+        return [self._known[place] for place in self._pins]
+
+    def operator(
+        self,
+        operator: int = 0,
+        store: str = DEFAULT_STORE,
+        *,
+        family: str = DEFAULT_FAMILY,
+        codec: Codec | None = None,
+    ) -> OperatorState:
+        """The state of one operator at this version; arguments as those of `Query.operator`."""
+        return OperatorState(self._client, self, operator, store, family, codec)
+
+    def known(self, operator: int, store: str) -> OperatorInfo | None:
+        """What is known of a store."""
+        return self._known.get((operator, store))
+
+    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:  # noqa: ARG002  # as Query's
+        """The view itself: it has one version.
+
+        Raises:
+            ConfigError: Another one was asked for.
+        """
+        if which:
+            raise _has_one()
+        return self
+
+    def open(
+        self,
+        operator: int,
+        store: str,
+        version: int | None,
+        *,
+        uids: Sequence[str] | None = None,
+        only: Sequence[int] | None = None,
+        at: str | int = CONFIRMED,
+        max_age: float | None = None,
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """The partitions of a store at this version; asks nothing of Redis.
+
+        Raises:
+            ConfigError: Another version was asked for.
+            NotFoundError: The view has no such store.
+            StateError: The store has no such version, or the view is older than its `max_age`.
+        """
+        if version is not None or uids is not None or at != CONFIRMED or max_age is not None:
+            raise _has_one()
+        if (operator, store) in self._failed:
+            raise self._failed[operator, store]
+        if (operator, store) not in self._pins:
+            there = ", ".join(f"{one.operator} ({one.store})" for one in self._known.values())
+            raise NotFoundError(
+                f"reading operator {operator}, store '{store}' of a view",
+                found="the view has no such operator or store",
+                advice=f"It has: {there}.",
+            )
+        if self._max_age is not None and self._age is not None:
+            passed = self._client.clock.monotonic_s() - self._made_s
+            check_age(self._age + passed, self._max_age)
+        pins = self._pins[operator, store]
+        found = pins if only is None else [pins[number] for number in only]
+        return self._known[operator, store], list(found)
+
+    def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
+        """As `Query.partitions`, for what looks at many versions: no view binds that."""
+        return self._query.partitions(operator, store)
+
+    def store_id(self, operator: int, store: str) -> StoreId:
+        """As `Query.store_id`."""
+        return self._query.store_id(operator, store)
+
+    def moved(self, opened: Opened) -> None:
+        """Take note that a version is made up of other segments now."""
+        pins = self._pins.get((opened.id.store.operator, opened.id.store.store), [])
+        if opened.id.partition < len(pins):
+            pins[opened.id.partition] = opened
+
+    def _pinned(self, wanted: Wanted) -> dict[_Place, list[Opened]]:
+        stores = list(self._known.values())
+        try:
+            return self._together(stores, wanted)
+        except StateError:
+            if len(stores) == 1 or not wanted.newest:
+                raise
+        # A store that an earlier plan of the query had does not go on with the others.
+        of_store: dict[_Place, list[Opened]] = {}
+        for one in stores:
+            try:
+                of_store |= self._together([one], wanted)
+            except StateError as error:
+                self._failed[_place(one)] = error
+        if not of_store:
+            raise next(iter(self._failed.values()))
+        newest = max(one.pin.version for opened in of_store.values() for one in opened)
+        found: dict[_Place, list[Opened]] = {}
+        for one in stores:
+            try:
+                found |= self._together([one], Wanted(newest))
+            except StateError as error:
+                self._failed[_place(one)] = error
+        return found
+
+    def _together(
+        self, stores: Sequence[OperatorInfo], wanted: Wanted
+    ) -> dict[_Place, list[Opened]]:
+        return {
+            _place(info): opened
+            for info, opened in zip(stores, self._query.open_stores(stores, wanted), strict=True)
+        }
+
+
+def _place(info: OperatorInfo) -> _Place:
+    return info.operator, info.store
+
+
+def _has_one() -> ConfigError:
+    return ConfigError(
+        "reading a view",
+        found="another version was asked for than the one that it has",
+        advice="Leave version, uids, at and max_age out, or read the query itself.",
+    )

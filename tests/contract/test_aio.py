@@ -1,0 +1,133 @@
+"""Live reads by asyncio: the same names and answers, and a loop that never waits for a server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+import redis_state
+from redis_state import aio, reader
+from redis_state.errors import ConfigError, NotFoundError, UsageError
+from tests.contract.planting import Planted
+from tests.support.forking import in_child
+from tests.support.redis_server import RedisServer
+
+FACES = [
+    (reader.OperatorState, aio.OperatorState),
+    (reader.Query, aio.Query),
+    (reader.QueryView, aio.QueryView),
+    (reader.Reader, aio.Reader),
+]
+
+
+@pytest.fixture
+def flights(redis_server: RedisServer) -> str:
+    planted = Planted(redis_server.client())
+    planted.register()
+    rows = [({"carrier": f"c{n}"}, {"count": n, "total": n / 2}) for n in range(2_500)]
+    planted.commit(1, [(dict(key), dict(value)) for key, value in rows])
+    return redis_server.url
+
+
+@pytest.mark.parametrize(("front", "face"), FACES)
+def test_both_faces_have_the_same_names(front: type, face: type) -> None:
+    names = {name for name in dir(front) if not name.startswith("_")}
+    # What the constructor of the one sets is a property of the other.
+    assert names == {name for name in dir(face) if not name.startswith("_")} - {"info"}
+    for name in names:
+        member, awaited = getattr(front, name), getattr(face, name)
+        if inspect.isfunction(member) and name != "operator":
+            streams = str(member.__annotations__["return"]).startswith("Iterator")
+            assert streams or inspect.iscoroutinefunction(awaited), name
+
+
+def test_answers_are_those_of_the_reader(flights: str) -> None:
+    async def read() -> dict[str, Any]:
+        async with await aio.connect(flights, deadline="5s") as connected:
+            query = await connected.query("flights")
+            state = query.operator(0)
+            view = await query.view()
+            pinned = await state.view()
+            return {
+                "one": await state.get({"carrier": "c7"}),
+                "many": await state.get_many([["c1"], ["none"], ["c2"]]),
+                "items": [row async for row in state.items()],
+                "scan": [row async for row in state.scan(prefix="c9")],
+                "batches": [batch.num_rows async for batch in state.to_batches(rows=1_000)],
+                "count": await view.operator(0).count(),
+                "table": await pinned.to_arrow(),
+                "places": (view.version, query.info.name, len(await query.operators())),
+                "names": [info.name for info in await connected.queries()],
+            }
+
+    found = asyncio.run(read())
+    with redis_state.connect(flights) as connected:
+        state = connected.query("flights").operator(0)
+        assert found["one"] == state.get({"carrier": "c7"})
+        assert found["many"] == state.get_many([["c1"], ["none"], ["c2"]])
+        assert found["items"] == list(state.items())
+        assert found["scan"] == list(state.scan(prefix="c9"))
+        assert found["table"] == state.to_arrow()
+    assert (found["batches"], found["count"]) == ([1_000, 1_000, 500], 2_500)
+    assert (found["places"], found["names"]) == ((1, "flights", 1), ["flights"])
+
+
+def test_errors_are_those_of_the_reader(flights: str) -> None:
+    async def read() -> None:
+        with pytest.raises(ConfigError):
+            await aio.connect(flights, threads=0)
+        async with await aio.connect(flights) as connected:
+            assert repr(connected).startswith("aio.Reader(url=")
+            with pytest.raises(NotFoundError, match="Did you mean 'flights'"):
+                await connected.query("flight")
+
+    asyncio.run(read())
+
+
+def test_the_loop_goes_on_while_the_server_stands_still(
+    flights: str, redis_server: RedisServer
+) -> None:
+    async def read() -> None:
+        async with await aio.connect(flights, deadline="30s", threads=2) as connected:
+            state = (await connected.query("flights")).operator(0)
+            assert await state.get(["c1"]) is not None
+            redis_server.pause()
+            try:
+                calls = [asyncio.create_task(state.get([f"c{n}"])) for n in range(6)]
+                rows = asyncio.create_task(_all(state.items()))
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert not any(call.done() for call in [*calls, rows])
+                for call in [*calls[:3], rows]:
+                    call.cancel()
+            finally:
+                redis_server.resume()
+            left = await asyncio.gather(*calls, rows, return_exceptions=True)
+            cancelled = [isinstance(one, asyncio.CancelledError) for one in left]
+            assert cancelled == [True] * 3 + [False] * 3 + [True]
+            # What was cancelled has left nothing behind on a connection.
+            assert await state.get_many([["c1"], ["c2"]]) == [
+                {"count": 1, "total": 0.5},
+                {"count": 2, "total": 1.0},
+            ]
+
+    asyncio.run(read())
+
+
+async def _all(rows: Any) -> list[Any]:
+    return [row async for row in rows]
+
+
+def test_a_forked_process_is_told(flights: str) -> None:
+    async def read() -> aio.Reader:
+        connected = await aio.connect(flights)
+        await connected.queries()
+        return connected
+
+    connected = asyncio.run(read())
+    with pytest.raises(UsageError, match="another process"):
+        in_child(lambda: asyncio.run(connected.queries()))
+    asyncio.run(connected.close())

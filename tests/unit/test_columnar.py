@@ -1,0 +1,96 @@
+"""Rows read column by column are those that are read one after the other, or are not read so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redis_state.errors import FormatError
+from redis_state.format.header import Family
+from redis_state.reader.arrow_types import arrow_array
+from redis_state.reader.columnar import OneByOneError, key_arrays, value_arrays
+from redis_state.reader.rows.codec import Codec, codec_of
+from tests.unit.unsafe_row_vectors import VECTORS, named
+
+NO_COLUMNS = ("array", "map", "calendar")
+MIXED = (
+    "booleans", "bytes", "shorts", "integers", "longs", "floats", "doubles", "strings", "binary",
+    "compact decimals", "large decimals", "dates", "timestamps", "times", "window", "null struct",
+)  # fmt: skip
+
+
+def codec(schema: Any) -> Codec:
+    text = json.dumps(schema)
+    return codec_of(Family(0, "default", "none", (), text, text))
+
+
+def one_by_one(of: Codec, rows: list[bytes]) -> list[pa.Array]:
+    decoded = [of.value_row(row) for row in rows]
+    return [
+        arrow_array(field.type, [row[at] for row in decoded])
+        for at, field in enumerate(of.values.columns.fields)
+    ]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_every_type_is_read_as_it_is_row_by_row(vector: dict[str, Any]) -> None:
+    of = codec(vector["schema"])
+    rows = [b"\0" + bytes.fromhex(vector["row"])] * 3
+    expected = one_by_one(of, rows)
+    for array in expected:
+        array.validate(full=True)
+    if any(word in vector["name"] for word in NO_COLUMNS):
+        with pytest.raises(OneByOneError):
+            value_arrays(of, rows)
+        return
+    found = value_arrays(of, rows)
+    assert _shown(found) == _shown(expected)
+    assert _shown(key_arrays(of, [b"\0\0" + row for row in rows])) == _shown(expected)
+
+
+def test_rows_of_different_lengths_and_nulls_stand_side_by_side() -> None:
+    strings = named("strings")
+    of = codec(strings["schema"])
+    count = len(of.values.columns.fields)
+    bits = (1 << count) - 1
+    empty = b"\0" + bits.to_bytes(8, "little") + bytes(8 * count)
+    rows = [b"\0" + bytes.fromhex(strings["row"]), empty] * 2
+    found = value_arrays(of, rows)
+    assert found == one_by_one(of, rows)
+    assert found[0].null_count == 2
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(MIXED),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_damage_is_never_read(name: str, changes: list[tuple[int, int]]) -> None:
+    vector = named(name)
+    of = codec(vector["schema"])
+    whole = b"\0" + bytes.fromhex(vector["row"])
+    damaged = bytearray(whole)
+    for at, byte in changes:
+        damaged[at % len(damaged)] = byte
+    rows = [whole, bytes(damaged), whole]
+    try:
+        found = value_arrays(of, rows)
+    except OneByOneError:
+        return
+    try:
+        expected = one_by_one(of, rows)
+    except FormatError as error:
+        # Arrow holds days that Python has no dates for.
+        assert "outside the years" in str(error)  # noqa: PT017  # what is left is looked at
+        return
+    assert _shown(found) == _shown(expected)
+
+
+def _shown(arrays: list[pa.Array]) -> str:
+    """As text, in which one NaN is like another."""
+    return "\n".join(f"{array.type} {array}" for array in arrays)
