@@ -1,4 +1,4 @@
-"""When a version needs a snapshot: docs/design.md, section 8; `PartitionStore` of the JVM."""
+"""When a version needs a snapshot: docs/design.md, section 8; `PartitionVersions` of the JVM."""
 
 from __future__ import annotations
 

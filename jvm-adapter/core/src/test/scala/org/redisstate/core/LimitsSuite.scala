@@ -5,7 +5,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.backend.{ClusterTransport, RedisBackend, RedisUrl}
 import org.redisstate.core.format._
 import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, Retention}
-import org.redisstate.core.store.PartitionStore
+import org.redisstate.core.store.PartitionVersions
 
 /** Numbers that both languages have to share, on the table that the Python package is tested on too. */
 final class LimitsSuite extends AnyFunSuite {
@@ -22,8 +22,8 @@ final class LimitsSuite extends AnyFunSuite {
     "signingKeyBytesMin" -> BlockSigner.KeyBytesMin,
     "stagedTtlMs" -> ProtocolSettings.StagedTtlMs,
     "droppedTtlMs" -> ProtocolSettings.DroppedTtlMs,
-    "deltasMin" -> PartitionStore.DeltasMin,
-    "deltasMax" -> PartitionStore.DeltasMax,
+    "deltasMin" -> PartitionVersions.DeltasMin,
+    "deltasMax" -> PartitionVersions.DeltasMax,
     "retainedFieldsMax" -> Retention.FieldsMax,
     "chunkBytesMax" -> PartitionClient.ChunkBytesMax,
     "chunkFieldsMax" -> PartitionClient.FieldsMax,

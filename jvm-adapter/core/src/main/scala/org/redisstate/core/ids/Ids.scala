@@ -44,4 +44,4 @@ object Pin {
  *
  * @param byDriver whether the driver registered it before its tasks started
  */
-final case class Run(id: String, epoch: Long, byDriver: Boolean)
+final case class RegisteredRun(id: String, epoch: Long, byDriver: Boolean)

@@ -12,7 +12,7 @@ import org.slf4j.LoggerFactory
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors._
 import org.redisstate.core.format.{EncodedField, Entry, Segment}
-import org.redisstate.core.ids.{Keys, PartitionId, Pin, Run}
+import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
 
 /**
  * The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters.
@@ -70,7 +70,7 @@ final class PartitionClient(
    * Takes the partition for a run that is about to write on top of `pin`; a version above 0 without
    * a uid is one that is not there, on which only a complete delta can stand.
    */
-  def acquire(run: Run, pin: Pin): Unit = {
+  def acquire(run: RegisteredRun, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
     var holder = run
     var unsure = if (log.isEmpty) NoLog else ""
@@ -114,7 +114,7 @@ final class PartitionClient(
    * @param all every field of the delta, asked for when the server lost some of them
    */
   def commit(
-      run: Run,
+      run: RegisteredRun,
       parent: Pin,
       uid: String,
       entry: Entry,
@@ -333,7 +333,7 @@ final class PartitionClient(
 
   private def publish(
       what: String,
-      run: Run,
+      run: RegisteredRun,
       parent: Pin,
       uid: String,
       entry: Entry,
@@ -373,7 +373,8 @@ final class PartitionClient(
     replies.last
   }
 
-  private def reopen(run: Run, parent: Pin): Unit = if (parent.isAbsent) acquire(run, parent)
+  private def reopen(run: RegisteredRun, parent: Pin): Unit = if (parent.isAbsent)
+    acquire(run, parent)
   else {
     val opened = openAgain(run, parent)
     if (opened.pin != parent) {
@@ -385,12 +386,12 @@ final class PartitionClient(
   }
 
   /** In format 1 an attempt that was replaced meanwhile must not come back. */
-  private def openAgain(run: Run, pin: Pin): Opened = {
+  private def openAgain(run: RegisteredRun, pin: Pin): Opened = {
     val uid = if (settings.format == CheckpointFormat.V2) Some(pin.uid) else None
     open(run.id, Some(pin.version), uid, Nil)
   }
 
-  private def acquireArgs(run: Run, pin: Pin): Seq[String] = Seq(
+  private def acquireArgs(run: RegisteredRun, pin: Pin): Seq[String] = Seq(
     run.id,
     run.epoch.toString,
     if (run.byDriver) "1" else "0",

@@ -6,7 +6,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{FencedException, InternalException, RedisStateException}
-import org.redisstate.core.ids.{Keys, PartitionId, Run}
+import org.redisstate.core.ids.{Keys, PartitionId, RegisteredRun}
 
 /**
  * Reports that a process serves a partition.
@@ -22,9 +22,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
   private val query = Keys.query(prefix, gen)
 
-  def lookup(runId: String): Option[Run] =
+  def lookup(runId: String): Option[RegisteredRun] =
     Option(get(s"run:$runId")).map(_.split(' ')).collect { case Array(epoch, source) =>
-      Run(runId, epoch.toLong, source == Driver)
+      RegisteredRun(runId, epoch.toLong, source == Driver)
     }
 
   /** Whether no run was registered after this one. */
@@ -37,13 +37,17 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    * @param above epoch to exceed, 0 for none
    * @param fields display fields of the query, such as its name
    */
-  def register(runId: String, byDriver: Boolean, above: Long, fields: Map[String, String]): Run = {
+  def register(
+      runId: String,
+      byDriver: Boolean,
+      above: Long,
+      fields: Map[String, String]): RegisteredRun = {
     val args =
       Seq(runId, if (byDriver) Driver else Executor, above.toString, UnusedTtlMs.toString) ++
         fields.toSeq.flatMap { case (name, value) => Seq(name, value) }
     val what = s"register run $runId"
     backend.script(what, Script.Register, Seq(query), args.map(Command.bytes)).map(text) match {
-      case Seq("OK", epoch, source) => Run(runId, epoch.toLong, source == Driver)
+      case Seq("OK", epoch, source) => RegisteredRun(runId, epoch.toLong, source == Driver)
       case _ =>
         throw new FencedException(
           s"$what: a newer run of the query is registered. This run is over.")

@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import org.redisstate.core.format.{Entry, Family}
-import org.redisstate.core.ids.{Pin, Run}
+import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local.Layer
 import org.redisstate.core.protocol.PartitionClient
 
@@ -29,7 +29,7 @@ private[store] trait VersionKeeper {
   private[store] def ended(session: HeldRows): Unit
 
   /** The run that this store serves, registered by now. */
-  private[store] def holder(): Run
+  private[store] def holder(): RegisteredRun
 
   /** @param byUid whether Spark named the version by its uid */
   private[store] def takeOver(pin: Pin, byUid: Boolean): Unit

@@ -94,7 +94,7 @@ object BoundedHeap {
   }
 
   /** What one task of a batch does. */
-  private def use(store: PartitionStore, version: Long, rows: Int, batch: Int): Unit = {
+  private def use(store: PartitionVersions, version: Long, rows: Int, batch: Int): Unit = {
     val session = store.open(version).write()
     val random = new Random(batch.toLong)
     val found = new Slice
@@ -114,7 +114,7 @@ object BoundedHeap {
     ()
   }
 
-  private def scan(store: PartitionStore, version: Long, rows: Int): Unit = {
+  private def scan(store: PartitionVersions, version: Long, rows: Int): Unit = {
     val opened = store.open(version)
     val seen = Seq(Default, Prefixed, Ordered).map(f => count(opened.iterator(f.id))).sum
     require(seen == rows && opened.numKeys == rows, s"$seen of $rows rows")

@@ -70,7 +70,7 @@ class CopySourceSuite extends AnyFunSuite {
     }
   }
 
-  private def commit(store: PartitionStore, version: Long): Unit = {
+  private def commit(store: PartitionVersions, version: Long): Unit = {
     val session = store.open(version).write()
     (0 to 50).foreach(i => put(session, key(0, s"x$i"), s"$version.$i"))
     session.commit()

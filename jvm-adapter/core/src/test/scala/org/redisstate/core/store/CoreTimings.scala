@@ -37,7 +37,7 @@ object CoreTimings {
     private val key = new Array[Byte](KeyBytes)
     private val value = new Array[Byte](ValueBytes)
     private val found = new Slice
-    var store: PartitionStore = partition.store("run")
+    var store: PartitionVersions = partition.store("run")
     var version = 0L
 
     def fill(): Unit = update(rows, i => i.toLong)

@@ -179,14 +179,14 @@ class DurabilitySuite extends AnyFunSuite {
     try commitOn(partition.store("a"), version)
     finally partition.close()
 
-  private def commitOn(store: PartitionStore, version: Long): Unit = {
+  private def commitOn(store: PartitionVersions, version: Long): Unit = {
     val session = store.open(version).write()
     put(session, key(0, "x"), version.toString)
     session.commit()
     ()
   }
 
-  private def valueOf(store: PartitionStore, version: Long): String = {
+  private def valueOf(store: PartitionVersions, version: Long): String = {
     val value = new Slice
     val name = key(0, "x")
     assert(store.open(version).get(name, name.length, value))

@@ -63,7 +63,7 @@ class GoingBackSuite extends AnyFunSuite {
       }.get
     }
 
-  private def write(store: PartitionStore, version: Long): Unit = {
+  private def write(store: PartitionVersions, version: Long): Unit = {
     val session = store.open(version).write()
     try {
       values(version + 1).zipWithIndex.foreach { case (value, i) =>

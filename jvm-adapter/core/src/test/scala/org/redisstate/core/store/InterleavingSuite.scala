@@ -117,7 +117,7 @@ object InterleavingSuite {
   final class Accounts {
     private val source: BucketSource = (from, until) => Array.fill(until - from)(block)
     private val budget = new MemoryBudget(block.memoryBytes + 64)
-    private val store = new PartitionStore(
+    private val store = new PartitionVersions(
       client,
       "run",
       () => throw new IllegalStateException,

@@ -62,9 +62,9 @@ object PartitionActor {
 final private class PartitionActor(backend: RedisBackend, id: PartitionId, family: Family) {
   private val budget = new MemoryBudget(1L << 30)
   private val registry = new RunRegistry(backend, "", id.gen)
-  private var stores = Map.empty[String, PartitionStore]
+  private var stores = Map.empty[String, PartitionVersions]
   private var session: WriteSession = _
-  private var current: PartitionStore = _
+  private var current: PartitionVersions = _
 
   def answer(words: Seq[String]): String =
     try run(words)
@@ -112,12 +112,12 @@ final private class PartitionActor(backend: RedisBackend, id: PartitionId, famil
     case other => s"error unknown command ${other.headOption.getOrElse("")}"
   }
 
-  private def store(run: String): PartitionStore = {
+  private def store(run: String): PartitionVersions = {
     val client =
       new PartitionClient(backend, id, ProtocolSettings(100, 0, CheckpointFormat.V1), registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
-    new PartitionStore(client, run, () => registered, family, RowValidator.None, budget)
+    new PartitionVersions(client, run, () => registered, family, RowValidator.None, budget)
   }
 
   private def rows(found: RowIterator): String = {

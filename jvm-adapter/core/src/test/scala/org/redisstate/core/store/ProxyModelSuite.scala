@@ -83,11 +83,11 @@ class ProxyModelSuite extends AnyFunSuite with BeforeAndAfterAll {
     private val budget = new MemoryBudget(1L << 26)
 
     /** A store of a run, with nothing cached, as on a new executor. */
-    def store(run: String): PartitionStore = {
+    def store(run: String): PartitionVersions = {
       lazy val registered = registry.lookup(run).getOrElse(
         registry.register(run, byDriver = true, 0, Map.empty))
       val client = new PartitionClient(backend, id, ProtocolSettings(3, 0, format), registry)
-      new PartitionStore(client, run, () => registered, Default, RowValidator.None, budget)
+      new PartitionVersions(client, run, () => registered, Default, RowValidator.None, budget)
     }
 
     def close(): Unit = {

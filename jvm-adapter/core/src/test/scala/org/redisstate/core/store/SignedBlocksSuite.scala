@@ -73,7 +73,7 @@ class SignedBlocksSuite extends AnyFunSuite {
       finally partition.close()
     }
 
-  private def open(partition: TestPartition, signer: Option[BlockSigner]): PartitionStore =
+  private def open(partition: TestPartition, signer: Option[BlockSigner]): PartitionVersions =
     partition.store("a", signer = signer)
 
   private def fill(partition: TestPartition): Unit = {
@@ -85,7 +85,7 @@ class SignedBlocksSuite extends AnyFunSuite {
     }
   }
 
-  private def valueOf(store: PartitionStore): String = {
+  private def valueOf(store: PartitionVersions): String = {
     val value = new Slice
     val name = key(0, "x")
     assert(store.open(3).get(name, name.length, value))

@@ -34,7 +34,9 @@ class StoreFaultsSuite extends AnyFunSuite {
       } finally server.close()
     }
 
-  private def commit(store: PartitionStore, version: Long)(change: WriteSession => Unit): Unit = {
+  private def commit(
+      store: PartitionVersions,
+      version: Long)(change: WriteSession => Unit): Unit = {
     val session = store.open(version).write()
     change(session)
     session.commit()

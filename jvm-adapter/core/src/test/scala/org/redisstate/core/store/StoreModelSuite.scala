@@ -93,7 +93,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   /** An attempt at the next version: its uid and what it wrote. */
   private def attempt(
       random: Random,
-      store: PartitionStore,
+      store: PartitionVersions,
       base: (Long, Option[String], Rows),
       large: Boolean): (WriteSession, Rows) = {
     val (version, uid, model) = base

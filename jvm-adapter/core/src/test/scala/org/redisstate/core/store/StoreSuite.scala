@@ -36,7 +36,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     if (session.get(key, key.length, slice)) Some(text(slice)) else None
   }
 
-  private def commit(store: PartitionStore, version: Long)(change: WriteSession => Unit): Pin = {
+  private def commit(store: PartitionVersions, version: Long)(change: WriteSession => Unit): Pin = {
     val session = store.open(version).write()
     change(session)
     session.commit()

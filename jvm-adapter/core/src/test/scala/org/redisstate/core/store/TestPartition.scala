@@ -69,12 +69,12 @@ private[store] final class TestPartition(
       run: String,
       validator: RowValidator = RowValidator.None,
       format: CheckpointFormat = CheckpointFormat.V1,
-      signer: Option[BlockSigner] = None): PartitionStore = {
+      signer: Option[BlockSigner] = None): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
     val client = new PartitionClient(backend, id, settings, registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
-    new PartitionStore(client, run, () => registered, TestPartition.Default, validator, budget)
+    new PartitionVersions(client, run, () => registered, TestPartition.Default, validator, budget)
   }
 
   def copySource(signer: Option[BlockSigner]): CopySource =

@@ -2,10 +2,10 @@ package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.execution.streaming.state._
 
-import org.redisstate.core.store.PartitionStore
+import org.redisstate.core.store.PartitionVersions
 
 /** The custom metrics of a store: what happened since they were asked for last, so that Spark's sums are sums over a batch. */
-private[redisstate] final class Metrics(store: PartitionStore) {
+private[redisstate] final class Metrics(store: PartitionVersions) {
   import Metrics._
   private var last = Map.empty[StateStoreCustomMetric, Long]
 

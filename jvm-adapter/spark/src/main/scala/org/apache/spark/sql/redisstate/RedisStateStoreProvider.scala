@@ -17,9 +17,9 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.{Clock, RedisBackend}
 import org.redisstate.core.errors.{FencedException, RedisStateException, UnavailableException}
-import org.redisstate.core.ids.{PartitionId, Pin, Run}
+import org.redisstate.core.ids.{PartitionId, Pin, RegisteredRun}
 import org.redisstate.core.protocol._
-import org.redisstate.core.store.{OpenVersion, PartitionStore, WriteSession}
+import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
 
 /**
  * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
@@ -207,7 +207,7 @@ class RedisStateStoreProvider
     opening(version, needed = 0)(_.openEmpty(version))
 
   private def opening(version: Long, needed: Long)(
-      how: PartitionStore => OpenVersion): OpenVersion = {
+      how: PartitionVersions => OpenVersion): OpenVersion = {
     if (version < 0) throw StoreErrors.negativeVersion(version)
     try how(connected(needed).store)
     catch {
@@ -270,7 +270,7 @@ class RedisStateStoreProvider
       confirm(identity, gen, mine)
       enter(instance, markerFile.pathHash, origin)
     }
-    val store = new PartitionStore(
+    val store = new PartitionVersions(
       client,
       plan.runId,
       () => run,
@@ -300,7 +300,7 @@ class RedisStateStoreProvider
   private def enter(
       instance: ExecutorRegistry.Instance,
       pathHash: String,
-      origin: Origin): Run = {
+      origin: Origin): RegisteredRun = {
     val registry = instance.registry
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
@@ -392,6 +392,6 @@ private[redisstate] object RedisStateStoreProvider {
   /** What the first open made. */
   private final case class Link(
       instance: ExecutorRegistry.Instance,
-      store: PartitionStore,
+      store: PartitionVersions,
       metrics: Metrics)
 }

@@ -10,7 +10,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors._
 import org.redisstate.core.format._
-import org.redisstate.core.ids.{Pin, Run}
+import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.{
   CheckpointFormat,
@@ -29,10 +29,10 @@ import org.redisstate.core.protocol.{
  * @param defaultFamily family 0, as the first commit describes it
  * @param taken told each time that the run has taken the partition
  */
-final class PartitionStore(
+final class PartitionVersions(
     val client: PartitionClient,
     runId: String,
-    run: () => Run,
+    run: () => RegisteredRun,
     defaultFamily: Family,
     validator: RowValidator,
     budget: MemoryBudget,
@@ -40,7 +40,7 @@ final class PartitionStore(
     extends VersionKeeper
     with Evictable
     with AutoCloseable {
-  import PartitionStore._
+  import PartitionVersions._
   import StoreCounters.timed
 
   val counters: StoreCounters = new StoreCounters
@@ -193,7 +193,7 @@ final class PartitionStore(
     recount()
   }
 
-  private[store] override def holder(): Run = run()
+  private[store] override def holder(): RegisteredRun = run()
 
   private[store] override def takeOver(pin: Pin, byUid: Boolean): Unit = {
     if (byUid && client.format == CheckpointFormat.V1) {
@@ -460,8 +460,8 @@ final class PartitionStore(
   private def reload(pin: Pin): Content = load(client.reopen(pin), Nil).content
 }
 
-object PartitionStore {
-  private val log = LoggerFactory.getLogger(classOf[PartitionStore])
+object PartitionVersions {
+  private val log = LoggerFactory.getLogger(classOf[PartitionVersions])
   private val VersionsCached = 2
 
   /** Layers that hold more than this part of the base's bytes are folded into it. */
