@@ -15,6 +15,7 @@ from redis_state.cli import (
     queries,
     restore,
     rewind,
+    sql,
 )
 from redis_state.cli.command import Command
 
@@ -23,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     acl,
     queries,
     get,
+    sql,
     maintain,
     doctor,
     rewind,
