@@ -8,9 +8,8 @@ import shlex
 import sys
 
 from redis_state import config
-from redis_state.config import Config
+from redis_state.config import PASSWORD_VARIABLE, Config
 
-PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
 _DEADLINE = "10s"
 
 
