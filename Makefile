@@ -184,6 +184,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
 	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
+	@$(PY) -m tests.bench.live_state
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 5 minutes

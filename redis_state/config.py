@@ -23,6 +23,10 @@ Value = str | int | bool | Location
 _BOOLS = {"true": True, "false": False}
 
 
+PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
+"""The variable of the environment by which commands and the data source get a password."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One row of the table.

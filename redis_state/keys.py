@@ -71,6 +71,15 @@ def looks(*, tenant: str = "") -> str:
     return f"{{{tenant}rs}}:v"
 
 
+def looked_up(query_id: str, name: str, *, tenant: str = "") -> str:
+    """Which version the newest batch of a query has looked another query's state up in.
+
+    Args:
+        name: Of the look-up, as hexadecimal digits.
+    """
+    return f"{{{tenant}rs}}:l:{query_id}:{name}"
+
+
 def name_field(name: str) -> str:
     """The field of a checkpoint's name: the SHA-256 of its UTF-8, since names may be any text."""
     return hashlib.sha256(name.encode()).hexdigest()

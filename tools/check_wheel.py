@@ -11,6 +11,7 @@ REQUIRED = (
     "redis_state/jars/redis-state-spark-4.1_2.13-*.jar",
     "redis_state/jars/redis-state-spark-4.2_2.13-*.jar",
     "redis_state/jars/redis-state-spark-4.3_2.13-*.jar",
+    "pyspark_redis_state/__init__.py",
     "redis_state/backend/scripts/publish.lua",
     "redis_state/demo/job.py",
     "redis_state/options.json",

@@ -8,9 +8,8 @@ import shlex
 import sys
 
 from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE, server_options
-from redis_state.config import Config, parse
+from redis_state.config import PASSWORD_VARIABLE, Config, parse
 
-PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
 _DEADLINE = "10s"
 
 

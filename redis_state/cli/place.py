@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any, Protocol
 
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
-from redis_state.reader import Query
 from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.versions import CONFIRMED, LATEST
+
+
+class Adds(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        """As `argparse.ArgumentParser.add_argument`."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +28,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         help="state variable of transformWithState (default: the one family of other operators)",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--at",
-        metavar="BATCH",
-        help="the state after this batch, or 'confirmed', the newest one that the query has "
-        "confirmed (default)",
-    )
+    add_at(which)
     which.add_argument(
         "--version",
         type=int,
@@ -33,30 +36,42 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def version_of(query: Query, arguments: argparse.Namespace) -> int | None:
-    """The version that is meant; ``None`` for the confirmed one.
+def which_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The version that is meant, as the reader takes it.
 
     Raises:
-        ConfigError: `--at` is neither a batch nor ``confirmed``, or no batch made the versions.
+        ConfigError: `--at` is neither a batch nor the name of a version.
     """
-    at: str | None = arguments.at
-    if at is None or at == "confirmed":
-        version: int | None = arguments.version
-        return version
-    batch = text_number(at)
+    if arguments.version is not None:
+        return {"version": arguments.version}
+    return {"at": at_of(arguments.at)}
+
+
+def at_of(text: str) -> str | int:
+    """A batch, or the name of a version.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if text in (CONFIRMED, LATEST):
+        return text
+    batch = text_number(text)
     if batch is None:
         raise ConfigError(
-            "choosing a batch",
-            found="--at is neither a number nor 'confirmed'",
-            advice="Give the id of a batch, such as --at 41.",
+            "choosing the version to read",
+            found="--at is neither a number nor the name of a version",
+            advice=f"Give the id of a batch, such as --at 41, or {CONFIRMED}, or {LATEST}.",
         )
-    for store in query.status().stores:
-        if (store.operator, store.store) == (arguments.operator, arguments.store):
-            if store.first_batch is None:
-                raise ConfigError(
-                    "choosing a batch",
-                    found="the versions of this store are not batches",
-                    advice="Give --version.",
-                )
-            return max(0, batch - store.first_batch + store.first_version)
-    return batch + 1
+    return batch
+
+
+def add_at(parser: Adds) -> None:
+    """Add `--at`."""
+    parser.add_argument(
+        "--at",
+        default=CONFIRMED,
+        metavar="BATCH",
+        help=f"the state after this batch; or '{CONFIRMED}', the newest one that the query has "
+        f"confirmed; or '{LATEST}', the newest one that every partition has published (default: "
+        f"{CONFIRMED})",
+    )

@@ -20,6 +20,7 @@ from redis_state.cli import (
     show,
     size,
     skew,
+    sql,
     top,
     why_growing,
 )
@@ -32,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     show,
     get,
     scan,
+    sql,
     size,
     skew,
     why_growing,

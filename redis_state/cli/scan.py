@@ -12,7 +12,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import beginning_of, has_columns
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_place, version_of
+from redis_state.cli.place import add_place, which_of
 from redis_state.errors import ConfigError
 from redis_state.reader import OperatorState, Reader
 
@@ -68,9 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         limit = _SHOWN if table else 0
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
-        version = version_of(query, arguments)
         state = query.operator(arguments.operator, arguments.store, family=arguments.family)
-        rows = _chosen(_rows(state, version, arguments.prefix), arguments.columns)
+        rows = _chosen(_rows(state, which_of(arguments), arguments.prefix), arguments.columns)
         sheet = Sheet(itertools.islice(rows, limit or None))
         if table and limit and arguments.limit is None:
             found = list(sheet.rows)
@@ -81,14 +80,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(state: OperatorState, version: int | None, prefix: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(
+    state: OperatorState, which: dict[str, Any], prefix: list[str]
+) -> Iterator[dict[str, Any]]:
     """The rows that `--prefix` leaves, as the reader gives them: the one call to it."""
-    family = state.family(version)
+    family = state.family(**which)
     begins = beginning_of(family, prefix)
     items = state.list_items if family.multi_value else state.items
     row = _columns if has_columns(family) else _pair
     named = "values" if family.multi_value else "value"
-    return (row(key, value, named) for key, value in items(version) if begins(key))
+    return (row(key, value, named) for key, value in items(**which) if begins(key))
 
 
 def _pair(key: Any, value: Any, named: str) -> dict[str, Any]:

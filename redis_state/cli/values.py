@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 from redis_state.errors import ConfigError
-from redis_state.reader.rows.spark_types import Atomic, Row, Struct, Type
+from redis_state.reader.json_values import to_json as to_json
+from redis_state.reader.rows.spark_types import Atomic, Struct, Type
 
 _JSON_SIGN = ":"
 
@@ -123,25 +123,6 @@ def _value(name: str, type_: Type, raw: Any) -> Any:
             f"its value is not of type {kind}",
             "Write it as Spark shows it.",
         ) from error
-
-
-def to_json(value: Any) -> Any:
-    """A value of a state row in the types of JSON; what JSON lacks becomes a text."""
-    if isinstance(value, Row):
-        return to_json(value.as_dict())
-    if isinstance(value, Mapping):
-        return {str(to_json(name)): to_json(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, (bytes, bytearray)):
-        return value.hex()
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
-    return value
 
 
 def _bad(what: str, found: str, advice: str) -> ConfigError:

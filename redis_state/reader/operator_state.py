@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.codec import Codec as StoreCodec
-    from redis_state.reader.versions import Source, Which
+    from redis_state.reader.versions import Stores, Which
 
 _FAMILIES_MAX = 16
 
@@ -46,7 +46,7 @@ class OperatorState:
     def __init__(
         self,
         client: Client,
-        query: Source,
+        query: Stores,
         operator: int,
         store: str,
         family: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
@@ -17,11 +17,15 @@ from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
 from redis_state.reader.status import QueryStatus
+from redis_state.reader.versions import CONFIRMED
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Self, Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
+
+SQL_MEMORY = "1GB"
 
 
 class Reader:
@@ -88,6 +92,36 @@ class Reader:
             )
         newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
         return Query(self.client, newest, tenant=self._tenant)
+
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] = (),
+        *,
+        at: str | int = CONFIRMED,
+        memory: str = SQL_MEMORY,
+    ) -> pa.Table:
+        """The answer to one SQL statement over live state, by DuckDB; docs/sql.md has the rules.
+
+        Args:
+            statement: One `SELECT`, `SHOW TABLES` or `DESCRIBE`. A table has the name of its query.
+            parameters: Values for its ``?``, or ``$1``.
+            at: As docs/reading.md has it. All tables of one query are of one version.
+            memory: What DuckDB may take, such as ``"4GB"``, besides the answer.
+
+        Raises:
+            ConfigError: duckdb or pyarrow is missing, or `memory` is malformed.
+            UsageError: DuckDB does not take the statement, or fails at it.
+            NotFoundError: It names a table that is not there.
+            RedisStateError: A table could not be read.
+        """
+        from redis_state.reader.sql.database import Database
+
+        def query_of(info: QueryInfo) -> Query:
+            return Query(self.client, info, tenant=self._tenant)
+
+        database = Database(self.client, self.queries(), query_of, at=at, memory=memory)
+        return database.run(statement, parameters)
 
     def close(self) -> None:
         """Close the connections."""

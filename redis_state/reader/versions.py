@@ -119,6 +119,8 @@ class Wanted:
         """
         if not isinstance(self.at, int):
             return self.version
+        if info.alone:
+            raise _unclear("the versions of this store are not batches", "Give 'version'.")
         version = self.at + info.ahead
         if version < 1:
             raise _unclear(
@@ -369,14 +371,21 @@ class Source(Protocol):
     def view(self, operator: int | None = None, **which: Unpack[Which]) -> Source:
         """The same at one version."""
 
+    def moved(self, opened: Opened) -> None:
+        """Called when a version was found to be made up of other segments than before."""
+
+
+class Stores(Source, Protocol):
+    """A source that also says where its stores lie, for who looks at many versions."""
+
+    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Stores:
+        """The same at one version."""
+
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
         """As `Query.partitions`."""
 
     def store_id(self, operator: int, store: str) -> StoreId:
         """As `Query.store_id`."""
-
-    def moved(self, opened: Opened) -> None:
-        """Called when a version was found to be made up of other segments than before."""
 
 
 def which_of(given: Mapping[str, Any], version: int | None) -> Wanted:

@@ -1,6 +1,7 @@
 """The Spark edge: the one place that imports pyspark, and only when a function needs it."""
 
 from redis_state.spark.conf import configure
+from redis_state.spark.live_lookup import lookup
 from redis_state.spark.map_partitions import (
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
@@ -20,6 +21,7 @@ __all__ = [
     "apply_in_pandas_with_state",
     "configure",
     "foreach_batch_with_state_store",
+    "lookup",
     "map_partitions_with_state_store",
     "transform_columns_with_state",
     "transform_with_state",

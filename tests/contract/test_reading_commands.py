@@ -214,9 +214,9 @@ def failed(server: RedisServer, *words: str) -> str:
     [
         ("scan flights --columns carrier,what", "Columns: carrier, count, total."),
         ("scan flights --limit -1", "--limit is below 0"),
-        ("scan flights --at newest", "--at is neither a number nor 'confirmed'"),
+        ("scan flights --at newest", "--at is neither a number nor the name of a version"),
         ("scan flights --at 40", "STATE_LOST"),
-        (f"scan flights --at {'9' * 5000}", "--at is neither a number nor 'confirmed'"),
+        (f"scan flights --at {'9' * 5000}", "--at is neither a number nor the name of a version"),
         ("scan flights --format parquet", "--output FILE"),
         ("scan flights --format table --output rows", "--output names a file"),
         ("scan flights --output /no/such/folder/rows", "No such file or directory"),

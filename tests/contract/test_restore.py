@@ -13,9 +13,9 @@ import pytest
 
 from redis_state import connect, keys
 from redis_state.acl import Role, rules
-from redis_state.cli.connection import PASSWORD_VARIABLE
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.config import PASSWORD_VARIABLE
 from tests.contract.copying import part_name, plant_copy, write_manifest
 from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer

@@ -59,4 +59,5 @@ def test_a_connect_session_keeps_its_state_in_redis(
             first,
             sorted([*first, ["b", 1], ["c", 0]]),
         ]
+    assert found["live"] == [[["a", 2], ["b", 2], ["c", 1]], [["b", 2], ["z", None]]]
     assert all(run["written"] > 0 for run in found["counts"] + found["processor"])

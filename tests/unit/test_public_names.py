@@ -26,6 +26,7 @@ NAMES = [
     "configure",
     "connect",
     "foreach_batch_with_state_store",
+    "lookup",
     "map_partitions_with_state_store",
     "state_objects",
     "stores",
@@ -75,7 +76,7 @@ MODULES = {
         "connect",
         "state_objects",
     ],
-    "spark": ["BatchStore", "configure", "transform_with_state"],
+    "spark": ["BatchStore", "configure", "lookup", "transform_with_state"],
     "store": ["ListStateStore", "ReadStateStore", "StateStore"],
     "testing": ["ProcessorTest", "redis_url"],
     "stores": [

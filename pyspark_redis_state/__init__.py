@@ -1,0 +1,42 @@
+"""State of streaming queries as DataFrames: ``spark.read.format("redis_state")``.
+
+PySpark 4 looks for packages whose names begin with ``pyspark_``, and registers their
+`DefaultSource`, so nothing has to be registered (docs/dataframes.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The data source ``redis_state``. Spark makes it, by the options of a DataFrame."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "redis_state"
+
+    def schema(self) -> StructType:
+        """The columns of the state, as it is now.
+
+        Raises:
+            RedisStateError: An option is wrong, or the state cannot be read.
+        """
+        from redis_state.spark.data_source import schema_of
+
+        return schema_of(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What plans a read, and reads partitions."""
+        # Spark imports this package in every session that reads anything by a name of its own.
+        from redis_state.spark.data_source import state_reader
+
+        return state_reader(self.options, schema)

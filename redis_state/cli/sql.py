@@ -1,0 +1,63 @@
+"""`redis-state sql`: one SQL statement over live state."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redis_state.cli import output
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.cli.output import Sheet
+from redis_state.cli.place import add_at, at_of
+from redis_state.reader import Reader
+from redis_state.reader.reader import SQL_MEMORY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "sql",
+        help="print the answer to a SQL statement over live state",
+        description="Print the rows of one SELECT, SHOW TABLES or DESCRIBE, by DuckDB. A table has "
+        "the name of its query; behind it stand the number of the operator, the store and the "
+        "state variable, where they are not the usual ones. SHOW TABLES lists them.",
+        epilog=example(
+            'redis-state sql --url redis://localhost:6379/0 "select * from flights where carrier = '
+            "'UA'\"",
+            "redis-state sql --url redis://localhost:6379/0 --format csv 'select count(*) from "
+            "flights'",
+            "redis-state sql --url redis://localhost:6379/0 'show tables'",
+        ),
+    )
+    parser.add_argument("statement", metavar="STATEMENT", help="one statement, which only reads")
+    add_at(parser)
+    parser.add_argument(
+        "--memory",
+        default=SQL_MEMORY,
+        metavar="SIZE",
+        help=f"what DuckDB may take, besides the answer (default: {SQL_MEMORY})",
+    )
+    output.add_arguments(parser, files=True)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the answer."""
+    with Reader(config_of(arguments)) as reader:
+        at = at_of(arguments.at)
+        found = reader.sql(arguments.statement, at=at, memory=arguments.memory)
+    output.emit(arguments, Sheet(_rows(found)))
+    return 0
+
+
+def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in found.to_batches():
+        yield from batch.to_pylist()

@@ -1,0 +1,1 @@
+"""SQL over live state, by DuckDB; it is imported when a statement runs."""

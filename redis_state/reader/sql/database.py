@@ -1,0 +1,245 @@
+"""One statement over live state, by DuckDB (docs/sql.md).
+
+Each statement has a database of its own, in memory: it reads no file, loads no extension, and takes
+its tables from nowhere but Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from redis_state.backend.client import Client
+from redis_state.codec.spark_types import INTEGERS
+from redis_state.errors import (
+    ConfigError,
+    FormatError,
+    NotFoundError,
+    StateError,
+    UsageError,
+)
+from redis_state.protocol.registry import QueryInfo
+from redis_state.reader.arrow_types import missing_extra
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.key_filter import leaves
+from redis_state.reader.sql.live_table import LiveTable
+from redis_state.reader.sql.statement import (
+    WHAT,
+    Statement,
+    Use,
+    constant_of,
+    parse,
+)
+from redis_state.reader.sql.tables import Place, all_tables, find_tables
+from redis_state.reader.state_table import StateTable
+from redis_state.reader.versions import CONFIRMED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+    from redis_state.reader.query import Query
+    from redis_state.reader.view import QueryView
+
+_THREADS = 2
+_TEXT_ERRORS = ("ParserException", "BinderException", "CatalogException", "SyntaxException")
+"""Errors of DuckDB that tell of the statement alone. Others may hold values."""
+
+Path = tuple[str, ...]
+
+
+class Database:
+    """Runs statements against the queries of one Redis.
+
+    Args:
+        query_of: Makes a query of an entry in the list.
+        at: As docs/reading.md has it.
+        memory: What DuckDB may take, such as ``1GB``, besides the answer.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        queries: Sequence[QueryInfo],
+        query_of: Callable[[QueryInfo], Query],
+        *,
+        at: str | int = CONFIRMED,
+        memory: str,
+    ) -> None:
+        self._client = client
+        self._queries = queries
+        self._query_of = query_of
+        self._at = at
+        self._memory = memory
+        self._views: dict[str, QueryView] = {}
+        self.tables: dict[str, LiveTable] = {}
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        """The answer to one statement.
+
+        Raises:
+            UsageError: DuckDB does not take the statement, or fails at it.
+            NotFoundError: It names a table that is not there.
+            RedisStateError: A table could not be read.
+        """
+        with closing(_connected(self._memory)) as connection:
+            statement = parse(connection, text)
+            for name, place in self._places(statement).items():
+                live = self._live(connection, statement, name, place, parameters)
+                self.tables[name] = live
+                connection.register(name, live)
+            connection.execute("set lock_configuration = true")
+            return self._answer(connection, text, parameters)
+
+    def _answer(
+        self, connection: DuckDBPyConnection, text: str, parameters: Sequence[Any]
+    ) -> pa.Table:
+        import duckdb
+
+        try:
+            found = connection.sql(text, params=list(parameters) or None)
+            return found.to_arrow_table()
+        except duckdb.Error as error:
+            for live in self.tables.values():
+                if live.error is not None:
+                    raise live.error from None
+            raise _refused(error) from None
+
+    def _places(self, statement: Statement) -> Mapping[str, Place]:
+        if statement.lists_tables:
+            return all_tables(self._queries, self._places_there)
+        return find_tables(statement.uses, self._queries, self._places_of, own=statement.own)
+
+    def _places_of(self, info: QueryInfo) -> Iterator[Place]:
+        view = self._view(info.gen)
+        for one in view.operators():
+            state = view.operator(one.operator, one.store)
+            named = [family.name for family in state.families() if not family.internal]
+            if len(named) > 1 and DEFAULT_FAMILY in named:
+                # Spark's transformWithState declares it beside its variables, and leaves it.
+                named.remove(DEFAULT_FAMILY)
+            for name in named or [DEFAULT_FAMILY]:
+                yield Place(info.gen, one.operator, one.store, name)
+
+    def _places_there(self, info: QueryInfo) -> Iterator[Place]:
+        """Those of a query that can be read now; it may be about to write its first version."""
+        try:
+            yield from self._places_of(info)
+        except (NotFoundError, StateError, FormatError):
+            return
+
+    def _view(self, gen: str) -> QueryView:
+        found = self._views.get(gen)
+        if found is None:
+            info = next(one for one in self._queries if one.gen == gen)
+            found = self._views[gen] = self._query_of(info).view(at=self._at)
+        return found
+
+    def _live(
+        self,
+        connection: DuckDBPyConnection,
+        statement: Statement,
+        name: str,
+        place: Place,
+        parameters: Sequence[Any],
+    ) -> LiveTable:
+        view = self._view(place.gen)
+        table = StateTable(self._client, view, place.operator, place.store, place.family)
+        columns: list[str] | None = None
+        if statement.columns is not None:
+            wanted = {*statement.columns, *(one.lower() for one in table.key_names)}
+            columns = [one for one in table.schema.names if one.lower() in wanted]
+        keys = None
+        if uses := statement.uses.get(name):
+            of_uses = [_keys(connection, table, use, parameters) for use in uses]
+            if all(found is not None for found in of_uses):
+                # A key that two places ask for is read once.
+                keys = list({repr(one): one for found in of_uses for one in found or ()}.values())
+        return LiveTable(table, columns, keys)
+
+
+def _keys(
+    connection: DuckDBPyConnection, table: StateTable, use: Use, parameters: Sequence[Any]
+) -> list[dict[str, Any]] | None:
+    parts = leaves(table.key) if table.key is not None else None
+    if not parts:
+        return None
+    equal: dict[Path, list[Any]] = {}
+    for path, kind in parts.items():
+        nodes = use.equal.get(tuple(one.lower() for one in path))
+        if nodes is None:
+            return None
+        values = [
+            _fitting(connection, kind, constant_of(connection, node, parameters)) for node in nodes
+        ]
+        # A number that the column cannot hold is in no row.
+        low, high = INTEGERS.get(kind, (0, 0))
+        equal[path] = [
+            one
+            for one in values
+            if kind not in INTEGERS or type(one) is not int or low <= one <= high
+        ]
+    return table.keys_with(equal)
+
+
+def _fitting(connection: DuckDBPyConnection, kind: str, value: Any) -> Any:
+    """A constant as a value of the column, where DuckDB compares it as one."""
+    if type(value) is str and kind in ("date", "timestamp", "timestamp_ntz"):
+        wanted = {"date": "date", "timestamp_ntz": "timestamp"}.get(kind, "timestamptz")
+        value = connection.execute(f"select try_cast(? as {wanted})", [value]).fetchall()[0][0]
+    if kind == "timestamp" and type(value) is datetime and value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    if kind == "timestamp_ntz" and type(value) is datetime and value.tzinfo is not None:
+        return None
+    return value
+
+
+def _connected(memory: str) -> DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError:
+        raise missing_extra(WHAT, "duckdb", "sql") from None
+    connection = duckdb.connect(":memory:")
+    try:
+        for name, value in (
+            ("memory_limit", memory),
+            ("threads", _THREADS),
+            # What does not fit into the memory fails; it goes to no disk.
+            ("temp_directory", ""),
+            ("TimeZone", "UTC"),
+            ("autoload_known_extensions", False),
+            ("autoinstall_known_extensions", False),
+            # Tables are never variables of Python.
+            ("python_enable_replacements", False),
+            # The last one: some of the others cannot be set after it.
+            ("enable_external_access", False),
+        ):
+            connection.execute(f"set {name} = ?", [value])
+    except duckdb.Error as error:
+        connection.close()
+        raise ConfigError(WHAT, found=str(error), advice="Give memory as '1GB'.") from None
+    return connection
+
+
+def _refused(error: Exception) -> UsageError:
+    kind = type(error).__name__
+    if kind in _TEXT_ERRORS:
+        return UsageError(WHAT, found=str(error))
+    if kind == "OutOfMemoryException":
+        return UsageError(
+            WHAT,
+            found="it takes more memory than it may",
+            advice="Choose fewer columns or keys, or give more: memory='4GB', --memory 4GB.",
+        )
+    if kind == "PermissionException":
+        return UsageError(
+            WHAT, found="it asks for a file or an address", advice="SQL reads state only."
+        )
+    return UsageError(
+        WHAT,
+        found=f"DuckDB ended it with {kind}",
+        advice="A value does not fit what the statement does with it: try_cast and try() give NULL "
+        "instead.",
+    )

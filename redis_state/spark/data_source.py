@@ -1,0 +1,253 @@
+"""The data source ``redis_state``: a plan pins one version, tasks read it (docs/dataframes.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from redis_state import config as options_table
+from redis_state.backend.client import Client
+from redis_state.config import PASSWORD_VARIABLE
+from redis_state.errors import ConfigError, UsageError
+from redis_state.ids import DEFAULT_STORE
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.key_filter import Path
+from redis_state.reader.pinned import Pinned
+from redis_state.reader.state_table import StateTable
+from redis_state.reader.versions import CONFIRMED, LATEST
+from redis_state.spark.frames import as_arrow
+from redis_state.spark.live_state import LiveState
+from redis_state.spark.worker import WORKER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_WHAT = "reading state as a DataFrame"
+_QUERY, _OPERATOR, _STORE, _FAMILY, _AT = "query", "operator", "store", "family", "at"
+_OWN = (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT)
+_PATH = "path"
+"""The option that `load("flights")` sets."""
+
+
+def state_of(options: Mapping[str, str]) -> LiveState:
+    """What the options of a DataFrame name, in whatever case they are written.
+
+    Raises:
+        ConfigError: One is wrong, or holds a secret.
+    """
+    given: dict[str, object] = {}
+    own: dict[str, str] = {}
+    known = {
+        spelling.lower(): option
+        for option in options_table.options().values()
+        for spelling in (option.name, option.python_name)
+    }
+    for name, value in options.items():
+        lower = name.lower()
+        if lower in _OWN or lower == _PATH:
+            own[_QUERY if lower == _PATH else lower] = value
+            continue
+        option = known.get(lower)
+        if option is None:
+            raise ConfigError(
+                _WHAT,
+                found=f"there is no option '{name}'",
+                advice=f"Options: {', '.join(_OWN)}, and those of docs/configuration.md.",
+            )
+        if option.secret:
+            raise ConfigError(
+                _WHAT,
+                found=f"the option '{option.name}' is a secret, and options stand in Spark's plans",
+                advice=f"Give passwordFile, or set {PASSWORD_VARIABLE} for driver and executors.",
+            )
+        given[option.name] = value
+    if not own.get(_QUERY):
+        raise ConfigError(
+            _WHAT, found="no query is named", advice='Give .option("query", "flights").'
+        )
+    at = own.get(_AT, CONFIRMED)
+    return LiveState(
+        options_table.parse(given),
+        own[_QUERY],
+        _number(_OPERATOR, own.get(_OPERATOR, "0")),
+        own.get(_STORE, DEFAULT_STORE),
+        own.get(_FAMILY, DEFAULT_FAMILY),
+        at if at in (CONFIRMED, LATEST) else _number(_AT, at),
+    )
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The columns of a state as Spark's types.
+
+    Raises:
+        RedisStateError: As `state_of` and `LiveState.pinned`.
+    """
+    state = state_of(options).with_password()
+    client = Client(state.config)
+    try:
+        return spark_schema(state.table(client, state.pinned()).schema)
+    finally:
+        client.close()
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Columns as Spark's types.
+
+    Raises:
+        UsageError: Spark's exchange with Python has no such type.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        return from_arrow_schema(schema)
+    except PySparkException as error:
+        kinds = ", ".join(f"{field.name} {field.type}" for field in schema)
+        raise UsageError(
+            _WHAT,
+            found="Spark's exchange with Python does not know the type of a column",
+            advice=f"Choose other columns by schema(…). Columns: {kinds}.",
+        ) from error
+
+
+def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
+    """What plans a read of these columns."""
+    return StateReader(state_of(options), schema)
+
+
+@dataclass
+class _Part(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        keys: ``None`` means all rows.
+    """
+
+    pinned: Pinned
+    keys: list[dict[str, Any]] | None = None
+
+
+class StateReader(DataSourceReader):
+    """Plans a read on the driver, and reads in tasks; Spark pickles it in between."""
+
+    def __init__(self, state: LiveState, schema: StructType) -> None:
+        self._state = state
+        self._schema = schema
+        self._equal: dict[Path, list[Any]] = {}
+        # Spark refuses a reader with filters of its own where its setting for them is off, as it is
+        # by default. Ours read all rows then, which is the same answer.
+        self.pushFilters = _PushFilters(self._equal)  # type: ignore[method-assign]  # see it
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A partition for each one of the state, all at one version; one for keys.
+
+        Raises:
+            RedisStateError: As `LiveState.pinned`.
+        """
+        state = self._state.with_password()
+        pinned = state.pinned()
+        if self._equal:
+            client = Client(state.config)
+            try:
+                keys = state.table(client, pinned).keys_with(self._equal)
+            finally:
+                client.close()
+            if keys is not None:
+                return [_Part(pinned, keys)]
+        return [_Part(pinned.only([one])) for one in pinned.partitions]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition.
+
+        Raises:
+            StateError: Retention was faster than the query, which can be started again.
+            RedisStateError: As `OperatorState.to_batches`.
+        """
+        if not isinstance(partition, _Part):
+            return  # a state without partitions
+        state = self._state.with_password()
+        table = state.table(WORKER.client(state.config), partition.pinned)
+        wanted = as_arrow(self._schema)
+        for batch in table.batches(_names(table, wanted), partition.keys):
+            yield _cast(batch, wanted)
+
+
+class _PushFilters:
+    """`DataSourceReader.pushFilters` that only takes notes: Spark tests every filter again."""
+
+    def __init__(self, equal: dict[Path, list[Any]]) -> None:
+        self._equal = equal
+
+    @property
+    def __func__(self) -> object:
+        """What Spark takes for a reader without filters."""
+        return getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+        for one in filters:
+            values = _values(one)
+            if values is not None:
+                self._equal.setdefault(tuple(one.attribute), values)
+        return filters
+
+
+def _values(given: Any) -> list[Any] | None:
+    """The values that a filter leaves to a column; ``None`` if it leaves others, too."""
+    if isinstance(given, datasource.In):
+        values = list(given.value)
+    elif isinstance(given, (datasource.EqualTo, datasource.EqualNullSafe)):
+        values = [given.value]
+    else:
+        return None
+    # As state has them: a time stamp with its zone, whatever the zone of this process is.
+    return [
+        one.astimezone(timezone.utc) if isinstance(one, datetime) and one.tzinfo else one
+        for one in values
+    ]
+
+
+def _names(table: StateTable, wanted: pa.Schema) -> list[str]:
+    missing = [name for name in wanted.names if name not in table.schema.names]
+    if missing:
+        raise UsageError(
+            _WHAT,
+            found=f"the state has no column '{missing[0]}'",
+            advice=f"Columns: {', '.join(table.schema.names)}.",
+        )
+    return list(wanted.names)
+
+
+def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = []
+    for field, column in zip(wanted, batch.columns, strict=True):
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowException as error:
+            raise UsageError(
+                _WHAT,
+                found=f"column '{field.name}' is of type {column.type}, and {field.type} was "
+                "asked for",
+                advice="Leave schema(…) out, or give a type that all of its values fit.",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"option '{name}'",
+            found="it is no whole number"
+            + (f", '{CONFIRMED}' or '{LATEST}'" if name == _AT else ""),
+            advice="Give the number of Spark's operator, such as 0."
+            if name == _OPERATOR
+            else "Give a batch id, such as 41, or leave it out.",
+        )
+    return int(text)

@@ -1,0 +1,98 @@
+"""State of another query, as tasks read it: chosen once, read at one version; no pyspark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.config import PASSWORD_VARIABLE, Config
+from redis_state.errors import StateError
+from redis_state.protocol.registry import QueryInfo
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.pinned import Pinned, pin
+from redis_state.reader.query import Query
+from redis_state.reader.reader import Reader
+from redis_state.reader.state_table import StateTable
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """Which state is read, and where.
+
+    Attributes:
+        at: As docs/reading.md has it.
+    """
+
+    config: Config
+    query: str
+    operator: int
+    store: str
+    family: str
+    at: str | int
+
+    def pinned(self) -> Pinned:
+        """All partitions, at the version that `at` names now.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        with Reader(self.config) as reader:
+            view = reader.query(self.query).view(self.operator, at=self.at)
+            return pin(view, self.operator, self.store)
+
+    def table(self, client: Client, pinned: Pinned) -> StateTable:
+        """The rows of a pinned version."""
+        return StateTable(client, pinned, self.operator, self.store, self.family)
+
+    def reopened(self, client: Client, text: str, blocks: BlockCache | None = None) -> Pinned:
+        """The version of a text that `pin_text` made.
+
+        Args:
+            blocks: What was read of other versions of it.
+
+        Raises:
+            StateError: Retention has dropped the version, or the query went back and has written it
+                anew.
+        """
+        gen, versions, digest = text.split(" ")
+        numbers = [int(number) for number in versions.split(",")]
+        query = Query(
+            client,
+            QueryInfo(gen, "", self.query, 0, 0),
+            tenant=keys.tenant_of(self.config.key_prefix),
+        )
+        query.operators()
+        if len(numbers) == 1:
+            info, opened = query.open(self.operator, self.store, numbers[0])
+        else:
+            opened = []
+            for partition, number in enumerate(numbers):
+                info, (one,) = query.open(self.operator, self.store, number, only=[partition])
+                opened.append(one)
+        found = Pinned(info, opened, BlockCache() if blocks is None else blocks)
+        if found.digest != digest:
+            raise StateError(
+                f"reading version {versions} of query '{self.query}' again",
+                found="the query went back, and wrote this version once more",
+                advice="Run the batch again: it takes the version that is confirmed then.",
+            )
+        return found
+
+    def with_password(self) -> LiveState:
+        """With the password of this process's environment, which no plan holds."""
+        password = os.environ.get(PASSWORD_VARIABLE)
+        if self.config.password_file is not None or self.config.password or not password:
+            return self
+        return replace(self, config=replace(self.config, password=password))
+
+
+def pin_text(pinned: Pinned) -> str:
+    """A version in a few characters: the checkpoint, the number, and what tells attempts apart."""
+    versions: Sequence[int] = [one.pin.version for one in pinned.partitions]
+    if len(set(versions)) == 1:
+        versions = versions[:1]
+    gen = pinned.partitions[0].id.store.gen
+    return f"{gen} {','.join(map(str, versions))} {pinned.digest}"

@@ -1,0 +1,207 @@
+"""What `lookup` runs in Spark's tasks: one chooses the version, the others read it; no pyspark.
+
+All tasks of a batch have to read one version, though each starts at its own time. So one task of
+one row chooses it, before the others begin, and Spark gives them its answer with their rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.state_table import StateTable
+from redis_state.spark.live_state import LiveState, pin_text
+from redis_state.spark.worker import WORKER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIN = "__redis_state_version"
+"""The column that carries the version to the tasks."""
+
+REMEMBERED_MS = 7 * 24 * 3600 * 1000
+"""How long the version of a batch is remembered, for a batch that is run again."""
+
+_KEPT_MAX = 4
+_FORMAT = "1"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a streaming query that looks up.
+
+    Attributes:
+        query_id: Spark's id of the query.
+    """
+
+    query_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Chooses the version of a batch.
+
+    Attributes:
+        name: Of the look-up among those of its query.
+    """
+
+    state: LiveState
+    name: str
+
+    def run(self, batch: Batch | None) -> str:
+        """The version: that of the batch's first run if it still can be read, else the confirmed.
+
+        Args:
+            batch: ``None`` outside of a streaming query.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        state = self.state.with_password()
+        if batch is None:
+            return pin_text(state.pinned())
+        client = WORKER.client(state.config)
+        key = keys.looked_up(
+            batch.query_id, self.name, tenant=keys.tenant_of(state.config.key_prefix)
+        )
+        before = _remembered(client, key, batch)
+        if before is not None:
+            try:
+                state.reopened(client, before)
+            except (StateError, NotFoundError, FormatError):
+                _log.info("batch %d of %s reads a newer version", batch.number, batch.query_id)
+            else:
+                return before
+        text = pin_text(state.pinned())
+        _remember(client, key, batch, text)
+        return text
+
+
+def _remembered(client: Client, key: str, batch: Batch) -> str | None:
+    try:
+        (raw,) = client.call("looking for the version of a batch", [("GET", key)])
+    except ConfigError as error:
+        _log.info("versions of batches are not remembered: %s", error)
+        return None
+    words = (raw or b"").decode("utf-8", "replace").split(" ", 2)
+    if len(words) < 3 or words[:2] != [_FORMAT, str(batch.number)]:
+        return None
+    return words[2]
+
+
+def _remember(client: Client, key: str, batch: Batch, text: str) -> None:
+    value = f"{_FORMAT} {batch.number} {text}"
+    try:
+        client.call(
+            "keeping the version of a batch", [("SET", key, value, "PX", str(REMEMBERED_MS))]
+        )
+    except ConfigError as error:
+        # A reader has no right to it. A batch that is run again takes the version of then.
+        _log.info("versions of batches are not remembered: %s", error)
+
+
+def name_of(state: LiveState, on: Sequence[str]) -> str:
+    """What tells look-ups of one query apart."""
+    words = (state.query, state.operator, state.store, state.family, state.at, *on)
+    return hashlib.sha256(repr(words).encode()).hexdigest()[: keys.STORE_HASH_DIGITS]
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """Joins rows with state.
+
+    Attributes:
+        on: Columns of the rows, in the order of the key columns.
+        columns: Of the state, those that are added.
+        inner: Whether rows without state are left out.
+        schema: Of the answer.
+    """
+
+    state: LiveState
+    on: tuple[str, ...]
+    columns: tuple[str, ...]
+    inner: bool
+    schema: pa.Schema
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows with the columns of their keys.
+
+        Raises:
+            StateError: The version is not there any more.
+            RedisStateError: As `OperatorState.get_many`.
+        """
+        for batch in batches:
+            if batch.num_rows:
+                made = self._joined(batch)
+                if made.num_rows:
+                    yield made
+
+    def _joined(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        *rows, versions = batch.columns
+        version = versions[0].as_py()
+        table = _table(self.state.with_password(), version)
+        parts = [map(_hashable, batch.column(name).to_pylist()) for name in self.on]
+        wanted: dict[Any, int] = {}
+        # As in SQL, a null is equal to nothing.
+        places = [
+            None if None in key else wanted.setdefault(key, len(wanted))
+            for key in zip(*parts, strict=True)
+        ]
+        asked = [key[0] if table.key is None and len(key) == 1 else key for key in wanted]
+        values, there = table.look_up(asked, self.columns)
+        at = pa.array(places, type=pa.int64())
+        arrays = [*rows, *(one.take(at) for one in values)]
+        cast = [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)]
+        made = pa.RecordBatch.from_arrays(cast, schema=self.schema)
+        if not self.inner:
+            return made
+        return made.filter(pa.array([place is not None and there[place] for place in places]))
+
+
+@dataclass(slots=True)
+class _Read:
+    """What this worker has opened of a state.
+
+    Attributes:
+        blocks: Versions that follow each other share most of them.
+    """
+
+    version: str
+    table: StateTable
+    blocks: BlockCache
+
+
+_read: dict[LiveState, _Read] = {}
+"""The state that was looked up last stands at the end."""
+
+
+def _table(state: LiveState, version: str) -> StateTable:
+    found = _read.pop(state, None)
+    if found is None or found.version != version:
+        client = WORKER.client(state.config)
+        blocks = BlockCache() if found is None else found.blocks
+        table = state.table(client, state.reopened(client, version, blocks))
+        found = _Read(version, table, blocks)
+    _read[state] = found
+    while len(_read) > _KEPT_MAX:
+        del _read[next(iter(_read))]
+    return found.table
+
+
+def _hashable(value: Any) -> Any:
+    """A value of a key column; a struct as its values."""
+    if isinstance(value, dict):
+        return tuple(map(_hashable, value.values()))
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -1,0 +1,215 @@
+"""The data source without a session: what it plans, which keys it takes, what a task reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThan, In
+from pyspark.sql.types import StructType
+
+from pyspark_redis_state import DefaultSource
+from redis_state import StateStoreId, StateStoreProviderId, keys
+from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
+from redis_state.provider import StateStoreProvider
+from redis_state.spark.worker import WORKER
+from tests.contract.planting import Planted, family, schema, uid
+from tests.support.redis_server import RedisServer
+
+PASSWORD = "REDIS_STATE_PASSWORD"
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> Iterator[None]:
+    yield
+    WORKER.close()
+
+
+@pytest.fixture
+def planted(redis_server: RedisServer) -> Planted:
+    planted = Planted(redis_server.client())
+    planted.register()
+    rows = [({"carrier": f"c{n}"}, {"count": n, "total": n / 2}) for n in range(50)]
+    planted.commit(1, rows)
+    planted.commit(2, [({"carrier": "c1"}, {"count": 100, "total": 0.0})])
+    return planted
+
+
+def source(server: RedisServer, **options: str) -> DefaultSource:
+    return DefaultSource({"url": server.url, "query": "flights", **options})
+
+
+def struct(kind: str) -> StructType:
+    columns = dict(column.split() for column in kind.split(", "))
+    return StructType.fromJson(json.loads(schema(**columns)))
+
+
+def reader(made: DefaultSource, kind: str | None = None) -> Any:
+    wanted = made.schema() if kind is None else struct(kind)
+    return made.reader(wanted)
+
+
+def rows(made: Any) -> list[tuple[Any, ...]]:
+    """What the tasks of a plan read, each with a copy of the reader as in another process."""
+    found = []
+    for part in made.partitions():
+        for batch in pickle.loads(pickle.dumps(made)).read(pickle.loads(pickle.dumps(part))):
+            found += [tuple(row.values()) for row in batch.to_pylist()]
+    return sorted(found)
+
+
+def test_rows_and_columns_of_the_state(redis_server: RedisServer, planted: Planted) -> None:
+    made = source(redis_server)
+    assert made.name() == "redis_state"
+    assert made.schema().simpleString() == "struct<carrier:string,count:bigint,total:double>"
+    plan = reader(made)
+    assert len(plan.partitions()) == planted.partitions
+    wanted = [(f"c{n}", 100 if n == 1 else n, 0.0 if n == 1 else n / 2) for n in range(50)]
+    assert rows(plan) == sorted(wanted)
+    assert rows(reader(source(redis_server, at="0"), "carrier string, count integer")) == sorted(
+        (f"c{n}", n) for n in range(50)
+    )
+
+
+def test_a_plan_reads_one_version_whatever_comes_after(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    plan = reader(source(redis_server), "count long")
+    parts = plan.partitions()
+    planted.commit(3, [({"carrier": f"c{n}"}, {"count": 7, "total": 0.0}) for n in range(50)])
+    found = [row["count"] for part in parts for one in plan.read(part) for row in one.to_pylist()]
+    assert sorted(found) == sorted(100 if n == 1 else n for n in range(50))
+    for number in range(planted.partitions):
+        for version in (1, 2):
+            planted.drop(number, f"d:{version}:{uid(version)}")
+    with pytest.raises(StateError, match="version 2"):
+        list(plan.read(parts[0]))
+
+
+def test_filters_on_all_key_columns_become_keys(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    for filters, wanted in (
+        ([EqualTo(("carrier",), "c1")], [("c1", 100)]),
+        ([In(("carrier",), ("c1", "c2", "none")), GreaterThan(("count",), 5)],
+         [("c1", 100), ("c2", 2)]),
+        ([EqualTo(("carrier",), "none")], []),
+    ):  # fmt: skip
+        plan = reader(source(redis_server), "carrier string, count long")
+        # Spark tests all of them again.
+        assert list(plan.pushFilters(filters)) == filters
+        (part,) = plan.partitions()
+        assert part.keys is not None
+        assert rows(plan) == wanted
+    plan = reader(source(redis_server))
+    plan.pushFilters([EqualTo(("count",), 1), GreaterThan(("carrier",), "c")])
+    assert len(plan.partitions()) == planted.partitions
+    # Where Spark's setting is off, it refuses readers with filters of their own.
+    assert plan.pushFilters.__func__ is DataSourceReader.pushFilters
+
+
+def test_a_key_of_several_types(redis_server: RedisServer) -> None:
+    kinds = schema(at="timestamp", n="integer")
+    planted = Planted(redis_server.client(), family(kinds, schema(v="string")), partitions=2)
+    planted.register()
+    noon = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)
+    planted.commit(1, [({"at": noon, "n": n}, {"v": f"v{n}"}) for n in range(9)])
+    plan = reader(source(redis_server))
+    local = noon.astimezone()
+    plan.pushFilters([EqualTo(("at",), local), In(("n",), (1, 2, 77))])
+    assert [row[1:] for row in rows(plan)] == [(1, "v1"), (2, "v2")]
+    plan = reader(source(redis_server))
+    plan.pushFilters([EqualTo(("at",), noon)])
+    assert len(plan.partitions()) == 2
+    assert len(rows(plan)) == 9
+
+
+def test_a_store_of_python(redis_server: RedisServer) -> None:
+    id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), "run")
+    provider = StateStoreProvider(id_, config=redis_server.url)
+    store = provider.get_store(0)
+    store.put("a", 1)
+    store.put("b", 2)
+    provider.get_store(store.commit()).abort()
+    provider.close()
+    made = source(redis_server, query="orders")
+    assert made.schema().simpleString() == "struct<key:string,value:string>"
+    assert rows(reader(made)) == [('"a"', "1"), ('"b"', "2")]
+    assert rows(reader(made, "value integer")) == [(1,), (2,)]
+    with pytest.raises(UsageError, match="date32"):
+        rows(reader(made, "value date"))
+
+
+def test_no_rows_and_no_partitions(redis_server: RedisServer) -> None:
+    planted = Planted(redis_server.client())
+    planted.register()
+    planted.commit(1, [])
+    assert rows(reader(source(redis_server))) == []
+    from pyspark.sql.datasource import InputPartition
+
+    assert list(reader(source(redis_server)).read(InputPartition(None))) == []
+
+
+def test_passwords_come_from_a_file_or_the_environment(
+    start_redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_redis(password="geheim")
+    planted = Planted(server.client())
+    planted.register()
+    planted.commit(1, [({"carrier": "UA"}, {"count": 1, "total": 0.5})])
+    file = tmp_path / "password"
+    file.write_text("geheim\n")
+    for options in ({"passwordFile": str(file)}, {"PASSWORD_FILE": str(file)}):
+        plan = reader(source(server, **options))
+        assert rows(plan) == [("UA", 1, 0.5)]
+        assert b"geheim" not in pickle.dumps(plan) + pickle.dumps(plan.partitions())
+    with pytest.raises(ConfigError, match="password"):
+        source(server, deadline="2s").schema()
+    monkeypatch.setenv(PASSWORD, "geheim")
+    plan = reader(source(server))
+    assert rows(plan) == [("UA", 1, 0.5)]
+    assert b"geheim" not in pickle.dumps(plan) + pickle.dumps(plan.partitions())
+    with pytest.raises(ConfigError, match="passwordFile") as caught:
+        source(server, password="geheim").schema()
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"query": ""}, ConfigError, "no query is named"),
+        ({"query": "flight"}, NotFoundError, "Did you mean 'flights'"),
+        ({"operator": "first"}, ConfigError, "operator.*no whole number"),
+        ({"operator": "7"}, NotFoundError, "operator 7"),
+        ({"at": "now"}, ConfigError, "'confirmed' or 'latest'"),
+        ({"at": "99"}, StateError, "version 100"),
+        ({"queri": "x"}, ConfigError, "no option 'queri'.*query, operator"),
+        ({"family": "x"}, NotFoundError, "family 'x'"),
+        ({"url": "http://x"}, ConfigError, "url"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said(
+    redis_server: RedisServer,
+    planted: Planted,  # noqa: ARG001  # makes the state
+    options: dict[str, str],
+    kind: type[Exception],
+    words: str,
+) -> None:
+    with pytest.raises(kind, match=f"(?s){words}"):
+        source(redis_server, **options).schema()
+
+
+def test_columns_that_are_not_there_are_named(redis_server: RedisServer, planted: Planted) -> None:
+    with pytest.raises(UsageError, match=r"no column 'carier'.*carrier, count, total"):
+        rows(reader(source(redis_server), "carier string"))
+    with pytest.raises(UsageError, match="'carrier' is of type string, and int64"):
+        rows(reader(source(redis_server), "carrier long"))
+    number = planted.partition({"carrier": "c1"})
+    planted.client.delete(keys.segment(planted.id(number), f"d:1:{uid(1)}"))
+    with pytest.raises(StateError, match="STATE_LOST"):
+        rows(reader(source(redis_server), "carrier string"))

@@ -1,0 +1,170 @@
+"""What the tasks of `lookup` do: one chooses a version, the others read it and nothing else."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from redis_state import StateStoreId, StateStoreProviderId, config, keys
+from redis_state.acl import Role, rules
+from redis_state.errors import StateError
+from redis_state.provider import StateStoreProvider
+from redis_state.spark import lookup_task
+from redis_state.spark.live_state import LiveState, pin_text
+from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
+from redis_state.spark.worker import WORKER
+from tests.contract.planting import GEN, Planted
+from tests.support.redis_server import RedisServer
+
+QUERY = "6d2bd1e5-0c7c-4c3e-9d77-222222222222"
+ANSWER = pa.schema([("n", pa.int32()), ("code", pa.string()), ("count", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> Iterator[None]:
+    yield
+    WORKER.close()
+    lookup_task._read.clear()
+
+
+@pytest.fixture
+def planted(redis_server: RedisServer) -> Planted:
+    planted = Planted(redis_server.client())
+    planted.register()
+    for version in (1, 2):
+        commit(planted, version)
+    return planted
+
+
+def commit(planted: Planted, version: int) -> None:
+    """Every key has the number of the version."""
+    rows = [({"carrier": f"c{n}"}, {"count": version, "total": 0.0}) for n in range(20)]
+    planted.commit(version, rows)
+
+
+def state_of(server: RedisServer, query: str = "flights", **options: Any) -> LiveState:
+    parsed = config.parse({"url": server.url, "deadline": "5s", **options})
+    return LiveState(parsed, query, 0, "default", "default", "confirmed")
+
+
+def joined(state: LiveState, version: str, codes: list[str | None], **given: Any) -> Any:
+    wanted = {"on": ("code",), "columns": ("count",), "inner": False, "schema": ANSWER} | given
+    task = pickle.loads(pickle.dumps(LookUp(state, **wanted)))
+    numbers = pa.array(range(len(codes)), pa.int32())
+    rows = {"n": numbers, "code": pa.array(codes, pa.string()), PIN: [version] * len(codes)}
+    (found,) = task.run(iter([pa.RecordBatch.from_pydict(rows)]))
+    return found
+
+
+def counts(state: LiveState, version: str) -> set[Any]:
+    codes: list[str | None] = [f"c{n}" for n in range(20)]
+    return set(joined(state, version, codes).column("count").to_pylist())
+
+
+def test_rows_get_the_values_of_their_keys(redis_server: RedisServer, planted: Planted) -> None:
+    state = state_of(redis_server)
+    version = Choice(state, "x").run(None)
+    assert len(version) < 60
+    codes = ["c1", None, "none", "c1", "c2"]
+    found = joined(state, version, codes)
+    assert found.schema == ANSWER
+    assert found.column("count").to_pylist() == [2, None, None, 2, 2]
+    inner = joined(state, version, codes, inner=True)
+    assert inner.column("n").to_pylist() == [0, 3, 4]
+    trips = WORKER.client(state.config).round_trips
+    joined(state, version, codes)
+    # What was read stays.
+    assert WORKER.client(state.config).round_trips == trips
+    assert planted.partitions == 4
+
+
+def test_a_batch_keeps_its_version(redis_server: RedisServer, planted: Planted) -> None:
+    state = state_of(redis_server)
+    choice = Choice(state, name_of(state, ["code"]))
+    first = choice.run(Batch(QUERY, 7))
+    assert counts(state, first) == {2}
+    commit(planted, 3)
+    assert counts(state, first) == {2}
+    assert choice.run(Batch(QUERY, 7)) == first
+    # Another look-up, another query and the next batch choose for themselves.
+    for other, batch in (
+        (Choice(state, "0" * 16), Batch(QUERY, 7)),
+        (choice, Batch(GEN, 7)),
+        (choice, Batch(QUERY, 8)),
+    ):
+        assert counts(state, other.run(batch)) == {3}
+    key = keys.looked_up(QUERY, choice.name)
+    assert 0 < planted.client.pttl(key) <= lookup_task.REMEMBERED_MS
+
+
+def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, planted: Planted) -> None:
+    state = state_of(redis_server)
+    choice = Choice(state, "x")
+    first = choice.run(Batch(QUERY, 7))
+    commit(planted, 3)
+    for number in range(planted.partitions):
+        rows = {
+            planted.key({"carrier": f"c{n}"}): planted.value({"count": 3, "total": 0.0})
+            for n in range(20)
+            if planted.partition({"carrier": f"c{n}"}) == number
+        }
+        planted.snapshot(number, 3, rows)
+    with pytest.raises(StateError):
+        counts(state, first)
+    assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+    planted.client.set(keys.looked_up(QUERY, "x"), b"\xff what is this")
+    assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+
+
+def test_a_version_that_was_written_anew_is_another_one(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    state = state_of(redis_server)
+    gen, version, digest = Choice(state, "x").run(None).split(" ")
+    assert (gen, version) == (GEN, "2")
+    with pytest.raises(StateError, match="went back"):
+        counts(state, f"{gen} {version} {digest[::-1]}")
+    assert planted.client.exists(keys.query(GEN))
+
+
+def test_a_reader_may_look_up_and_keeps_nothing(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    planted = Planted(server.client())
+    planted.register()
+    commit(planted, 1)
+    version = str(server.client().info("server")["redis_version"])
+    for name, role in (("reads", Role.READER), ("works", Role.JOB)):
+        allowed = rules(role, version=version)
+        client: Any = server.client()
+        client.execute_command("ACL", "SETUSER", name, *allowed, ">geheim")
+        state = state_of(server, username=name, password="geheim")
+        choice = Choice(state, "x")
+        assert counts(state, choice.run(Batch(QUERY, 7))) == {1}
+        kept = server.client().exists(keys.looked_up(QUERY, "x"))
+        assert kept == (role is Role.JOB)
+
+
+def test_a_store_of_python_with_versions_of_each_partition(redis_server: RedisServer) -> None:
+    for partition in range(2):
+        id_ = StateStoreProviderId(StateStoreId("orders", 0, partition), f"run-{partition}")
+        provider = StateStoreProvider(id_, config=redis_server.url)
+        store = provider.get_store(0)
+        for version in range(partition + 1):
+            store.put((f"k{partition}", 1), {"at": version})
+            store = provider.get_store(store.commit())
+        store.abort()
+        provider.close()
+    state = state_of(redis_server, query="orders")
+    pinned = pin_text(state.pinned())
+    assert pinned.split(" ")[1] == "1,2"
+    schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("value", pa.string())])
+    task = LookUp(state, ("a", "b"), ("value",), inner=False, schema=schema)
+    rows = {"a": ["k0", "k1", "k2"], "b": [1, 1, 1], PIN: [pinned] * 3}
+    (found,) = task.run(iter([pa.RecordBatch.from_pydict(rows)]))
+    assert found.column("value").to_pylist() == ['{"at": 0}', '{"at": 1}', None]
