@@ -29,3 +29,8 @@ class SystemClock:
 
 
 SYSTEM = SystemClock()
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970 by this machine's clock, to be shown to people."""
+    return time.time_ns() // 1_000_000
