@@ -56,7 +56,7 @@ $(VENV)-%/installed: pyproject.toml tools/check_tools.sh
 	tools/check_tools.sh "$(PYTHON)"
 	test -x $(VENV)-$*/bin/python || "$(PYTHON)" -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[completion,demo,spark,test]' 'pyspark==$*.*'
+		--editable '.[completion,dashboard,demo,spark,test]' 'pyspark==$*.*'
 	touch $@
 
 .PHONY: env-4.0 env-4.1 env-4.2
@@ -94,6 +94,10 @@ jvm-test-build: $(TESTS_STAMP)
 redis:
 	@tools/ensure_redis.sh $(PY)
 
+.PHONY: browser
+browser: ## Make sure of a Chromium for the tests of the dashboard (as root may install chromium)
+	@tools/ensure_chromium.sh
+
 .PHONY: wheel
 wheel: build ## Build the wheel, all jars inside, into dist/
 	rm -rf build dist/*.whl
@@ -111,7 +115,7 @@ audit: wheel ## Look up what the wheel needs in PyPI's advisories
 # ---- tests ------------------------------------------------------------------------------------
 
 .PHONY: test
-test: build jvm-test-build redis $(CLASS_ARCHIVE) $(SCALAFMT) ## Run every suite; the last line sums them up (as root may install redis-server and docker.io)
+test: build jvm-test-build redis browser $(CLASS_ARCHIVE) $(SCALAFMT) ## Run every suite; the last line sums them up (as root may install redis-server, chromium, docker.io)
 	@$(PY) tools/run_tests.py
 
 .PHONY: test-long
@@ -185,6 +189,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
 	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
 	@$(PY) -m tests.bench.live_state
+	@$(PY) -m tests.bench.dashboard $(BENCH_ARGS)
 
 .PHONY: bench-quick
 bench-quick: build jvm-test-build redis ## The same in under 5 minutes

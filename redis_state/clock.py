@@ -32,5 +32,5 @@ SYSTEM = SystemClock()
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970 by this machine's clock, to compare with a note of a server."""
+    """Milliseconds since 1970 by this machine's clock, to show, or to compare with a server's."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Checks that a wheel carries what a user needs: jars, scripts, options, the demo."""
+"""Checks that a wheel carries what a user needs: jars, scripts, options, pages, the demo."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ REQUIRED = (
     "redis_state/jars/redis-state-spark-4.3_2.13-*.jar",
     "pyspark_redis_state/__init__.py",
     "redis_state/backend/scripts/publish.lua",
+    "redis_state/dashboard/static/style.css",
+    "redis_state/dashboard/templates/queries.html",
     "redis_state/demo/job.py",
     "redis_state/options.json",
     "redis_state/py.typed",

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis_state.cli.values import key_of, plain_key
-from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError
 from redis_state.format.header import Family
-from redis_state.reader.python_codec import codec_name_of
-from redis_state.reader.rows.codec import codec_of
-from redis_state.reader.rows.spark_types import Struct
-from redis_state.reader.typed_rows import typed_row_codec
-
-
-def has_columns(family: Family) -> bool:
-    """Whether keys and values have columns; in a store of Python they are plain."""
-    return codec_name_of(family) in (None, ROW_CODEC)
+from redis_state.reader.values import columns_of, has_columns, key_of, plain_key
 
 
 def key_of_family(family: Family, words: Sequence[str]) -> Any:
@@ -26,7 +16,7 @@ def key_of_family(family: Family, words: Sequence[str]) -> Any:
     Raises:
         ConfigError: A word is malformed, or does not fit its column.
     """
-    return key_of(_columns(family), words) if has_columns(family) else plain_key(words)
+    return key_of(columns_of(family), words) if has_columns(family) else plain_key(words)
 
 
 def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
@@ -39,7 +29,7 @@ def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
         return lambda _key: True
     if not has_columns(family):
         return _plain_beginning(plain_key(words))
-    columns = _columns(family)
+    columns = columns_of(family)
     given = key_of(columns, words)
     first = columns.names[: len(given)]
     if set(given) != set(first):
@@ -56,9 +46,3 @@ def _plain_beginning(begin: Any) -> Callable[[Any], bool]:
         return lambda key: isinstance(key, str) and key.startswith(begin)
     parts = tuple(begin) if isinstance(begin, list) else (begin,)
     return lambda key: isinstance(key, tuple) and key[: len(parts)] == parts
-
-
-def _columns(family: Family) -> Struct:
-    if codec_name_of(family) == ROW_CODEC:
-        return typed_row_codec(family).key
-    return codec_of(family).key

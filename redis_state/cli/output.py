@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from redis_state.cli import figures
-from redis_state.cli.values import to_json
 from redis_state.errors import ConfigError
+from redis_state.reader import figures
+from redis_state.reader.json_values import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
-from redis_state.cli.keys_of import beginning_of, has_columns
+from redis_state.cli.keys_of import beginning_of
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_place, which_of
 from redis_state.errors import ConfigError
 from redis_state.reader import OperatorState, Reader
+from redis_state.reader.values import has_columns
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers

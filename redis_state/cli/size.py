@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from redis_state.cli import figures, output
+from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Sheet, column, numbers
 from redis_state.cli.show import families_of, partition_row
 from redis_state.format.header import Family
-from redis_state.reader import QueryStatus, Reader, StoreStatus
+from redis_state.reader import QueryStatus, Reader, StoreStatus, figures
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers

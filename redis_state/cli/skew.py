@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from redis_state.cli import figures, output
+from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Row, Sheet, column, numbers
-from redis_state.reader import Reader, StoreStatus
+from redis_state.reader import Reader, StoreStatus, figures
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers

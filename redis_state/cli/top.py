@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from redis_state.cli import figures, output
+from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Row, Sheet, numbers
 from redis_state.cli.queries import row_of, state_of
 from redis_state.clock import SYSTEM
 from redis_state.errors import ConfigError
-from redis_state.reader import QueryStatus, Reader
+from redis_state.reader import QueryStatus, Reader, figures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from redis_state.cli import figures, output
+from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import Sheet
-from redis_state.reader import Cause, Reader
+from redis_state.reader import Cause, Reader, figures
 
 if TYPE_CHECKING:
     from rich.console import Console

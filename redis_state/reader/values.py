@@ -1,4 +1,4 @@
-"""Converts arguments of the command line to values of Spark's types, and values to JSON."""
+"""Converts what a person types to values of Spark's types, and values to JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError
-from redis_state.reader.json_values import to_json as to_json
+from redis_state.format.header import Family
+from redis_state.reader.python_codec import codec_name_of
+from redis_state.reader.rows.codec import codec_of
 from redis_state.reader.rows.spark_types import Atomic, Struct, Type
+from redis_state.reader.typed_rows import typed_row_codec
 
 _JSON_SIGN = ":"
 
@@ -43,6 +47,18 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
+def has_columns(family: Family) -> bool:
+    """Whether keys and values have columns; in a store of Python they are plain."""
+    return codec_name_of(family) in (None, ROW_CODEC)
+
+
+def columns_of(family: Family) -> Struct:
+    """The key columns of a family that has columns."""
+    if codec_name_of(family) == ROW_CODEC:
+        return typed_row_codec(family).key
+    return codec_of(family).key
+
+
 def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
     """Key columns from ``name=text`` and ``name:=JSON``.
 
@@ -66,6 +82,20 @@ def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
         raw: Any = _json(name, text) if is_json or isinstance(type_, Struct) else text
         key[name] = _value(name, type_, raw)
     return key
+
+
+def column_value(name: str, type_: Type, text: str | None) -> Any:
+    """The value of a key column from a text, which is JSON where the column is a struct.
+
+    Args:
+        text: ``None`` for null.
+
+    Raises:
+        ConfigError: It does not fit the column.
+    """
+    if text is None:
+        return None
+    return _value(name, type_, _json(name, text) if isinstance(type_, Struct) else text)
 
 
 def plain_key(words: Sequence[str]) -> Any:

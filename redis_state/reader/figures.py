@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from redis_state.cli.values import to_json
+from redis_state.reader.json_values import to_json
 
 NOTHING = "-"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")

@@ -1,0 +1,154 @@
+"""The look-up of one key: the columns that a form asks for, and the value that it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import ConfigError
+from redis_state.format.header import Family
+from redis_state.reader import OperatorState, Reader
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.json_values import to_json
+from redis_state.reader.rows.spark_types import Atomic, Struct, Type
+from redis_state.reader.values import column_value, columns_of, has_columns, plain_key
+
+SHOWN_MAX = 64 * 1024
+"""Characters of a value that a page shows."""
+VERSION_MAX = 1 << 53
+_WHAT = "looking up a key"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which state is looked in: a store of a query's operator, and one of its families."""
+
+    gen: str
+    operator: int
+    store: str
+    family: str = DEFAULT_FAMILY
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A key column, as a field of the form."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody typed.
+
+    Attributes:
+        texts: The key columns in their order; ``None`` for null.
+        version: ``None`` means the newest confirmed one.
+    """
+
+    texts: tuple[str | None, ...]
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the page asks for.
+
+    Attributes:
+        families: The names that can be looked in; one alone needs no choice.
+        columns: Of the key in the chosen family; empty if a family has to be chosen first.
+        plain: Whether a store of Python is looked in, whose keys are values and no columns.
+    """
+
+    families: tuple[str, ...]
+    columns: tuple[Column, ...]
+    plain: bool = False
+
+
+class Opened:
+    """A place that was found; `open_place` makes it.
+
+    Attributes:
+        form: What the page asks for.
+    """
+
+    def __init__(self, state: OperatorState, family: Family | None, form: Form) -> None:
+        self.form = form
+        self._state = state
+        self._family = family
+
+    def value(self, asked: Asked) -> str | None:
+        """The value of a key as JSON; ``None`` if there is no such key.
+
+        Raises:
+            ConfigError: No family was chosen; a text does not fit its column; or a value is nested
+                too deep to be shown.
+            RedisStateError: As `OperatorState.get`.
+        """
+        family = self._family
+        if family is None:
+            raise ConfigError(
+                _WHAT,
+                found="the operator keeps each state variable in a family of its own",
+                advice="Choose a family.",
+            )
+        get = self._state.get_list if family.multi_value else self._state.get
+        found = get(_key(family, asked.texts), asked.version)
+        if found is None or (family.multi_value and not found):
+            return None
+        return _shown(found)
+
+
+def open_place(reader: Reader, place: Place) -> Opened:
+    """Find a place; asks Redis.
+
+    Raises:
+        RedisStateError: The query, the store or the family is not there; Redis gives no answer.
+    """
+    state = reader.query(place.gen).operator(place.operator, place.store, family=place.family)
+    names = tuple(one.name for one in state.families() if not one.internal)
+    if len(names) > 1 and place.family not in names:
+        return Opened(state, None, Form(names, ()))
+    family = state.family()
+    if not has_columns(family):
+        return Opened(state, family, Form(names, (Column("key", "text, or JSON"),), plain=True))
+    columns = (Column(one.name, _type_text(one.type)) for one in columns_of(family).fields)
+    return Opened(state, family, Form(names, tuple(columns)))
+
+
+def _shown(found: Any) -> str:
+    try:
+        return json.dumps(to_json(found), ensure_ascii=False, indent=2)
+    except RecursionError as error:
+        raise ConfigError(
+            _WHAT,
+            found="the value is nested too deep to be shown",
+            advice="Use redis_state.connect in Python.",
+        ) from error
+
+
+def _key(family: Family, texts: tuple[str | None, ...]) -> Any:
+    if not has_columns(family):
+        return plain_key([text for text in texts if text is not None])
+    fields = columns_of(family).fields
+    if len(fields) != len(texts):
+        raise ConfigError(
+            _WHAT,
+            found=f"{len(texts)} columns were given, and the key has {len(fields)}",
+            advice="Open the form again: the state may have changed its columns.",
+        )
+    return {
+        field.name: column_value(field.name, field.type, text)
+        for field, text in zip(fields, texts, strict=True)
+    }
+
+
+def _type_text(type_: Type) -> str:
+    if isinstance(type_, Atomic):
+        return type_.name.replace("_", " ")
+    if isinstance(type_, Struct):
+        parts: Mapping[str, str] = {part.name: _type_text(part.type) for part in type_.fields}
+        return "JSON object with " + ", ".join(f"{name} ({text})" for name, text in parts.items())
+    return "a list or map, which cannot be looked up"

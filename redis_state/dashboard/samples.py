@@ -1,0 +1,84 @@
+"""What the dashboard remembers of a query: a ring of numbers, of a fixed size."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from redis_state.reader import QueryStatus
+
+SAMPLES_MAX = 360
+"""An hour, if Redis is looked at every ten seconds; 14 KiB a query."""
+_RATE_MS = 60_000
+_A_MINUTE_MS = 60_000
+
+
+class Sample(NamedTuple):
+    """A query at one moment.
+
+    Attributes:
+        at_ms: Since 1970.
+        version: The newest confirmed version of any partition.
+        lag: Versions that loading applies on top of a snapshot, in the worst partition.
+    """
+
+    at_ms: float
+    rows: float
+    bytes: float
+    version: float
+    lag: float
+
+
+_WIDTH = len(Sample._fields)
+
+
+def sample_of(status: QueryStatus, *, at_ms: int) -> Sample:
+    """What is remembered of a look."""
+    return Sample(at_ms, status.rows, status.bytes, version_of(status), lag_of(status))
+
+
+def version_of(status: QueryStatus) -> int:
+    """The newest confirmed version of any partition; 0 for none."""
+    return max((one.confirmed for one in status.partitions), default=0)
+
+
+def lag_of(status: QueryStatus) -> int:
+    """Versions that loading applies on top of a snapshot, in the worst partition."""
+    return max((one.newest - one.snapshot for one in status.partitions), default=0)
+
+
+class Series:
+    """The newest samples of one query."""
+
+    def __init__(self) -> None:
+        self._ring = array("d", bytes(8 * _WIDTH * SAMPLES_MAX))
+        self._count = 0
+
+    def add(self, sample: Sample) -> None:
+        """Takes the place of the oldest one, once the ring is full."""
+        at = self._count % SAMPLES_MAX * _WIDTH
+        self._ring[at : at + _WIDTH] = array("d", sample)
+        self._count += 1
+
+    def samples(self) -> Iterator[Sample]:
+        """From the oldest to the newest."""
+        for number in range(max(0, self._count - SAMPLES_MAX), self._count):
+            at = number % SAMPLES_MAX * _WIDTH
+            yield Sample(*self._ring[at : at + _WIDTH])
+
+
+def versions_a_minute(samples: list[Sample]) -> list[float | None]:
+    """For each sample how fast versions came in the minute before it; ``None`` where not known."""
+    rates: list[float | None] = []
+    first = 0
+    for number, sample in enumerate(samples):
+        while first + 1 < number and sample.at_ms - samples[first + 1].at_ms >= _RATE_MS:
+            first += 1
+        before = samples[first]
+        passed_ms = sample.at_ms - before.at_ms
+        # A query that went back to an older version has no rate for a moment.
+        known = passed_ms > 0 and sample.version >= before.version
+        made = sample.version - before.version
+        rates.append(made * _A_MINUTE_MS / passed_ms if known else None)
+    return rates

@@ -1,0 +1,122 @@
+"""What the dashboard listens on, and whom it answers."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from redis_state.errors import ConfigError
+
+TOKEN_CHARACTERS_MIN = 20
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_WHAT = "starting the dashboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Checked settings; `checked` makes them.
+
+    Attributes:
+        address: Where it listens; on anything but loopback a token is required.
+        port: 0 means any free one.
+        names: Host names by which browsers may ask for it, beside those of loopback.
+        token: What opens the pages; ``None`` for pages that are open to all who reach them.
+        interval_s: Between two looks at Redis.
+    """
+
+    address: str
+    port: int
+    names: tuple[str, ...]
+    token: str | None = field(repr=False)
+    cert_file: str | None
+    key_file: str | None
+    interval_s: float
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.address)
+
+    @property
+    def tls(self) -> bool:
+        """Whether browsers reach it by HTTPS."""
+        return self.cert_file is not None
+
+    def answers_to(self, name: str) -> bool:
+        """Whether a request may name this host.
+
+        A page of another site can make its own name lead to this address, and then read what it
+        answers. A name that nobody listed is therefore refused. An IP address is not a name.
+        """
+        if name in LOOPBACK_NAMES or name in self.names:
+            return True
+        return not self.loopback and _is_ip(name)
+
+
+def checked(
+    *,
+    address: str,
+    port: int,
+    names: tuple[str, ...],
+    token_file: str | None,
+    cert_file: str | None,
+    key_file: str | None,
+    interval_s: float,
+) -> Settings:
+    """Settings that fit together.
+
+    Raises:
+        ConfigError: Others could reach the pages without a token; the token cannot be read or is
+            short; of a certificate and its key one is missing.
+    """
+    if token_file is None and not is_loopback(address):
+        raise ConfigError(
+            _WHAT,
+            found=f"{address} can be reached from other machines, and there is no token",
+            advice="Give --token-file PATH, or listen on 127.0.0.1.",
+        )
+    if (cert_file is None) != (key_file is None):
+        raise ConfigError(
+            _WHAT,
+            found="of a certificate and its key only one is given",
+            advice="Give both --serve-cert-file and --serve-key-file.",
+        )
+    if not 0 <= port <= 65535:
+        raise ConfigError(
+            _WHAT, found=f"{port} is no port", advice="Give one from 0 to 65535; 0 is any free one."
+        )
+    token = None if token_file is None else _token(token_file)
+    lower = tuple(name.lower() for name in names)
+    return Settings(address, port, lower, token, cert_file, key_file, interval_s)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address to listen on is one that only this machine reaches."""
+    return address == "localhost" or (_is_ip(address) and ipaddress.ip_address(address).is_loopback)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _token(path: str) -> str:
+    what = f"reading the token file {path}"
+    try:
+        token = Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(
+            what, found=reason or "it cannot be read", advice="Give a file that this user may read."
+        ) from error
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigError(
+            what,
+            found=f"the token has fewer than {TOKEN_CHARACTERS_MIN} characters",
+            advice="Make one: `openssl rand -hex 32 > FILE`.",
+        )
+    return token
