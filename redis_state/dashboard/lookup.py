@@ -17,6 +17,8 @@ from redis_state.reader.values import column_value, columns_of, has_columns, pla
 
 SHOWN_MAX = 64 * 1024
 """Characters of a value that a page shows."""
+HISTORY_MAX = 20
+PAST_SHOWN_MAX = 2000
 VERSION_MAX = 1 << 53
 _WHAT = "looking up a key"
 
@@ -67,6 +69,19 @@ class Form:
     plain: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A value that a key had, as JSON; ``None`` if the batch removed the key.
+
+    Attributes:
+        earlier: Whether an older batch may have given it, of which nothing is kept.
+    """
+
+    batch: int
+    value: str | None
+    earlier: bool
+
+
 class Opened:
     """A place that was found; `open_place` makes it.
 
@@ -99,6 +114,24 @@ class Opened:
         if found is None or (family.multi_value and not found):
             return None
         return _shown(found)
+
+    def history(self, asked: Asked) -> list[Past]:
+        """The newest values that a key had, the newest first; empty without a family.
+
+        Raises:
+            RedisStateError: As `OperatorState.history`.
+        """
+        if self._family is None:
+            return []
+        found = self._state.history(_key(self._family, asked.texts), limit=HISTORY_MAX)
+        return [
+            Past(
+                one.batch,
+                None if one.value is None else _shown(one.value)[:PAST_SHOWN_MAX],
+                one.earlier,
+            )
+            for one in found
+        ]
 
 
 def open_place(reader: Reader, place: Place) -> Opened:

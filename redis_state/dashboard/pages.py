@@ -19,7 +19,15 @@ from redis_state._version import __version__
 from redis_state.dashboard import words
 from redis_state.dashboard.access import LOGIN, SESSION_S, Sessions, cookie_of
 from redis_state.dashboard.listing import LINES_MAX, choice_of, chosen, heads
-from redis_state.dashboard.lookup import SHOWN_MAX, VERSION_MAX, Asked, Form, Place, open_place
+from redis_state.dashboard.lookup import (
+    SHOWN_MAX,
+    VERSION_MAX,
+    Asked,
+    Form,
+    Past,
+    Place,
+    open_place,
+)
 from redis_state.dashboard.plots import LEVELS, MAP_COLUMNS, heat_map, line
 from redis_state.dashboard.samples import Sample, versions_a_minute
 from redis_state.dashboard.settings import Settings
@@ -189,11 +197,14 @@ class Pages:
         place = _place(shown.status.gen, parameters)
         form: Form | None = None
         value: str | None = None
+        history: list[Past] = []
         error: RedisStateError | None = None
         try:
             opened = open_place(self._reader, place)
             form = opened.form
-            value = None if asked is None else opened.value(asked)
+            if asked is not None:
+                value = opened.value(asked)
+                history = opened.history(asked)
         except RedisStateError as raised:
             error = raised
         return self._page(
@@ -207,6 +218,7 @@ class Pages:
             value=None if value is None else value[:SHOWN_MAX],
             cut=0 if value is None else max(0, len(value) - SHOWN_MAX),
             error=error,
+            history=history,
         )
 
     def _line(self, request: Request, view: View) -> Line | Response:

@@ -148,6 +148,9 @@ def test_a_key_of_spark(scene: Scene) -> None:
     found = scene.look_up(GEN, column0="UA", version="")
     assert found.status == 200
     assert '{ "count": 2, "total": 1.5 }' in found.text
+    (history,) = found.page.tables.values()
+    assert [row[0] for row in history[1:]] == ["1", "0"]
+    assert '"count": 1' in history[2][1]
     assert '{ "count": 1, "total": 0.5 }' in scene.look_up(GEN, column0="UA", version="1").text
     assert "There is no such key" in scene.look_up(GEN, column0="??").text
     assert "There is no such key" in scene.look_up(GEN, column0="UA", null0="on").text

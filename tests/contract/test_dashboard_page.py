@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from redis_state.dashboard.lookup import HISTORY_MAX
 from redis_state.dashboard.samples import SAMPLES_MAX
 from redis_state.dashboard.settings import TOKEN_CHARACTERS_MIN
 from redis_state.dashboard.watch import SERIES_MAX
@@ -40,4 +41,5 @@ def test_the_commands_run(start_redis: Callable[..., RedisServer], tmp_path: Pat
 def test_the_page_names_its_limits() -> None:
     assert f"for {SERIES_MAX:,} queries" in PAGE
     assert f"{TOKEN_CHARACTERS_MIN} characters or more" in PAGE
+    assert f"last {HISTORY_MAX} values" in PAGE
     assert SAMPLES_MAX * 10 == 3600  # seconds, at the default interval: the last hour
