@@ -239,8 +239,16 @@ class Heartbeat:
     def _totals(
         held: Mapping[PartitionId, _Held],
     ) -> dict[PartitionId, tuple[Instance, Mapping[str, int]]]:
-        counted = {id_: (one.instance, one.totals()) for id_, one in held.items()}
-        return {id_: found for id_, found in counted.items() if found[1]}
+        found: dict[PartitionId, tuple[Instance, Mapping[str, int]]] = {}
+        for id_, one in held.items():
+            try:
+                counts = {str(name): int(count) for name, count in one.totals().items()}
+            except Exception:  # noqa: BLE001  # foreign code; the instances have to live on
+                _LOG.exception("what %s has counted could not be asked for", id_)
+                continue
+            if counts:
+                found[id_] = one.instance, counts
+        return found
 
     def _carry_out(self, orders: list[_Order]) -> None:
         try:

@@ -78,9 +78,9 @@ def purge(
         chunk = partitions[start : start + PARTITIONS_AT_ONCE]
         _purge_partitions(client, chunk, found, dry_run=dry_run)
         progress("partitions", min(start + PARTITIONS_AT_ONCE, len(partitions)), len(partitions))
-    query = keys.query(gen, tenant=tenant)
+    named = {keys.query(gen, tenant=tenant), keys.totals(gen, tenant=tenant)}
     for batch in scan_checkpoint(client, gen, tenant, progress):
-        strays = [key for key in batch if key not in found.names and key != query]
+        strays = [key for key in batch if key not in found.names and key not in named]
         found.strays += len(strays)
         found.names.update(strays)
         if not dry_run:
@@ -185,16 +185,20 @@ def scan_checkpoint(
 
 def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry_run: bool) -> None:
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    there, fields = client.call(_WHAT, [("EXISTS", query), ("HKEYS", checkpoints)])
+    totals = keys.totals(gen, tenant=tenant)
+    there, counted, fields = client.call(
+        _WHAT, [("EXISTS", query), ("EXISTS", totals), ("HKEYS", checkpoints)]
+    )
     listed = [name for name in fields if name.partition(b":")[0] == gen.encode()]
     found.listed = bool(listed)
-    if there:
-        found.names.add(query)
+    found.names.update(key for key, is_there in ((query, there), (totals, counted)) if is_there)
     if dry_run:
         return
     if listed:
         client.call(_WHAT, [("HDEL", checkpoints, *listed)])
-    client.call(_WHAT, [("HDEL", keys.looks(tenant=tenant), gen), ("UNLINK", query)])
+    client.call(
+        _WHAT, [("HDEL", keys.looks(tenant=tenant), gen), ("UNLINK", query), ("UNLINK", totals)]
+    )
 
 
 def _unlink(client: Client, names: Sequence[str]) -> None:

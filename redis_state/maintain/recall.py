@@ -102,7 +102,9 @@ def expire(
         more = [name for name in names if name.endswith(":m") and name not in done]
         _expire_partitions(client, gen, more, kept_ms, found)
         done.update(more)
-        others = [name for name in names if name not in done and name != query]
+        # Totals expire by themselves.
+        named = {query, keys.totals(gen, tenant=tenant)}
+        others = [name for name in names if name not in done and name not in named]
         found.names.update(others)
         found.strays += _expire_strays(client, gen, tenant, others, kept_ms)
     return found

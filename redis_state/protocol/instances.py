@@ -14,7 +14,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.ids import PartitionId, text_number
+from redis_state.ids import NUMBER_MAX, PartitionId, text_number
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
@@ -23,7 +23,9 @@ LATELY_MS = 3 * 60_000
 expires a minute after its last report, and a new executor reports within twenty seconds."""
 KEYS_AT_ONCE = 1024
 PLACES_TTL_MS = 24 * 3600 * 1000
-"""For so long the names and totals of reported partitions stay after the last heartbeat."""
+"""For so long the names of reported partitions stay after the last heartbeat of any of them."""
+TOTALS_TTL_MS = 3600 * 1000
+"""For so long one can see what an instance counted that is gone."""
 
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
@@ -119,7 +121,9 @@ def _parse_totals(raw: bytes) -> Totals | None:
     if instance is None:
         return None
     counts = {
-        name: count for name, count in json.loads(raw).items() if type(count) is int and count >= 0
+        name: count
+        for name, count in json.loads(raw).items()
+        if type(count) is int and 0 <= count <= NUMBER_MAX
     }
     return Totals(instance, counts)
 
@@ -146,7 +150,7 @@ def place_commands(ids: Iterable[PartitionId], *, ttl_ms: int = PLACES_TTL_MS) -
 def totals_commands(
     counted: Mapping[PartitionId, tuple[Instance, Mapping[str, int]]],
     *,
-    ttl_ms: int = PLACES_TTL_MS,
+    ttl_ms: int = TOTALS_TTL_MS,
 ) -> list[Command]:
     """Shows what instances have counted since they were loaded."""
     totals: dict[str, list[str | bytes]] = {}

@@ -64,7 +64,7 @@ class Reader:
         """What the instances of checkpoints have counted, by operator, partition and store.
 
         They show it with their heartbeats, each third of a minute; docs/format.md, section 9, has
-        the names. It stays for a day after the last one; what is damaged is left out.
+        the names. It stays for an hour after the last one; what is damaged is left out.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.

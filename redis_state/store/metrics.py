@@ -32,8 +32,6 @@ class CustomMetric:
 
 
 CUSTOM_METRICS = (
-    CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
-    CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
     CustomMetric("load_ms", MetricKind.TIMING, "time to open versions and load what they need"),
     CustomMetric("commit_ms", MetricKind.TIMING, "time to encode, send and publish changes"),
     CustomMetric("maintenance_ms", MetricKind.TIMING, "time for snapshots and retention"),
@@ -43,6 +41,8 @@ CUSTOM_METRICS = (
     CustomMetric("snapshot_bytes", MetricKind.SIZE, "bytes of snapshots that were added"),
     CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention dropped"),
     CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
+    CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
+    CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
 )
 """All figures, counted since the provider was made."""
 

@@ -367,10 +367,13 @@ class PartitionState:
                 base.drop()
 
     def forget_older(self) -> None:
-        """Drop all cached versions but the newest."""
+        """Drop all cached versions but the one that was opened or committed last.
+
+        After a rewind that is not the one with the highest number.
+        """
         with self._lock:
-            newest = max(self._cached, key=lambda pin: pin.version, default=None)
-            self._cached = {pin: one for pin, one in self._cached.items() if pin == newest}
+            last = next(reversed(self._cached), None)
+            self._cached = {pin: one for pin, one in self._cached.items() if pin == last}
 
     def values(self) -> dict[str, int]:
         """The figures of `CUSTOM_METRICS`."""

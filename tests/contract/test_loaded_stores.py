@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError, ConflictError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.purge import purge
 from redis_state.protocol import is_run
-from redis_state.protocol.instances import PLACES_TTL_MS, find_totals
+from redis_state.protocol.instances import TOTALS_TTL_MS, find_totals
 from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.support.redis_server import RedisServer
@@ -272,7 +272,7 @@ def test_the_heartbeat_shows_what_a_store_has_counted(
         assert totals.counts["bytesSent"] > 0
         key = keys.totals(partition.store.gen)
         (left_ms,) = client.call("look", [("PTTL", key)])
-        assert 0 < left_ms <= PLACES_TTL_MS
+        assert 0 < left_ms <= TOTALS_TTL_MS
         purge(client, partition.store.gen)
         assert client.call("look", [("EXISTS", key)]) == [0]
 

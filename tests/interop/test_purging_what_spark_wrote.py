@@ -40,10 +40,10 @@ def _run(streams: Streams, name: str, *, join: bool = False) -> str:
 
 
 def _keys(server: RedisServer, gen: str) -> list[bytes]:
-    """All but who serves it, which the executor's heartbeat enters at any time."""
+    """All but who serves it and what it counts, which a heartbeat may enter at any time."""
     with server.client() as client:
         found = [key for key in client.scan_iter(count=1000) if gen.encode() in key]
-    return sorted(key for key in found if b"}:i:" not in key)
+    return sorted(key for key in found if b"}:i:" not in key and not key.endswith(b"}:t"))
 
 
 def _purge(server: RedisServer, checkpoint: Path, *arguments: str) -> int:

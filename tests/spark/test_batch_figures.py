@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from redis_state import foreach_batch_with_state_store
 from redis_state.spark.partition_task import BatchStore
+from redis_state.store.metrics import BATCH_METRICS
 from tests.spark.streams import Streams
 from tests.spark.test_map_partitions import BATCHES, IN, OUT, Store, add_dicts, store
 from tests.support.waiting import wait_until
@@ -50,7 +51,7 @@ def test_an_operator_of_the_ui_has_the_figures(store: Store, spark: SparkSession
     assert figures["keys after the batch"] == "2"
     assert figures["bytes that commits sent"].startswith("total (min, med, max")
     assert "ms" in figures["time to encode, send and publish changes"]
-    assert len(figures) == 11
+    assert len(figures) == len(BATCH_METRICS)
 
 
 def test_a_schema_without_nulls_stays_one(store: Store) -> None:

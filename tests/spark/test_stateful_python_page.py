@@ -62,4 +62,4 @@ def test_the_examples_run(
         shown = capsys.readouterr().out
     assert shown == ""
     # Readers look first in the partition in which Spark's hash puts a group, and found all there.
-    assert not scope["counts"]._scattered
+    assert not scope["counts"]._keyed._placement.scattered

@@ -27,6 +27,7 @@ OURS = {
     "droppedTtlMs": partition.DROPPED_TTL_MS,
     "ephemeralKeepMs": partition_state.EPHEMERAL_KEEP_MS,
     "instanceTtlMs": instances.TTL_MS,
+    "totalsTtlMs": instances.TOTALS_TTL_MS,
     "beatsATtl": instances.BEATS_A_TTL,
     "deltasMin": snapshots.DELTAS_MIN,
     "deltasMax": snapshots.DELTAS_MAX,

@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.backend.{ClusterTransport, RedisBackend, RedisUrl}
 import org.redisstate.core.format._
-import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, Retention}
+import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, Retention, RunRegistry}
 import org.redisstate.core.store.PartitionVersions
 
 /** Numbers that both languages have to share, on the table that the Python package is tested on too. */
@@ -32,7 +32,8 @@ final class LimitsSuite extends AnyFunSuite {
     "redirectsMax" -> ClusterTransport.RedirectsMax,
     "backoffMinMs" -> RedisBackend.BackoffMinMs,
     "backoffMaxMs" -> RedisBackend.BackoffMaxMs,
-    "addressesMax" -> RedisUrl.AddressesMax
+    "addressesMax" -> RedisUrl.AddressesMax,
+    "totalsTtlMs" -> RunRegistry.TotalsTtlMs
   )
 
   test("each number is that of the table") {

@@ -189,7 +189,7 @@ object RunRegistry {
   private val UnusedTtlMs = 24L * 3600 * 1000
 
   /** So long one can see what an executor counted that is gone. */
-  val TotalsTtlMs: Long = 24L * 3600 * 1000
+  val TotalsTtlMs: Long = 3600L * 1000
 
   /**
    * One pipeline that reports all instances of an executor: a new one takes its place, an older one is renewed unless another has it.

@@ -175,8 +175,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
     ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
     ephemeral.distinctBy(_.id.gen).foreach(i =>
       attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
-    // It may have come in the meantime, and what it did to stay may be undone by now.
-    val gens = ephemeral.map(_.id.gen).toSet
+    // It may have come in the meantime, and what it did to stay may be undone by now: by this beat, or by the one before, if it
+    // was not shown yet.
+    val gens = synchronized(shared.instances.toSeq).filter(_.keepMs > 0).map(_.id.gen).toSet
     val kept = newest(shared).filter(i => i.keepMs == 0 && gens(i.id.gen) && !i.isLost)
     kept.foreach(i => attempt(s"keep ${i.id}")(i.client.renew()))
     kept.distinctBy(_.id.gen).foreach(i =>
