@@ -2,30 +2,29 @@
 
 Each scrape is one look at Redis, by metadata alone. Gauges come from the status of the queries.
 Counters come from the totals that instances show with their heartbeats (docs/format.md, section 9):
-each instance counts from when it was loaded, so this process adds up the increases and gives one
-counter for each store. It begins with what the instances show when it starts.
+this process adds up their increases and gives one counter for each store. It begins with what the
+instances show when it starts.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import RedisStateError
-from redis_state.protocol.instances import Totals
 from redis_state.reader import QueryStatus, Reader, StoreStatus
+from redis_state.reader.totals import Increases, Store
 
 _LOG = logging.getLogger("redis_state.exporter")
+_BUSY_SHARE = 0.1
 _OF_A_QUERY = ("query", "gen")
 _OF_A_STORE = (*_OF_A_QUERY, "operator", "store")
-
-Place = tuple[str, int, int, str]
-"""Checkpoint, operator, partition and store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +140,17 @@ class QueryCollector(Collector):
     """Looks at one Redis, database and key prefix whenever it is scraped; thread-safe.
 
     A scrape never fails: `redis_state_up` is 0 when Redis gives no answer, and the log says why.
+    However many scrape, Redis is looked at for a tenth of the time at most: in between they get the
+    last look.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, clock: Clock = SYSTEM) -> None:
         self._reader = reader
+        self._clock = clock
         self._lock = threading.Lock()
-        self._sums = _Sums()
+        self._metrics: Sequence[Metric] = ()
+        self._fresh_until_s = 0.0
+        self._counted = Increases()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering it asks nothing of Redis."""
@@ -154,17 +158,19 @@ class QueryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of one scrape."""
+        with self._lock:
+            began_s = self._clock.monotonic_s()
+            if not self._metrics or began_s >= self._fresh_until_s:
+                self._metrics = list(self._look())
+                ended_s = self._clock.monotonic_s()
+                self._fresh_until_s = ended_s + (ended_s - began_s) * (1 / _BUSY_SHARE - 1)
+            metrics = self._metrics
+        yield from metrics
+
+    def _look(self) -> Iterator[Metric]:
         try:
-            with self._lock:
-                queries = [one for one in self._reader.status() if not one.replaced_by]
-                totals = self._reader.totals([one.gen for one in queries])
-                sums = self._sums.of(
-                    {
-                        (gen, *place): found
-                        for gen, places in totals.items()
-                        for place, found in places.items()
-                    }
-                )
+            queries = [one for one in self._reader.status() if not one.replaced_by]
+            sums = self._counted.add(self._reader.totals([one.gen for one in queries]))
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
             yield _up(0.0)
@@ -172,30 +178,6 @@ class QueryCollector(Collector):
         yield _up(1.0)
         yield from _gauges(queries)
         yield from _counters(queries, sums)
-
-
-class _Sums:
-    """Counters of stores, from totals that begin anew with each instance."""
-
-    def __init__(self) -> None:
-        self._last: dict[Place, Totals] = {}
-        self._sums: dict[tuple[str, int, str], dict[str, int]] = {}
-
-    def of(
-        self, totals: Mapping[Place, Totals]
-    ) -> Mapping[tuple[str, int, str], Mapping[str, int]]:
-        for place, now in totals.items():
-            gen, operator, _, store = place
-            sums = self._sums.setdefault((gen, operator, store), {})
-            before = self._last.get(place)
-            known = before.counts if before and before.instance == now.instance else {}
-            for name, count in now.counts.items():
-                last = known.get(name, 0)
-                sums[name] = sums.get(name, 0) + (count - last if count >= last else count)
-        self._last = dict(totals)
-        gens = {place[0] for place in totals}
-        self._sums = {key: sums for key, sums in self._sums.items() if key[0] in gens}
-        return self._sums
 
 
 def _up(value: float) -> Metric:
@@ -219,7 +201,7 @@ def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
 
 
 def _counters(
-    queries: Iterable[QueryStatus], sums: Mapping[tuple[str, int, str], Mapping[str, int]]
+    queries: Iterable[QueryStatus], sums: Mapping[Store, Mapping[str, int]]
 ) -> Iterator[Metric]:
     for counter in _COUNTERS:
         family = CounterMetricFamily(counter.name, counter.meaning, labels=_OF_A_STORE)

@@ -126,7 +126,7 @@ class Guard:
             return PlainTextResponse("Only GET, HEAD and POST are answered.", 405)
         if request.method == "POST" and not _is_own(request.headers, host):
             return PlainTextResponse("The form was not sent from a page of this dashboard.", 403)
-        if not self._sessions.needed or request.url.path in _OPEN:
+        if not self._sessions.needed or request.scope["path"] in _OPEN:
             return None
         if self._sessions.knows(request.cookies.get(cookie_of(request), "")):
             return None

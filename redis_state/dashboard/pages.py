@@ -29,7 +29,7 @@ from redis_state.dashboard.lookup import (
     open_place,
 )
 from redis_state.dashboard.plots import LEVELS, MAP_COLUMNS, heat_map, line
-from redis_state.dashboard.samples import Sample, versions_a_minute
+from redis_state.dashboard.samples import Sample, mean_ms, versions_a_minute
 from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Line, View, Watch
 from redis_state.errors import Kind, RedisStateError
@@ -179,13 +179,23 @@ class Pages:
         )
         return answer
 
-    def failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002
+    def failed(self, request: Request, error: Exception) -> Response:
         """What was refused while a request was read, or has no page."""
         if not isinstance(error, HTTPException):
             raise error
         title = "There is no such page" if error.status_code == 404 else "This was not answered"
         text = "The address is wrong." if error.status_code == 404 else error.detail
-        return self._message(error.status_code, title, text)
+        # The login page is there for everybody; what was seen of Redis is not.
+        known = self._sessions.knows(request.cookies.get(cookie_of(request), ""))
+        view = self._view() if known or not self._sessions.needed else None
+        return self._page(
+            "message.html",
+            error.status_code,
+            view=view,
+            log_in=view is None,
+            title=title,
+            text=text,
+        )
 
     def _key_page(
         self, request: Request, parameters: Mapping[str, str], *, asked: Asked | None
@@ -198,15 +208,21 @@ class Pages:
         form: Form | None = None
         value: str | None = None
         history: list[Past] = []
+        no_history: RedisStateError | None = None
         error: RedisStateError | None = None
         try:
             opened = open_place(self._reader, place)
             form = opened.form
             if asked is not None:
                 value = opened.value(asked)
-                history = opened.history(asked)
         except RedisStateError as raised:
             error = raised
+        else:
+            # What it was may be gone or damaged, and the value is still right.
+            try:
+                history = opened.history(asked) if asked is not None else []
+            except RedisStateError as raised:
+                no_history = raised
         return self._page(
             "key.html",
             200 if error is None else _STATUS.get(error.kind, 500),
@@ -219,6 +235,7 @@ class Pages:
             cut=0 if value is None else max(0, len(value) - SHOWN_MAX),
             error=error,
             history=history,
+            no_history=no_history,
         )
 
     def _line(self, request: Request, view: View) -> Line | Response:
@@ -347,6 +364,20 @@ def _charts(samples: list[Sample], shown: Line) -> list[Chart]:
         _chart(batches, samples, rates, words.rate, "in the last minute"),
         _chart(
             "Lag", samples, [int(one.lag) for one in samples], figures.count, "since a snapshot"
+        ),
+        _chart(
+            "Opening a version",
+            samples,
+            mean_ms(samples, "opens", "open_ms"),
+            words.took,
+            "a partition, on average",
+        ),
+        _chart(
+            "Committing a version",
+            samples,
+            mean_ms(samples, "commits", "commit_ms"),
+            words.took,
+            "a partition, on average",
         ),
     ]
 

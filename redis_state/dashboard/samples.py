@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from redis_state.reader import QueryStatus
+from redis_state.reader.totals import Store
 
 SAMPLES_MAX = 360
-"""An hour, if Redis is looked at every ten seconds; 14 KiB a query."""
+"""An hour, if Redis is looked at every ten seconds; 25 KiB a query."""
 _RATE_MS = 60_000
+_MEAN_MS = 120_000
 _A_MINUTE_MS = 60_000
 
 
@@ -21,6 +23,8 @@ class Sample(NamedTuple):
         at_ms: Since 1970.
         version: The newest confirmed version of any partition.
         lag: Versions that loading applies on top of a snapshot, in the worst partition.
+        opens: Versions opened so far, in all partitions; `open_ms` is the time for it.
+        commits: Versions committed so far; `commit_ms` is the time for it.
     """
 
     at_ms: float
@@ -28,14 +32,31 @@ class Sample(NamedTuple):
     bytes: float
     version: float
     lag: float
+    opens: float = 0
+    open_ms: float = 0
+    commits: float = 0
+    commit_ms: float = 0
 
 
 _WIDTH = len(Sample._fields)
 
 
-def sample_of(status: QueryStatus, *, at_ms: int) -> Sample:
-    """What is remembered of a look."""
-    return Sample(at_ms, status.rows, status.bytes, version_of(status), lag_of(status))
+def sample_of(
+    status: QueryStatus, counted: Mapping[Store, Mapping[str, int]], *, at_ms: int
+) -> Sample:
+    """What is remembered of a look.
+
+    Args:
+        counted: As `Increases` gives it.
+    """
+    of_stores = [
+        counted.get((status.gen, store.operator, store.store), {}) for store in status.stores
+    ]
+    sums = [
+        sum(one.get(name, 0) for one in of_stores)
+        for name in ("opens", "openMs", "commits", "commitMs")
+    ]
+    return Sample(at_ms, status.rows, status.bytes, version_of(status), lag_of(status), *sums)
 
 
 def version_of(status: QueryStatus) -> int:
@@ -66,6 +87,25 @@ class Series:
         for number in range(max(0, self._count - SAMPLES_MAX), self._count):
             at = number % SAMPLES_MAX * _WIDTH
             yield Sample(*self._ring[at : at + _WIDTH])
+
+
+def mean_ms(samples: list[Sample], count: str, time: str) -> list[float | None]:
+    """For each sample how long a piece of work took on average in the two minutes before it.
+
+    ``None`` where nothing was counted. Instances show what they count three times a minute.
+
+    Args:
+        count: The member of a sample that counts the work; `time` is the one with its time.
+    """
+    means: list[float | None] = []
+    first = 0
+    for sample in samples:
+        while sample.at_ms - samples[first].at_ms > _MEAN_MS:
+            first += 1
+        done = getattr(sample, count) - getattr(samples[first], count)
+        took = getattr(sample, time) - getattr(samples[first], time)
+        means.append(took / done if done > 0 else None)
+    return means
 
 
 def versions_a_minute(samples: list[Sample]) -> list[float | None]:

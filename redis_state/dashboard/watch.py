@@ -13,12 +13,13 @@ from redis_state.clock import SYSTEM, Clock, wall_ms
 from redis_state.dashboard.samples import Sample, Series, lag_of, sample_of, version_of
 from redis_state.errors import InternalError, RedisStateError
 from redis_state.reader import QueryStatus, Reader
+from redis_state.reader.totals import Increases, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
-SERIES_MAX = 2000
-"""So many queries have a history here: 28 MiB. Those that run come first."""
+SERIES_MAX = 1000
+"""So many queries have a history here: 25 MiB. Those that run come first."""
 GONE_MAX = 1000
 _BUSY_SHARE = 0.1
 _STOP_S = 2.0
@@ -88,6 +89,7 @@ class Watch:
         self._lock = threading.Lock()
         self._view = View()
         self._memory = _Memory()
+        self._counted = Increases()
         self._looked = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="redis-state-look", daemon=True)
@@ -124,7 +126,9 @@ class Watch:
     def look(self) -> None:
         """One look; what fails is in the view."""
         try:
-            self._saw(self._reader.status())
+            found = self._reader.status()
+            counted = self._counted.add(self._reader.totals([status.gen for status in found]))
+            self._saw(found, counted)
         except RedisStateError as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # the thread has to go on looking
@@ -152,7 +156,7 @@ class Watch:
             since = self._view.failing_ms if self._view.error else self._wall()
             self._view = replace(self._view, error=error, failing_ms=since)
 
-    def _saw(self, found: list[QueryStatus]) -> None:
+    def _saw(self, found: list[QueryStatus], counted: Mapping[Store, Mapping[str, int]]) -> None:
         at_ms = self._wall()
         lines = {status.gen: _line(status) for status in found}
         with self._lock:
@@ -161,15 +165,17 @@ class Watch:
                     self._memory.gone[gen] = (line.title, at_ms)
             while len(self._memory.gone) > GONE_MAX:
                 self._memory.gone.popitem(last=False)
-            self._remember(found, at_ms)
+            self._remember(found, counted, at_ms)
             self._view = View(lines, at_ms)
 
-    def _remember(self, found: list[QueryStatus], at_ms: int) -> None:
+    def _remember(
+        self, found: list[QueryStatus], counted: Mapping[Store, Mapping[str, int]], at_ms: int
+    ) -> None:
         running_first = sorted(found, key=lambda status: not status.alive)
         kept: dict[str, Series] = {}
         for status in running_first[:SERIES_MAX]:
             series = self._memory.series.get(status.gen) or Series()
-            series.add(sample_of(status, at_ms=at_ms))
+            series.add(sample_of(status, counted, at_ms=at_ms))
             kept[status.gen] = series
         self._memory.series = kept
 

@@ -6,12 +6,20 @@ from datetime import datetime, timezone
 
 from redis_state.reader.figures import NOTHING
 
+_SECOND_MS = 1000
 _THOUSANDS = ("", "k", "M", "G", "T")
 
 
 def rate(number: float | None) -> str:
     """``6.0``."""
     return NOTHING if number is None else f"{number:,.1f}"
+
+
+def took(ms: float | None) -> str:
+    """A time."""
+    if ms is None:
+        return NOTHING
+    return f"{ms:.1f} ms" if ms < _SECOND_MS else f"{ms / _SECOND_MS:.1f} s"
 
 
 def short(number: float) -> str:

@@ -127,7 +127,7 @@ def test_a_page_for_each_query(scene: Scene) -> None:
     assert owners[1:] == [["worker-1", "1", "2"], ["worker-2", "1", "1"]]
     every = tables["Partitions of operator 0, store default"]
     assert [row[:6] for row in every[2:3]] == [["1", "2", "2", "2 of 100", "3", every[2][5]]]
-    assert "not kept in Redis" in answer.text
+    assert "Committing a version" in answer.text
     headings = [tag for tag, _ in answer.page.elements if re.fullmatch(r"h\d", tag)]
     assert headings[0] == "h1"
     assert headings.count("h1") == 1

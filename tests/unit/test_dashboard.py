@@ -13,7 +13,7 @@ import pytest
 from redis_state.dashboard import words
 from redis_state.dashboard.access import SESSION_S, SESSIONS_MAX, Guard, Sessions
 from redis_state.dashboard.plots import CELLS_MAX, LEVELS, MAP_COLUMNS, heat_map, line
-from redis_state.dashboard.samples import SAMPLES_MAX, Sample, Series, versions_a_minute
+from redis_state.dashboard.samples import SAMPLES_MAX, Sample, Series, mean_ms, versions_a_minute
 from redis_state.dashboard.settings import Settings, checked
 from redis_state.errors import ConfigError
 from redis_state.reader import PartitionStatus
@@ -63,6 +63,16 @@ def test_the_rate_is_of_the_last_minute() -> None:
     stopped = [*steady, *(at(200 + 10 * number, 19) for number in range(8))]
     assert versions_a_minute(stopped)[-1] == 0
     assert versions_a_minute([at(0, 9), at(10, 3), at(20, 4)]) == [None, None, None]
+
+
+def test_a_mean_is_of_what_was_done_in_two_minutes() -> None:
+    def at(second: int, commits: int, commit_ms: int) -> Sample:
+        return Sample(second * 1000, 0, 0, 0, 0, commits=commits, commit_ms=commit_ms)
+
+    samples = [at(0, 10, 100), at(20, 10, 100), at(40, 14, 120), at(150, 15, 170), at(300, 15, 170)]
+    means = mean_ms(samples, "commits", "commit_ms")
+    assert means == [None, None, pytest.approx(5.0), pytest.approx(50.0), None]
+    assert (words.took(None), words.took(1.26), words.took(2345.6)) == ("-", "1.3 ms", "2.3 s")
 
 
 def partitions(*rows: int) -> list[PartitionStatus]:

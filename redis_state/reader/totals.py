@@ -1,0 +1,54 @@
+"""Counters of stores, from what the instances of their partitions have counted.
+
+Each instance counts from when it was loaded (docs/format.md, section 9), so a store's own counter
+is the sum of the increases that somebody has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redis_state.protocol.instances import Instance, Totals
+
+Place = tuple[int, int, str]
+"""Operator, partition and store."""
+
+Store = tuple[str, int, str]
+"""Checkpoint, operator and store."""
+
+_INSTANCES_MAX = 32
+
+
+class Increases:
+    """Adds up increases from look to look; it begins with what it sees first. Not thread-safe."""
+
+    def __init__(self) -> None:
+        # Of each partition what its instances showed last, the newest of them at the end: Python
+        # workers take turns, and each goes on with its own counts.
+        self._last: dict[tuple[str, Place], dict[Instance, Mapping[str, int]]] = {}
+        self._sums: dict[Store, dict[str, int]] = {}
+
+    def add(self, seen: Mapping[str, Mapping[Place, Totals]]) -> Mapping[Store, Mapping[str, int]]:
+        """What each store has counted by now.
+
+        Args:
+            seen: As `Reader.totals` gives it; checkpoints that are not in it are forgotten.
+        """
+        last: dict[tuple[str, Place], dict[Instance, Mapping[str, int]]] = {}
+        for gen, places in seen.items():
+            for place, now in places.items():
+                sums = self._sums.setdefault((gen, place[0], place[2]), {})
+                instances = last[gen, place] = self._last.get((gen, place), {})
+                known = instances.pop(now.instance, {})
+                instances[now.instance] = now.counts
+                if len(instances) > _INSTANCES_MAX:
+                    del instances[next(iter(instances))]
+                for name, count in now.counts.items():
+                    counted = known.get(name, 0)
+                    # A smaller number: the instance was loaded anew.
+                    sums[name] = sums.get(name, 0) + (
+                        count - counted if count >= counted else count
+                    )
+        self._last = last
+        self._sums = {store: sums for store, sums in self._sums.items() if store[0] in seen}
+        return self._sums
