@@ -11,13 +11,11 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_place, which_of
+from redis_state.cli.place import ABSENT_STATUS, add_key, add_place, which_of
 from redis_state.reader import Reader
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
-
-ABSENT_STATUS = 3
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -44,13 +42,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     output.add_arguments(parser)
     add_arguments(parser)
-    parser.add_argument(
-        "key",
-        nargs="*",
-        metavar="COLUMN=VALUE",
-        help="a key column: name=text, or name:=JSON (null, or an object for a window); of a store "
-        "that Python keeps the key itself: text, or :=JSON (a number; an array for a tuple)",
-    )
+    add_key(parser)
     parser.set_defaults(run=run)
 
 
@@ -63,18 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
         family = state.family(**at)
         get = state.get_list if family.multi_value else state.get
         value = get(key_of_family(family, arguments.key), **at)
-    _print(arguments, value)
+    _print(arguments, value, lists=family.multi_value)
     return ABSENT_STATUS if value is None or (family.multi_value and not value) else 0
 
 
-def _print(arguments: argparse.Namespace, value: Any) -> None:
+def _print(arguments: argparse.Namespace, value: Any, *, lists: bool) -> None:
     if output.format_of(arguments) != output.TABLE:
         print(output.json_line(value))
         return
-    if value is None or value == []:
+    if value is None or (lists and not value):
         output.emit(arguments, Sheet([], notes=["There is no such key."]))
         return
-    rows = value if isinstance(value, list) else [value]
+    rows = value if lists else [value]
     output.emit(
         arguments, Sheet([one if isinstance(one, Mapping) else {"value": one} for one in rows])
     )

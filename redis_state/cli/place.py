@@ -10,6 +10,9 @@ from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED, LATEST
 
+ABSENT_STATUS = 3
+"""A command ends with it when there is no such key."""
+
 
 class Adds(Protocol):
     """A parser, or a group of one."""
@@ -18,8 +21,8 @@ class Adds(Protocol):
         """As `argparse.ArgumentParser.add_argument`."""
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a store."""
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
     parser.add_argument("--store", default=DEFAULT_STORE, help="Spark's store name")
     parser.add_argument(
@@ -27,6 +30,11 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_FAMILY,
         help="state variable of transformWithState (default: the one family of other operators)",
     )
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add those, and what names a version."""
+    add_store(parser)
     which = parser.add_mutually_exclusive_group()
     add_at(which)
     which.add_argument(
@@ -74,4 +82,15 @@ def add_at(parser: Adds) -> None:
         help=f"the state after this batch; or '{CONFIRMED}', the newest one that the query has "
         f"confirmed; or '{LATEST}', the newest one that every partition has published (default: "
         f"{CONFIRMED})",
+    )
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the words of a key, as `keys_of.key_of_family` takes them."""
+    parser.add_argument(
+        "key",
+        nargs="*",
+        metavar="COLUMN=VALUE",
+        help="a key column: name=text, or name:=JSON (null, or an object for a window); of a store "
+        "that Python keeps the key itself: text, or :=JSON (a number; an array for a tuple)",
     )

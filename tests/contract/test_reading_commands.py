@@ -170,6 +170,34 @@ def test_a_key_of_several_columns_has_a_beginning(redis_server: RedisServer, run
     assert "Key columns: user, day." in failed(redis_server, "scan", "days", "--prefix", "week=2")
 
 
+def test_what_changed_between_batches(run: Run) -> None:
+    one = {"key": {"carrier": "C11"}, "before": None, "after": {"count": 3, "total": 1.5}}
+    found = objects(run("diff", "flights", "1", "2"))
+    assert {"change": "inserted", **one} in found
+    assert sorted(row["change"] for row in found) == ["inserted"] * 4 + ["updated"] * 8
+    back = objects(run("diff", "flights", "2", "1"))
+    assert sorted(row["change"] for row in back) == ["removed"] * 4 + ["updated"] * 8
+    assert len(objects(run("diff", "flights", "-1"))) == 12
+    assert "change,key,before,after" in run("diff", "flights", "1", "--format", "csv")
+
+
+def test_what_a_key_was(run: Run) -> None:
+    found = objects(run("history", "flights", "carrier=C1"))
+    assert [(row["batch"], row["value"]["count"]) for row in found] == [(2, 3), (1, 2), (0, 1)]
+    assert len(objects(run("history", "flights", "carrier=C1", "--limit", "1"))) == 1
+    assert run("history", "flights", "carrier=none", status=3) == ""
+
+
+def test_a_feed_goes_on_behind_its_token(run: Run) -> None:
+    whole = objects(run("changes", "flights", "--since", "start"))
+    last = whole.pop()
+    assert (last["batch"], last["rows"], last["whole"]) == (2, 12, True)
+    assert all(row["batch"] == 2 and row["value"]["count"] == 3 for row in whole)
+    assert run("changes", "flights", "--since", last["token"]) == ""
+    lines = objects(run("changes", "flights", "--since", "0"))
+    assert [(row["batch"], row["rows"]) for row in lines if "token" in row] == [(1, 8), (2, 12)]
+
+
 def test_rows_of_a_store_of_python(redis_server: RedisServer, run: Run) -> None:
     id_ = StateStoreProviderId(StateStoreId("visits", 0, 0), "run-1")
     provider = StateStoreProvider(id_, config=redis_server.url)

@@ -1,0 +1,67 @@
+"""`redis-state diff`: what changed between two batches."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redis_state.cli import output
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.cli.output import Sheet
+from redis_state.cli.place import add_store
+from redis_state.reader import OperatorState, Reader
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "diff",
+        help="print what changed between two batches",
+        description="Print the keys of one store whose values differ between the states after two "
+        "batches, in no order: what happened ('inserted', 'updated', 'removed'), the key, and the "
+        "values before and after. Only what these batches wrote is read, never the whole state.",
+        epilog=example(
+            "redis-state diff flights 40 41 --url redis://localhost:6379/0",
+            "redis-state diff flights 40 --json",
+        ),
+    )
+    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    parser.add_argument(
+        "a", type=int, metavar="BATCH", help="a batch; -1 is the empty state before all batches"
+    )
+    parser.add_argument(
+        "b",
+        type=int,
+        nargs="?",
+        metavar="BATCH",
+        help="another one (default: the newest that the query has confirmed)",
+    )
+    add_store(parser)
+    output.add_arguments(parser, files=True)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the changes."""
+    with Reader(config_of(arguments)) as reader:
+        query = reader.query(arguments.query)
+        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        output.emit(arguments, Sheet(_rows(state, arguments.a, arguments.b)))
+    return 0
+
+
+def _rows(state: OperatorState, a: int, b: int | None) -> Iterator[dict[str, Any]]:
+    for change in state.diff(a, b):
+        what = "inserted" if change.before is None else "updated"
+        yield {
+            "change": "removed" if change.after is None else what,
+            "key": change.key,
+            "before": change.before,
+            "after": change.after,
+        }

@@ -1,0 +1,53 @@
+"""`redis-state history`: the values that a key has had."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from redis_state.cli import output
+from redis_state.cli.connection import add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.cli.keys_of import key_of_family
+from redis_state.cli.output import Sheet
+from redis_state.cli.place import ABSENT_STATUS, add_key, add_store
+from redis_state.reader import Reader
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "history",
+        help="print the values that a key has had",
+        description="Print the values of one key, the newest first, each with the batch that gave "
+        "it, as far back as versions are kept; null where a batch removed the key. 'earlier' says "
+        "that this batch or an older one gave the last of them. Exit status "
+        f"{ABSENT_STATUS}: no kept version has the key.",
+        epilog=example(
+            "redis-state history flights carrier=UA --url redis://localhost:6379/0",
+            "redis-state history flights carrier=UA --limit 3 --json",
+        ),
+    )
+    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_store(parser)
+    parser.add_argument("--limit", type=int, metavar="VALUES", help="so many at most")
+    output.add_arguments(parser, files=True)
+    add_arguments(parser)
+    add_key(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the values."""
+    with Reader(config_of(arguments)) as reader:
+        query = reader.query(arguments.query)
+        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        key = key_of_family(state.family(), arguments.key)
+        found = state.history(key, limit=arguments.limit)
+    rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
+    notes = [] if rows else ["No kept version has such a key."]
+    output.emit(arguments, Sheet(rows, notes=notes))
+    return 0 if rows else ABSENT_STATUS
