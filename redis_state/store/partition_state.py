@@ -367,10 +367,7 @@ class PartitionState:
                 base.drop()
 
     def forget_older(self) -> None:
-        """Drop all cached versions but the one that was opened or committed last.
-
-        After a rewind that is not the one with the highest number.
-        """
+        """Drop all cached versions but the one of the last open or commit, also after a rewind."""
         with self._lock:
             last = next(reversed(self._cached), None)
             self._cached = {pin: one for pin, one in self._cached.items() if pin == last}
