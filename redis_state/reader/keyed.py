@@ -113,12 +113,19 @@ class KeyedReads:
     def _others(
         self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]
     ) -> dict[int, Opened] | None:
-        """The other partitions; ``None`` if they are not at the version of the first ones."""
-        _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
-        versions = {one.pin.version for one in (*found, *opened.values())}
-        if len(versions) > 1 and not info.alone:
+        """The other partitions; ``None`` if the first ones are not as they were by now.
+
+        The first ones are opened again with them: of a query that went back and came as far again,
+        the number of the version is the same, and its unique id is not.
+        """
+        if info.alone:
+            _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
+            return {one.id.partition: one for one in found}
+        _, found = self._open(wanted, list(range(info.partitions)))
+        every = {one.id.partition: one for one in found}
+        if any(every[number].pin != one.pin for number, one in opened.items()):
             return None
-        return {one.id.partition: one for one in found}
+        return {number: one for number, one in every.items() if number not in opened}
 
 
 class _Search:

@@ -51,9 +51,10 @@ MAX_AGE_MIN_S = 120
 
 _TRIES_MAX = 5
 _CHAIN_MAX = 16
-_BEHIND_FIELDS = ("c", "b", "k")
+_BEHIND_FIELDS = ("o", "c", "b", "k")
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
+_FASTER = "the query was faster again and again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,15 @@ def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
             found, version = _by_epoch(client, ids)
             continue
         return [again.get(one.id, one) for one in found]
-    raise UnavailableError(_WHAT, found="the query was faster again and again")
+    raise UnavailableError(_WHAT, found=_FASTER)
+
+
+def runs_reached(client: Client, stores: Sequence[Sequence[PartitionId]]) -> list[tuple[int, int]]:
+    """How new the run is that holds a store, and the newest version confirmed there, by store."""
+    read: list[Command] = [("HMGET", keys.meta(id_), "e", "o") for ids in stores for id_ in ids]
+    rest = iter(client.call("looking for the newest run", read) if read else [])
+    marks = [[_numbers(next(rest)) for _ in ids] for ids in stores]
+    return [max(of_store, default=(0, 0)) for of_store in marks]
 
 
 def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> list[Opened]:
@@ -275,14 +284,22 @@ def _open_behind(
     Where one of them has several attempts at it, only Spark's log knows which of them counts: then
     all partitions, at the version below, which is the same for everybody.
     """
-    marks: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in behind]
-    replies = client.call(_WHAT, [*open_commands(behind, version), *marks])
-    answers = dict(zip(behind, replies[: len(behind)], strict=True))
-    unwritten = _beyond(ids, answers)
-    there = [id_ for id_ in behind if id_ not in unwritten]
-    opened = read_replies(there, [answers[id_] for id_ in there], version=version)
-    undecided = dict(zip(behind, map(_is_open_which, replies[len(behind) :]), strict=True))
-    if any(one.opened < version and undecided[one.id] for one in opened):
+    for _ in range(_TRIES_MAX):
+        read: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in behind]
+        replies = client.call(_WHAT, [*open_commands(behind, version), *read])
+        answers = dict(zip(behind, replies[: len(behind)], strict=True))
+        marks = dict(zip(behind, replies[len(behind) :], strict=True))
+        unwritten = _beyond(ids, answers)
+        there = [id_ for id_ in behind if id_ not in unwritten]
+        opened = read_replies(there, [answers[id_] for id_ in there], version=version)
+        before = [one.id for one in opened if one.opened < version]
+        # A task may open the version after it was asked for here: then the marks are those of
+        # another moment, and say nothing about the attempt that was found.
+        if not any(_number(marks[id_][0]) >= version for id_ in before):
+            break
+    else:
+        raise UnavailableError(_WHAT, found=_FASTER)
+    if any(_is_open_which(marks[id_]) for id_ in before):
         version -= 1
         there = [id_ for id_ in ids if id_ not in unwritten]
         replies = client.call(_WHAT, open_commands(there, version))
@@ -310,7 +327,7 @@ def _beyond(ids: Sequence[PartitionId], answers: Mapping[PartitionId, object]) -
 
 def _is_open_which(mark: Sequence[bytes | None]) -> bool:
     """Whether there are several attempts right above the opened version."""
-    format_, siblings, contenders = mark
+    _, format_, siblings, contenders = mark
     return contenders is not None or (format_ == b"2" and len((siblings or b"").split()) > 1)
 
 
@@ -330,8 +347,8 @@ def _by_epoch(client: Client, ids: Sequence[PartitionId]) -> tuple[list[Opened],
 
 
 def _numbers(reply: Sequence[bytes | None]) -> tuple[int, int]:
-    latest, opened = reply
-    return _number(latest), _number(opened)
+    first, second = reply
+    return _number(first), _number(second)
 
 
 def _number(raw: bytes | None) -> int:

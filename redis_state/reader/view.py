@@ -14,7 +14,7 @@ from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.versions import CONFIRMED, Wanted
+from redis_state.reader.versions import CONFIRMED, Wanted, runs_reached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -160,25 +160,24 @@ class QueryView:
         try:
             return self._together(stores, wanted)
         except StateError:
-            if len(stores) == 1 or not wanted.newest:
+            if len(stores) == 1 or isinstance(wanted.at, int):
                 raise
-        # A store that an earlier plan of the query had does not go on with the others.
-        of_store: dict[_Place, list[Opened]] = {}
-        for one in stores:
-            try:
-                of_store |= self._together([one], wanted)
-            except StateError as error:
-                self._failed[_place(one)] = error
-        if not of_store:
-            raise next(iter(self._failed.values()))
-        newest = max(one.pin.version for opened in of_store.values() for one in opened)
+        # A store that an earlier plan of the query had does not go on with the others. What the
+        # newest run holds says where the query is; each other store joins if it holds that, too.
+        ids = [self._query.ids(one, range(one.partitions)) for one in stores]
+        reached = dict(zip(map(_place, stores), runs_reached(self._client, ids), strict=True))
+        good: list[OperatorInfo] = []
         found: dict[_Place, list[Opened]] = {}
-        for one in stores:
+        for one in sorted(stores, key=lambda one: reached[_place(one)], reverse=True):
             try:
-                found |= self._together([one], Wanted(newest))
+                found = self._together([*good, one], wanted)
             except StateError as error:
                 self._failed[_place(one)] = error
-        return found
+            else:
+                good.append(one)
+        if not found:
+            raise next(iter(self._failed.values()))
+        return {place: found[place] for place in self._known if place in found}
 
     def _together(
         self, stores: Sequence[OperatorInfo], wanted: Wanted

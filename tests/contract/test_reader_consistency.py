@@ -16,8 +16,9 @@ from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state import config as options
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, Kind, StateError
+from redis_state.format.segment import SegmentWriter
 from redis_state.provider import StateStoreProvider
-from redis_state.reader import OperatorState, Reader
+from redis_state.reader import OperatorState, Reader, keyed, lookup
 from redis_state.spark.batches import begin_batch, verify_committed
 from tests.contract.planting import Planted, uid
 from tests.support.redis_server import RedisServer
@@ -303,3 +304,159 @@ def test_a_view_has_one_version_of_all_stores(redis_server: RedisServer, reader:
     with pytest.raises(StateError, match="opening version 2"):
         view.operator(0, "gone").get(UA)
     assert reader.query("flights").view(at=0).operator(0, "gone").get(UA) == ONE
+
+
+def rewind(side: Planted, version: int, *, epoch: int) -> None:
+    """A newer run took all partitions at a version, and dropped what was above."""
+    for number in range(side.partitions):
+        meta = keys.meta(side.id(number))
+        for above in range(version + 1, version + 9):
+            side.drop(number, f"d:{above}:{uid(above)}")
+        at, now = str(version), uid(version)
+        back = {"e": str(epoch), "r": "newer", "o": at, "ou": now, "l": at, "lu": now}
+        side.client.hset(meta, mapping=back)  # type: ignore[arg-type]  # its stub
+
+
+def forget(side: Planted, version: int) -> None:
+    """Retention dropped what is below a version, which stands alone."""
+    for number in range(side.partitions):
+        for old in range(1, version):
+            side.drop(number, f"d:{old}:{uid(old)}")
+        side.client.hset(keys.meta(side.id(number)), "w", str(version))
+
+
+@pytest.fixture
+def went_back(redis_server: RedisServer) -> None:
+    """What lives of a query that went back to version 2 without its operator 1, which had 5."""
+    lives, gone = (Planted(redis_server.client(), operator=number) for number in (0, 1))
+    for side in (lives, gone):
+        side.register()
+        for version in range(1, 6):
+            for number in range(side.partitions):
+                values = ONE if version < 3 else TWO
+                held = {side.key(UA): side.value(values)}
+                side.delta(number, version, held, complete=True)
+    forget(gone, 4)
+    rewind(lives, 2, epoch=2)
+
+
+@pytest.mark.usefixtures("went_back")
+@pytest.mark.parametrize("at", ["confirmed", "latest"])
+def test_a_view_is_where_the_newest_run_is(reader: Reader, at: str) -> None:
+    view = reader.query("flights").view(at=at)
+    assert view.version == 2
+    assert [one.operator for one in view.operators()] == [0]
+    assert view.operator(0).get(UA) == ONE
+    with pytest.raises(StateError, match="opening version 2"):
+        view.operator(1).get(UA)
+
+
+def test_a_view_beside_an_older_plan_guesses_no_attempt(
+    redis_server: RedisServer, reader: Reader
+) -> None:
+    client = redis_server.client()
+    left, right, gone = (Planted(client, operator=0, store=name) for name in ("l", "r", "gone"))
+    for side in (left, right, gone):
+        side.register()
+        side.commit(1, [(UA, ONE)])
+    for side in (left, right):
+        side.commit(2, [(UA, ONE)])
+        side.commit(3, [(UA, TWO)], confirmed=side is left)
+    for number in range(right.partitions):
+        meta = keys.meta(right.id(number))
+        client.hset(meta, mapping={"c": "2", "b": f"{uid(3)} {uid(9)}"})
+    view = reader.query("flights").view()
+    assert view.version == 2
+    assert [view.operator(0, side).get(UA) for side in ("l", "r")] == [ONE, ONE]
+    latest = reader.query("flights").view(at="latest")
+    assert [one.store for one in latest.operators()] == ["l", "r"]
+
+
+def attempt(
+    planted: Planted, number: int, version: int, named: str, rows: dict[bytes, bytes]
+) -> None:
+    """One more attempt of a partition at a version."""
+    ident = f"d:{version}:{named}"
+    writer = SegmentWriter(ident, [planted.family], None)
+    writer.add(rows)
+    below = uid(version - 1) if version > 1 else "-"
+    entry = writer.finish(ref=below, live=len(rows), with_families=version == 1)
+    fields: Any = writer.fields
+    planted.client.hset(keys.segment(planted.id(number), ident), mapping=fields)
+    planted.client.hset(keys.meta(planted.id(number)), ident, entry.text)
+
+
+def test_an_attempt_is_not_taken_for_the_one_that_was_opened_meanwhile(
+    planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, ONE)])
+    planted.commit(2, [(UA, TWO), (AA, ONE)], confirmed=False)
+    confirm(planted, planted.partition(UA), 2)
+    id_ = planted.id(planted.partition(AA))
+    # Two attempts; the last one is what is found by number, the other one is what Spark logged.
+    attempt(planted, id_.partition, 2, uid(8), {planted.key(AA): planted.value(TWO)})
+    both = {"c": "2", "b": f"{uid(2)} {uid(8)}"}
+    planted.client.hset(keys.meta(id_), mapping=both)  # type: ignore[arg-type]  # its stub
+    state = reader.query("flights").operator()
+    call = reader.client.call
+    raced: list[Any] = []
+
+    def between(what: str, commands: Any) -> list[Any]:
+        """A pipeline that is not carried out at once: a task opens the version in between."""
+        late = [command for command in commands if "HMGET" in command and "b" in command]
+        if not late or raced:
+            return call(what, commands)
+        raced.append(late)
+        first = call(what, commands[: -len(late)])
+        opened = {"o": "2", "ou": uid(8), "l": "2", "lu": uid(8)}
+        planted.client.hset(keys.meta(id_), mapping=opened)  # type: ignore[arg-type]  # its stub
+        planted.client.hdel(keys.meta(id_), "b", "k")
+        return [*first, *call(what, commands[-len(late) :])]
+
+    monkeypatch.setattr(reader.client, "call", between)
+    assert state.get_many([UA, AA]) == [TWO, TWO]
+    assert raced
+
+
+def test_keys_of_two_timelines_are_not_put_together(
+    planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted.register()
+    elsewhere = (planted.partition(AA) + 1) % planted.partitions
+    rows: list[dict[bytes, Any]] = [{planted.key(UA): planted.value(ONE)} for _ in range(4)]
+    rows[elsewhere][planted.key(AA)] = planted.value(ONE)
+    for number, of_one in enumerate(rows):
+        planted.delta(number, 1, of_one)
+    state = reader.query("flights").operator()
+    likely = planted.partition(AA)
+    assert state.get(UA) == ONE
+    # The query goes back, and comes as far again, once the likely partition was opened.
+    opened: list[Any] = []
+    script = reader.client.script
+
+    def meanwhile(*asked: Any, **given: Any) -> Any:
+        answer = script(*asked, **given)
+        if not opened:
+            opened.append(answer)
+            back: Any = {"e": "2", "ou": uid(7), "lu": uid(7)}
+            for number, of_one in enumerate(rows):
+                attempt(planted, number, 1, uid(7), of_one)
+                planted.client.hset(keys.meta(planted.id(number)), mapping=back)
+        return answer
+
+    monkeypatch.setattr(reader.client, "script", meanwhile)
+    looked: list[dict[int, str]] = []
+    search = lookup.look_up
+
+    def noted(client: Client, asked: Any, **given: Any) -> Any:
+        asked = list(asked)
+        looked.append({one.id.partition: one.pin.uid for one, _ in asked})
+        return search(client, asked, **given)
+
+    monkeypatch.setattr(keyed, "look_up", noted)
+    assert state.get(AA) == ONE
+    assert looked[0] == {likely: uid(1)}
+    after = [place for one in looked[1:] for place in one.items()]
+    assert {likely, elsewhere} <= {number for number, _ in after}
+    assert {now for _, now in after} == {uid(7)}, "the first one is read again, too"
