@@ -4,14 +4,16 @@ Every call runs in a thread of a small pool of its own, by the same code as else
 reader, and the loop never waits for a server. What a call of the reader gives is what the awaited
 one gives; where it gives an iterator, `async for` takes the rows, which come in pieces. A call that
 is cancelled goes on in its thread to its end, at the latest to the option `deadline`, and its
-answer is dropped; nothing is left half done by that, since reads change nothing.
+answer is dropped; nothing is left half done by that, since reads change nothing. A feed that
+follows holds one of the threads while it waits; closing or cancelling it lets the thread go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
@@ -43,6 +45,7 @@ class _Calls:
     def __init__(self, threads: int) -> None:
         self._home = Home()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="redis-state-aio")
+        self._feeds: set[threading.Event] = set()
 
     async def run(self, call: Callable[[], T]) -> T:
         self._home.check(where="redis_state.aio")
@@ -54,7 +57,25 @@ class _Calls:
             for row in piece:
                 yield row
 
+    async def feed(
+        self, call: Callable[[], Any], stop: threading.Event
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """Batches as they come, until `stop` is set, which closing any of the two does."""
+        self._feeds.add(stop)
+        try:
+            batches = await self.run(call)
+            while not stop.is_set():
+                batch = await self.run(lambda: next(batches, None))
+                if batch is None:
+                    return
+                yield ChangeBatch(batch, self)
+        finally:
+            stop.set()
+            self._feeds.discard(stop)
+
     async def close(self) -> None:
+        for stop in list(self._feeds):
+            stop.set()
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
 
 
@@ -120,9 +141,56 @@ def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
     return awaited
 
 
+class ChangeBatch(_Face):
+    """`redis_state.reader.ChangeBatch`; `async for` takes its pairs of key and value."""
+
+    _front: reader.ChangeBatch
+
+    @property
+    def number(self) -> int:
+        """Which batch; -1 for the state before all batches."""
+        return self._front.number
+
+    @property
+    def token(self) -> str:
+        """Where to go on once the batch is dealt with: ``changes(since=token)``."""
+        return self._front.token
+
+    @property
+    def whole(self) -> bool:
+        """The rows are the whole state after the batch, and no other key has a value."""
+        return self._front.whole
+
+    def __aiter__(self) -> AsyncIterator[tuple[Any, Any]]:
+        return self._calls.stream(self._front.__iter__, _ROWS_AT_ONCE)
+
+
 @_face_of(reader.OperatorState)
 class OperatorState(_Face):
     """`redis_state.reader.OperatorState`, to be awaited; rows come by `async for`."""
+
+    def changes(
+        self,
+        since: str | int | None = None,
+        *,
+        follow: bool = False,
+        interval_s: float = 1.0,
+        stop: threading.Event | None = None,
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """What each batch changed, one batch after the other, as soon as it is there.
+
+        Closing the iterator or the reader, or cancelling who waits, ends a feed that follows.
+
+        Args:
+            since: As that of `redis_state.reader.OperatorState`, and so are the others.
+            stop: Ends a follower that waits; it is set when the feed ends otherwise, too.
+
+        Raises:
+            RedisStateError: As `redis_state.reader.OperatorState.changes`, when batches are taken.
+        """
+        ends = threading.Event() if stop is None else stop
+        call = partial(self._front.changes, since, follow=follow, interval_s=interval_s, stop=ends)
+        return self._calls.feed(call, ends)
 
 
 class _Stores(_Face):

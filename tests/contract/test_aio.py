@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
 
 FACES = [
+    (reader.ChangeBatch, aio.ChangeBatch),
     (reader.OperatorState, aio.OperatorState),
     (reader.Query, aio.Query),
     (reader.QueryView, aio.QueryView),
@@ -39,7 +41,7 @@ def test_both_faces_have_the_same_names(front: type, face: type) -> None:
     assert names == {name for name in dir(face) if not name.startswith("_")} - {"info"}
     for name in names:
         member, awaited = getattr(front, name), getattr(face, name)
-        if inspect.isfunction(member) and name != "operator":
+        if inspect.isfunction(member) and name not in ("operator", "changes"):
             streams = str(member.__annotations__["return"]).startswith("Iterator")
             assert streams or inspect.iscoroutinefunction(awaited), name
 
@@ -131,3 +133,60 @@ def test_a_forked_process_is_told(flights: str) -> None:
     with pytest.raises(UsageError, match="another process"):
         in_child(lambda: asyncio.run(connected.queries()))
     asyncio.run(connected.close())
+
+
+class Told(threading.Event):
+    """An event that tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.set()
+        return super().wait(timeout)
+
+
+def test_a_feed_gives_each_batch_when_it_comes(flights: str, redis_server: RedisServer) -> None:
+    planted = Planted(redis_server.client())
+    key, value = {"carrier": "new"}, {"count": 1, "total": 0.5}
+
+    async def read() -> None:
+        connected = await aio.connect(flights, deadline="30s", threads=2)
+        state = (await connected.query("flights")).operator(0)
+        feed = state.changes(since=0, follow=True, interval_s=0.01)
+        coming = asyncio.ensure_future(anext(feed))
+        await asyncio.to_thread(planted.commit, 2, [(key, value)])
+        batch = await asyncio.wait_for(coming, 30)
+        assert (batch.number, batch.whole) == (1, False)
+        redis_server.pause()
+        try:
+            rows = asyncio.create_task(_all(batch))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not rows.done(), "the loop goes on, and rows come from the server"
+        finally:
+            redis_server.resume()
+        assert await rows == [(key, value)]
+        # What waits in a thread for a day ends when its feed is closed, or the reader is.
+        await asyncio.wait_for(feed.aclose(), 30)
+        waits = {"follow": True, "interval_s": 86_400.0}
+        after = [one async for one in state.changes(since=batch.token)]
+        assert after == []
+        stops = [Told(), Told()]
+        ended, waiting = (
+            asyncio.create_task(_all(state.changes(since=batch.token, stop=stop, **waits)))
+            for stop in stops
+        )
+        for stop in stops:
+            assert await asyncio.to_thread(stop.waits.wait, 30)
+        ended.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended
+        assert stops[0].is_set()
+        assert not stops[1].is_set()
+        await asyncio.wait_for(connected.close(), 30)
+        assert await waiting == []
+        assert stops[1].is_set()
+
+    asyncio.run(read())
