@@ -11,7 +11,14 @@ BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
 
 _ENTRY_BYTES_MAX = 1 << 20
+_ENTRY_BYTES = 400
+"""Of an entry itself: its place, and an object that may hold nothing."""
+
 _ROW_BYTES = 150
+_FAMILY_BYTES = 500
+_PART_BYTES = 100
+_TOMBSTONE_BYTES = 250
+_ORDERED_KEY_BYTES = 50
 
 
 Place = tuple[int, str, int, str, str]
@@ -34,10 +41,11 @@ class BlockCache:
         """The rows of a block; ``None`` if they are not here."""
         return self._rows.get(place)
 
-    def add_head(self, place: Place, head: Header, raw_bytes: int) -> None:
+    def add_head(self, place: Place, head: Header) -> None:
         """Keep a header."""
-        if raw_bytes <= _ENTRY_BYTES_MAX:
-            self._make_room(raw_bytes)
+        size = _ENTRY_BYTES + _head_bytes(head)
+        if size <= _ENTRY_BYTES_MAX:
+            self._make_room(size)
             self._heads[place] = head
 
     def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> None:
@@ -46,7 +54,7 @@ class BlockCache:
         Args:
             raw_bytes: Of keys and values together, about.
         """
-        size = raw_bytes + _ROW_BYTES * len(rows)
+        size = _ENTRY_BYTES + raw_bytes + _ROW_BYTES * len(rows)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._rows[place] = rows
@@ -56,3 +64,21 @@ class BlockCache:
         self._bytes += size
         if self._bytes > BYTES_MAX:
             self._heads, self._rows, self._bytes = {}, {}, size
+
+
+def _head_bytes(head: Header) -> int:
+    """What a decoded header takes, about."""
+    families = head.families or ()
+    schemas = sum(len(one.key_schema) + len(one.value_schema) for one in families)
+    ordered = sum(
+        _ORDERED_KEY_BYTES * len(firsts) + sum(map(len, firsts)) for firsts in head.ordered.values()
+    )
+    ends = sum(len(one.start or b"") + len(one.end or b"") for one in head.tombstones)
+    return (
+        _FAMILY_BYTES * len(families)
+        + schemas
+        + ordered
+        + _PART_BYTES * len(head.parts)
+        + _TOMBSTONE_BYTES * len(head.tombstones)
+        + ends
+    )

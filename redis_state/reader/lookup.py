@@ -175,7 +175,7 @@ def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[Pa
 def _take(piece: _Piece, name: str, raw: bytes | None, cache: BlockCache) -> None:
     if name == FIELD:
         piece.head = read_header(piece.segment, raw)
-        cache.add_head(piece.place(name), piece.head, len(raw or b""))
+        cache.add_head(piece.place(name), piece.head)
     elif raw is not None:
         rows = dict(read_rows(piece.segment, name, raw))
         piece.rows[name] = rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from redis_state.format.header import Family
 from redis_state.reader.arrow_types import arrow_array
 from redis_state.reader.columnar import OneByOneError, key_arrays, value_arrays
 from redis_state.reader.rows.codec import Codec, codec_of
+from redis_state.reader.rows.unsafe_row import encode
 from tests.unit.unsafe_row_vectors import VECTORS, named
 
 NO_COLUMNS = ("array", "map", "calendar")
@@ -94,3 +96,20 @@ def test_damage_is_never_read(name: str, changes: list[tuple[int, int]]) -> None
 def _shown(arrays: list[pa.Array]) -> str:
     """As text, in which one NaN is like another."""
     return "\n".join(f"{array.type} {array}" for array in arrays)
+
+
+def test_long_texts_take_little_besides_themselves() -> None:
+    schema = {"type": "struct", "fields": [{"name": "t", "type": "string", "nullable": True}]}
+    of = codec(schema)
+    texts = ["a" * 200, "b" * (3 << 20), "", None, *(f"{n:04d}" * 250 for n in range(16_000))]
+    rows = [b"\0" + encode(of.values.columns, {"t": text}) for text in texts]
+    total = sum(map(len, rows))
+    tracemalloc.start()
+    try:
+        (array,) = value_arrays(of, rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert array.to_pylist() == texts
+    # The rows joined, the same without versions, the texts, and what one slice takes.
+    assert peak < 4 * total + (48 << 20)
