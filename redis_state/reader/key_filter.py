@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
+from redis_state.codec.spark_types import INTEGERS
 from redis_state.reader.rows.spark_types import Struct, Type
 
 KEYS_MAX = 10_000
@@ -65,7 +66,8 @@ def keys_of(key: Struct, equal: Mapping[Path, Sequence[Any]]) -> list[dict[str, 
     """The keys whose parts all have one of these values.
 
     Args:
-        equal: Values of parts by their paths; a part that is not there may have any value.
+        equal: Values of parts by their paths; a part that is not there may have any value. Times
+            with a zone are in UTC: in another one, two of them may be equal and not the same.
 
     Returns:
         Keys by name, each once; ``None`` if there is a part without values, a value of another type
@@ -78,7 +80,15 @@ def keys_of(key: Struct, equal: Mapping[Path, Sequence[Any]]) -> list[dict[str, 
     for path, kind in parts.items():
         if any(type(value) is not _KINDS[kind] for value in equal[path]):
             return None
-        values.append(list(dict.fromkeys(equal[path])))
+        # A number that the part cannot hold is in no row.
+        low, high = INTEGERS.get(kind, (None, None))
+        values.append(
+            [
+                value
+                for value in dict.fromkeys(equal[path])
+                if low is None or high is None or low <= value <= high
+            ]
+        )
     if math.prod(map(len, values)) > KEYS_MAX:
         return None
     return [_nested(tuple(parts), chosen) for chosen in itertools.product(*values)]

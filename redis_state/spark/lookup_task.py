@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
@@ -201,7 +202,13 @@ def _table(state: LiveState, version: str) -> StateTable:
 
 
 def _hashable(value: Any) -> Any:
-    """A value of a key column; a struct as its values."""
+    """A value of a key column; a struct as its values.
+
+    Two times of one zone are equal if the clock shows the same, which it does twice when summer
+    ends. In UTC it shows each time once.
+    """
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(timezone.utc)
     if isinstance(value, dict):
         return tuple(map(_hashable, value.values()))
     return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -127,6 +127,9 @@ def test_a_key_of_several_types(redis_server: RedisServer) -> None:
     plan.pushFilters([EqualTo(("at",), noon)])
     assert len(plan.partitions()) == 2
     assert len(rows(plan)) == 9
+    plan = reader(source(redis_server), "at timestamp, n long")
+    plan.pushFilters([EqualTo(("at",), noon), In(("n",), (3, 1 << 40))])
+    assert [row[1] for row in rows(plan)] == [3]
 
 
 def test_a_store_of_python(redis_server: RedisServer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from redis_state.spark import lookup_task
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
 from redis_state.spark.worker import WORKER
-from tests.contract.planting import GEN, Planted
+from tests.contract.planting import GEN, Planted, family, schema
 from tests.support.redis_server import RedisServer
 
 QUERY = "6d2bd1e5-0c7c-4c3e-9d77-222222222222"
@@ -168,3 +170,35 @@ def test_a_store_of_python_with_versions_of_each_partition(redis_server: RedisSe
     rows = {"a": ["k0", "k1", "k2"], "b": [1, 1, 1], PIN: [pinned] * 3}
     (found,) = task.run(iter([pa.RecordBatch.from_pydict(rows)]))
     assert found.column("value").to_pylist() == ['{"at": 0}', '{"at": 1}', None]
+
+
+def test_the_hour_that_comes_twice_is_two_keys(redis_server: RedisServer) -> None:
+    window = json.loads(schema(start="timestamp", end="timestamp"))
+    fields = [("at", "timestamp"), ("window", window)]
+    key = {
+        "type": "struct",
+        "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields],
+    }
+    layout = family(json.dumps(key), schema(count="long"))
+    planted = Planted(redis_server.client(), layout, partitions=1)
+    planted.register()
+    # In New York both are half past one.
+    halves = [datetime(2024, 11, 3, hour, 30, tzinfo=timezone.utc) for hour in (5, 6)]
+    at = [(one, {"start": one, "end": two}) for one in halves for two in halves]
+    keyed = [
+        (planted.key({"at": one, "window": pair}), planted.value({"count": n}))
+        for n, (one, pair) in enumerate(at)
+    ]
+    planted.delta(0, 1, dict(keyed))
+    state = state_of(redis_server)
+    zoned = pa.timestamp("us", "America/New_York")
+    struct = pa.struct([("start", zoned), ("end", zoned)])
+    arrays = [
+        pa.array([one for one, _ in at], zoned),
+        pa.array([pair for _, pair in at], struct),
+        pa.array([Choice(state, "x").run(None)] * len(at)),
+    ]
+    answer = pa.schema([("at", zoned), ("window", struct), ("count", pa.int64())])
+    task = LookUp(state, ("at", "window"), ("count",), inner=False, schema=answer)
+    (found,) = task.run(iter([pa.record_batch(arrays, names=["at", "window", PIN])]))
+    assert found.column("count").to_pylist() == [0, 1, 2, 3]

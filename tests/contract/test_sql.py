@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import pyarrow as pa
@@ -290,6 +291,36 @@ def test_what_is_refused_says_why(
     with pytest.raises(kind, match=f"(?s){words}") as caught:
         database(reader).run(statement)
     assert "c299" not in str(caught.value)
+
+
+def test_the_hour_that_comes_twice_is_two_keys(redis_server: RedisServer) -> None:
+    layout = family(schema(at="timestamp"), schema(n="long"))
+    planted = Planted(redis_server.client(), layout, partitions=1)
+    planted.register()
+    # In New York both are half past one.
+    halves = [datetime(2024, 11, 3, hour, 30, tzinfo=timezone.utc) for hour in (5, 6)]
+    planted.commit(1, [({"at": at}, {"n": n}) for n, at in enumerate(halves)])
+    zone = ZoneInfo("America/New_York")
+    given = [at.astimezone(zone) for at in halves]
+    last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))
+    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+        live = database(reader)
+        found = live.run("select n from flights f where f.at in (?, ?) order by n", given)
+        assert found.column("n").to_pylist() == [0, 1]
+        found = live.run("select n from flights f where f.at = ?", [given[1]])
+        assert found.column("n").to_pylist() == [1]
+        assert live.tables["flights"].rows == 1
+        assert live.run("select n from flights f where f.at = ?", [last]).num_rows == 0
+
+
+def test_key_columns_whose_names_differ_in_case(redis_server: RedisServer) -> None:
+    layout = family(schema(k="long", K="long"), schema(n="long"))
+    planted = Planted(redis_server.client(), layout, partitions=1)
+    planted.register()
+    planted.commit(1, [({"k": 1, "K": 1}, {"n": 1}), ({"k": 1, "K": 2}, {"n": 2})])
+    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+        found = reader.sql("select n from flights where k = 1 order by n")
+        assert found.column("n").to_pylist() == [1, 2]
 
 
 def test_a_variable_of_python_is_no_table(reader: Reader) -> None:

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
-from redis_state.codec.spark_types import INTEGERS
 from redis_state.errors import (
     ConfigError,
     FormatError,
@@ -167,19 +166,15 @@ def _keys(
     if not parts:
         return None
     equal: dict[Path, list[Any]] = {}
+    named = {path: tuple(one.lower() for one in path) for path in parts}
+    if len(set(named.values())) < len(parts):
+        return None  # a condition does not tell columns of one name apart
     for path, kind in parts.items():
-        nodes = use.equal.get(tuple(one.lower() for one in path))
+        nodes = use.equal.get(named[path])
         if nodes is None:
             return None
-        values = [
-            _fitting(connection, kind, constant_of(connection, node, parameters)) for node in nodes
-        ]
-        # A number that the column cannot hold is in no row.
-        low, high = INTEGERS.get(kind, (0, 0))
         equal[path] = [
-            one
-            for one in values
-            if kind not in INTEGERS or type(one) is not int or low <= one <= high
+            _fitting(connection, kind, constant_of(connection, node, parameters)) for node in nodes
         ]
     return table.keys_with(equal)
 
@@ -189,11 +184,21 @@ def _fitting(connection: DuckDBPyConnection, kind: str, value: Any) -> Any:
     if type(value) is str and kind in ("date", "timestamp", "timestamp_ntz"):
         wanted = {"date": "date", "timestamp_ntz": "timestamp"}.get(kind, "timestamptz")
         value = connection.execute(f"select try_cast(? as {wanted})", [value]).fetchall()[0][0]
-    if kind == "timestamp" and type(value) is datetime and value.tzinfo is None:
-        return value.replace(tzinfo=timezone.utc)
+    if kind == "timestamp" and type(value) is datetime:
+        return _in_utc(value)
     if kind == "timestamp_ntz" and type(value) is datetime and value.tzinfo is not None:
         return None
     return value
+
+
+def _in_utc(value: datetime) -> datetime | None:
+    """A time as Python compares it by the instant; ``None`` if the calendar has no such day."""
+    if value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        return None
 
 
 def _connected(memory: str) -> DuckDBPyConnection:
