@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
+from redis_state.format.rows import split_elements
 from redis_state.reader.arrow_types import arrow_array, arrow_type, library
 from redis_state.reader.columns import columns_of
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.json_values import json_text
 from redis_state.reader.key_filter import keys_of
+from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.rows.spark_types import Struct, Type
 from redis_state.reader.stored import StoredRows
+from redis_state.reader.typed_rows import TypedRowCodec
 from redis_state.reader.versions import Source, Stores, Wanted
 
 if TYPE_CHECKING:
@@ -56,6 +60,7 @@ class StateTable:
         # Of one version: what looks at many is not asked for.
         stores = cast("Stores", source)
         self._state = OperatorState(client, stores, operator, store, family, None)
+        self._keyed = KeyedReads(client, source, operator, store, choice)
         self.schema: pa.Schema = pa.schema(
             [
                 pa.field(name, pa.string() if type_ is None else arrow_type(type_))
@@ -137,17 +142,49 @@ class StateTable:
         """
         import pyarrow as pa
 
-        found = self._state.get_many(keys)
+        found = [None if one is None else one[0] for one in self._found(keys)]
         there = [one is not None for one in found]
         value = self._codec.columns[1]
-        if value is None:
-            return [pa.array(map(json_text, found), type=pa.string()) for _ in columns], there
         arrays = []
         for name in columns:
-            field = value.fields[self.value_names.index(name)]
-            values = [None if one is None else one[field.name] for one in found]
-            arrays.append(arrow_array(field.type, values))
+            at = self.value_names.index(name)
+            values = [None if one is None else one[at] for one in found]
+            if value is None:
+                arrays.append(pa.array(map(json_text, values), type=pa.string()))
+            else:
+                arrays.append(arrow_array(value.fields[at].type, values))
         return arrays, there
+
+    def _found(self, keys: Sequence[Any]) -> Iterator[list[Sequence[Any]] | None]:
+        """The value columns of each key by their places, of a list those of each element."""
+        if not keys:
+            return
+        codec = made = self._codec
+        for hit in self._keyed.find(keys, Wanted())[1]:
+            if hit is None:
+                yield None
+                continue
+            if hit[0] is not codec:
+                codec, made = hit[0], self._like(hit[0])
+            elements = split_elements(hit[1]) if made.family.multi_value else [hit[1]]
+            yield [made.value_row(element) for element in elements]
+
+    def _like(self, codec: RowCodec) -> RowCodec:
+        """A codec that gives rows of a partition the columns of this table.
+
+        Raises:
+            ConfigError: They have others.
+        """
+        if isinstance(codec, TypedRowCodec) and isinstance(self._codec, TypedRowCodec):
+            # Where a time to live was taken away, some rows and partitions still have one.
+            codec = replace(codec, expires=self._codec.expires)
+        if codec.columns[1] != self._codec.columns[1]:
+            raise ConfigError(
+                "reading keys of a table",
+                found="partitions have different columns",
+                advice="Read them by items or scan.",
+            )
+        return codec
 
     def _as_json(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -171,25 +208,14 @@ class StateTable:
             )
         places = [self._columns.names.index(name) for name in schema.names]
         types: list[Type] = [field.type for field in (*key.fields, *value.fields)]
-        names = (*key.names, *value.names)
         for start in range(0, len(keys), ROWS):
             some = keys[start : start + ROWS]
-            rows: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
-            for one, found in zip(some, self._state.get_many(some), strict=True):
-                if found is not None:
-                    several = found if self._codec.family.multi_value else [found]
-                    rows += [(one, each) for each in several]
+            rows: list[Sequence[Any]] = []
+            for one, found in zip(some, self._found(some), strict=True):
+                own = [_in_order(field.type, one[field.name]) for field in key.fields]
+                rows += [[*own, *each] for each in found or ()]
             if rows:
-                arrays = [
-                    arrow_array(
-                        types[at],
-                        [
-                            _in_order(types[at], row[at >= len(key.fields)][names[at]])
-                            for row in rows
-                        ],
-                    )
-                    for at in places
-                ]
+                arrays = [arrow_array(types[at], [row[at] for row in rows]) for at in places]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -1,9 +1,13 @@
 """SQL over live state: the answers of DuckDB over whole tables, from as few rows as may be."""
 
+# The names and arguments of a processor's methods are Spark's.
+# ruff: noqa: N802, N803, ARG002
+
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,6 +15,8 @@ from zoneinfo import ZoneInfo
 import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import redis_state
 from redis_state import StateStoreId, StateStoreProviderId, keys
@@ -18,7 +24,10 @@ from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import Query, Reader
+from redis_state.reader.columns import columns_of
 from redis_state.reader.sql.database import Database
+from redis_state.reader.state_table import StateTable
+from redis_state.reader.typed_rows import TypedRowCodec
 from redis_state.testing import ProcessorTest
 from tests.contract.planting import Planted, family, schema, uid
 from tests.contract.processors import INPUT, OUTPUT, Variables
@@ -382,6 +391,54 @@ def test_state_variables_are_tables(redis_server: RedisServer) -> None:
             "and s.userKey.sign = 'minus' and not s.userKey.odd and s.userKey.odd = false"
         )
         assert [one.rows for one in live.tables.values()] == [1, 1]
+
+
+class Lasting(StatefulProcessor):
+    """Counts that live for ten seconds, or for ever."""
+
+    def __init__(self, ttl_ms: int | None) -> None:
+        self._ttl_ms = ttl_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "n long", ttlDurationMs=self._ttl_ms)  # type: ignore[arg-type]
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self._count.update((sum(row.n for row in rows),))
+        yield Row(n=1)
+
+
+def test_a_variable_that_had_a_time_to_live(redis_server: RedisServer) -> None:
+    with (
+        ProcessorTest(
+            Lasting(10_000), key="user", input="user string, n long", schema="n long",
+            rows="rows", time_mode="ProcessingTime", url=redis_server.url,
+        ) as test,
+        redis_state.connect(redis_server.url) as reader,
+    ):  # fmt: skip
+        test.run([("ann", 1)])
+        expiry = test.now_ms + 10_000
+        test._processor = Lasting(None)
+        test.restart()
+        test.run([("bob", 2)])
+        test.keys("count")  # opens the version, which confirms it
+        name = f'"{test.store}_count"'
+        wanted = [({"n": 1}, expiry), ({"n": 2}, None)]
+        for where in ("", "where user in ('ann', 'bob')"):
+            found = reader.sql(f"select * exclude user from {name} {where} order by all")
+            assert [(row["value"], row["ttlExpirationMs"]) for row in found.to_pylist()] == wanted
+        view = reader.query(test.store).view()
+        table = StateTable(reader.client, view, 0, "default", "count")
+        (value, ends), there = table.look_up(["bob", "cid", "ann"], table.value_names)
+        assert value.to_pylist() == [{"n": 2}, None, {"n": 1}]
+        assert ends.to_pylist() == [None, None, expiry]
+        assert there == [True, False, True]
+        # Where the schema is that of a partition in which no row ends any more.
+        plain = StateTable(reader.client, view, 0, "default", "count")
+        assert isinstance(plain._codec, TypedRowCodec)
+        plain._codec = replace(plain._codec, expires=False)
+        plain._columns = columns_of(plain._codec)
+        (numbers,), _ = plain.look_up(["ann", "bob"], ["n"])
+        assert numbers.to_pylist() == [1, 2]
 
 
 def test_the_command_prints_rows(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
