@@ -87,8 +87,9 @@ def lookup(
     added = _added(df, columns, prefix, table)
     kind = _schema(df, added, table)
     _check_types(df, by, table)
-    choice = Choice(state, name_of(state, by))
-    look_up = LookUp(state, tuple(by), tuple(added), how == "inner", arrow_schema(spark, kind))
+    inner = how == "inner"
+    choice = Choice(state, name_of(state, by, added, inner=inner))
+    look_up = LookUp(state, tuple(by), tuple(added), inner, arrow_schema(spark, kind))
 
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.config import PASSWORD_VARIABLE, Config
-from redis_state.errors import StateError
+from redis_state.errors import FormatError, StateError
+from redis_state.ids import is_gen, text_number
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.pinned import Pinned, pin
 from redis_state.reader.query import Query
 from redis_state.reader.reader import Reader
 from redis_state.reader.state_table import StateTable
+
+_WORDS = 3
+"""Of a version as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,17 @@ class LiveState:
         Raises:
             StateError: Retention has dropped the version, or the query went back and has written it
                 anew.
+            FormatError: It is no such text.
         """
-        gen, versions, digest = text.split(" ")
-        numbers = [int(number) for number in versions.split(",")]
+        words = text.split(" ")
+        numbers = [text_number(number) for number in words[1].split(",")] if words[1:] else []
+        if len(words) != _WORDS or not is_gen(words[0]) or None in numbers:
+            raise FormatError(
+                f"reading a version of query '{self.query}' again",
+                found="what was kept of the version is not what redis-state writes",
+                advice="Run the batch again: it takes the version that is confirmed then.",
+            )
+        gen, versions, digest = words
         query = Query(
             client,
             QueryInfo(gen, "", self.query, 0, 0),

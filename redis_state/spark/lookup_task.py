@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -111,9 +111,15 @@ def _remember(client: Client, key: str, batch: Batch, text: str) -> None:
         _log.info("versions of batches are not remembered: %s", error)
 
 
-def name_of(state: LiveState, on: Sequence[str]) -> str:
-    """What tells look-ups of one query apart."""
-    words = (state.query, state.operator, state.store, state.family, state.at, *on)
+def name_of(state: LiveState, on: Sequence[str], columns: Mapping[str, str], *, inner: bool) -> str:
+    """What tells look-ups of one query apart; those that are alike in all share a version.
+
+    Args:
+        on: As `LookUp` has it, `inner` too.
+        columns: Those that are added, and their names in the answer.
+    """
+    of = (state.query, state.operator, state.store, state.family, state.at)
+    words = (of, tuple(on), tuple(columns.items()), inner)
     return hashlib.sha256(repr(words).encode()).hexdigest()[: keys.STORE_HASH_DIGITS]
 
 
@@ -180,6 +186,7 @@ class _Read:
     """
 
     version: str
+    client: Client
     table: StateTable
     blocks: BlockCache
 
@@ -190,11 +197,12 @@ _read: dict[LiveState, _Read] = {}
 
 def _table(state: LiveState, version: str) -> StateTable:
     found = _read.pop(state, None)
-    if found is None or found.version != version:
-        client = WORKER.client(state.config)
+    client = WORKER.client(state.config)
+    # The worker closes clients that others have pushed out.
+    if found is None or found.version != version or found.client is not client:
         blocks = BlockCache() if found is None else found.blocks
         table = state.table(client, state.reopened(client, version, blocks))
-        found = _Read(version, table, blocks)
+        found = _Read(version, client, table, blocks)
     _read[state] = found
     while len(_read) > _KEPT_MAX:
         del _read[next(iter(_read))]

@@ -18,7 +18,7 @@ from redis_state.provider import StateStoreProvider
 from redis_state.spark import lookup_task
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
-from redis_state.spark.worker import WORKER
+from redis_state.spark.worker import CLIENTS_MAX, WORKER
 from tests.contract.planting import GEN, Planted, family, schema
 from tests.support.redis_server import RedisServer
 
@@ -86,7 +86,7 @@ def test_rows_get_the_values_of_their_keys(redis_server: RedisServer, planted: P
 
 def test_a_batch_keeps_its_version(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
-    choice = Choice(state, name_of(state, ["code"]))
+    choice = Choice(state, name_of(state, ["code"], {"count": "count"}, inner=False))
     first = choice.run(Batch(QUERY, 7))
     assert counts(state, first) == {2}
     commit(planted, 3)
@@ -118,8 +118,50 @@ def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, plante
     with pytest.raises(StateError):
         counts(state, first)
     assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
-    planted.client.set(keys.looked_up(QUERY, "x"), b"\xff what is this")
-    assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+    for damaged in (
+        "\udcff what is this",
+        "1 7 ",
+        "1 7 two words",
+        f"1 7 {GEN} 3",
+        f"1 7 {GEN} 3 digest more",
+        f"1 7 {GEN} three digest",
+        f"1 7 {GEN}  digest",
+        f"1 7 {GEN} 3,,3 digest",
+        f"1 7 {GEN} 3,3 digest",
+        f"1 7 {GEN} 3,3,3,3,3 digest",
+        f"1 7 {GEN}}}:x 3 digest",
+    ):
+        raw = damaged.encode("utf-8", "surrogateescape")
+        planted.client.set(keys.looked_up(QUERY, "x"), raw)
+        assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+
+
+def test_look_ups_that_differ_in_anything_have_names_of_their_own(
+    redis_server: RedisServer,
+) -> None:
+    state = state_of(redis_server)
+    names = {
+        name_of(of, on, columns, inner=inner)
+        for of in (state, state_of(redis_server, query="other"))
+        for on in (["code"], ["code", "count"])
+        for columns in ({}, {"count": "count"}, {"count": "n"}, {"total": "n"})
+        for inner in (False, True)
+    }
+    assert len(names) == 32
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_table_goes_with_the_connections_of_its_worker(redis_server: RedisServer) -> None:
+    state = state_of(redis_server)
+    version = Choice(state, "x").run(None)
+    assert counts(state, version) == {2}
+    before = WORKER.client(state.config)
+    for seconds in range(CLIENTS_MAX):
+        WORKER.client(state_of(redis_server, deadline=f"{seconds + 6}s").config)
+    assert counts(state, version) == {2}
+    found = lookup_task._read[state]
+    assert found.client is WORKER.client(state.config)
+    assert found.client is not before
 
 
 def test_a_version_that_was_written_anew_is_another_one(

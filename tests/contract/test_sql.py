@@ -400,7 +400,7 @@ class Lasting(StatefulProcessor):
         self._ttl_ms = ttl_ms
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._count = handle.getValueState("count", "n long", ttlDurationMs=self._ttl_ms)  # type: ignore[arg-type]
+        self._count = handle.getValueState("count", "n long", ttlDurationMs=self._ttl_ms)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         self._count.update((sum(row.n for row in rows),))
