@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
@@ -64,6 +65,8 @@ class _Room:
 class Worker:
     """The state of this Python worker process, which does one task after the other.
 
+    A task's function may have threads that read state at once.
+
     Attributes:
         warm: The providers that stay, the one that was used last at the end.
     """
@@ -72,10 +75,12 @@ class Worker:
         self.warm: dict[Place, Warm] = {}
         self._servers: dict[Config, _Server] = {}
         self._at_work: StateStoreProvider | None = None
+        self._lock = threading.RLock()
         tell_after_fork(self)
 
     def after_fork(self) -> None:
         """A function that forks: what its worker has read is the worker's."""
+        self._lock = threading.RLock()  # another thread may have held that of the worker
         self.warm.clear()
         self._at_work = None
 
@@ -98,29 +103,31 @@ class Worker:
         again.
         """
         config = place[0]
-        self._at_work = None
-        found = self.warm.pop(place, None)
-        self._at_work = StateStoreProvider(
-            id_,
-            config=config,
-            codec=codec,
-            families=families,
-            run=run,
-            client=self.client(config),
-            after=found.provider if found else None,
-            room=_Room(self, _bytes_max(config)),
-        )
-        return self._at_work
+        with self._lock:
+            self._at_work = None
+            found = self.warm.pop(place, None)
+            self._at_work = StateStoreProvider(
+                id_,
+                config=config,
+                codec=codec,
+                families=families,
+                run=run,
+                client=self.client(config),
+                after=found.provider if found else None,
+                room=_Room(self, _bytes_max(config)),
+            )
+            return self._at_work
 
     def has_room(self, size: int, bytes_max: int) -> bool:
         """Whether so many bytes fit beside what is held; what is not at work goes for them."""
-        own = self._at_work.cached_bytes() if self._at_work else 0
-        if self._at_work and own + self._bytes() + size > bytes_max:
-            self._at_work.forget_older()
-            own = self._at_work.cached_bytes()
-        while self.warm and own + self._bytes() + size > bytes_max:
-            self._forget(next(iter(self.warm)))
-        return own + self._bytes() + size <= bytes_max
+        with self._lock:
+            own = self._at_work.cached_bytes() if self._at_work else 0
+            if self._at_work and own + self._bytes() + size > bytes_max:
+                self._at_work.forget_older()
+                own = self._at_work.cached_bytes()
+            while self.warm and own + self._bytes() + size > bytes_max:
+                self._forget(next(iter(self.warm)))
+            return own + self._bytes() + size <= bytes_max
 
     def maintain(self, config: Config, provider: StateStoreProvider, turn: int) -> None:
         """Maintain a partition after its batch: every eighth turn, and where memory is short.
@@ -139,7 +146,8 @@ class Worker:
     def keep(self, place: Place, provider: StateStoreProvider, run_id: str) -> None:
         """Keep what a task has read; what was used least lately goes where memory is short."""
         config, partition = place
-        self._at_work = None
+        with self._lock:
+            self._at_work = None
         self._server(config).heartbeat.report(
             place,
             lambda: partition,
@@ -147,35 +155,43 @@ class Worker:
             keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
             totals=provider.counters.totals,
         )
-        self.warm[place] = Warm(provider, provider.cached_bytes())
         allowed = _bytes_max(config)
-        # The version below the newest is only for batches that are run again.
-        for other, one in list(self.warm.items()):
-            if self._bytes() > allowed:
-                one.provider.forget_older()
-                self.warm[other] = Warm(one.provider, one.provider.cached_bytes())
-        while len(self.warm) > 1 and self._bytes() > allowed:
-            self._forget(next(iter(self.warm)))
-        if self._bytes() > allowed:
-            provider.drop_bases()
+        with self._lock:
             self.warm[place] = Warm(provider, provider.cached_bytes())
-        if self._bytes() > allowed:
-            self._forget(place)
+            # The version below the newest is only for batches that are run again.
+            for other, one in list(self.warm.items()):
+                if self._bytes() > allowed:
+                    one.provider.forget_older()
+                    self.warm[other] = Warm(one.provider, one.provider.cached_bytes())
+            while len(self.warm) > 1 and self._bytes() > allowed:
+                self._forget(next(iter(self.warm)))
+            if self._bytes() <= allowed:
+                return
+        # It waits for who reads these rows, who may wait for the lock.
+        provider.drop_bases()
+        with self._lock:
+            if place not in self.warm:
+                return
+            self.warm[place] = Warm(provider, provider.cached_bytes())
+            if self._bytes() > allowed:
+                self._forget(place)
 
     def close(self) -> None:
         """Drop everything."""
-        self._at_work = None
-        for config in list(self._servers):
-            self._close(config)
+        with self._lock:
+            self._at_work = None
+            for config in list(self._servers):
+                self._close(config)
 
     def _server(self, config: Config) -> _Server:
-        found = self._servers.get(config)
-        if found is None:
-            while len(self._servers) >= CLIENTS_MAX:
-                self._close(next(iter(self._servers)))
-            client = Client(config)
-            found = self._servers[config] = _Server(client, Heartbeat(client))
-        return found
+        with self._lock:
+            found = self._servers.get(config)
+            if found is None:
+                while len(self._servers) >= CLIENTS_MAX:
+                    self._close(next(iter(self._servers)))
+                client = Client(config)
+                found = self._servers[config] = _Server(client, Heartbeat(client))
+            return found
 
     def _close(self, config: Config) -> None:
         server = self._servers.pop(config)

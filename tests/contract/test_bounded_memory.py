@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,7 @@ from redis_state.protocol.runs import checkpoint_gen
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
 from redis_state.spark.stream_batches import Inputs
-from redis_state.spark.worker import Worker
+from redis_state.spark.worker import Warm, Worker
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.processors import INPUT
@@ -245,3 +247,26 @@ def test_threads_that_read_one_version_find_what_others_let_go(partitions: Parti
         list(threads.map(read, keys))
     partitions.check_room(provider)
     store.abort()
+
+
+def test_threads_of_one_task_make_room_at_once(partitions: Partitions) -> None:
+    provider, store = partitions.open(0)
+    partitions.close(0, provider, store)
+    worker, threads, size = partitions.worker, 4, 50
+    interval = sys.getswitchinterval()
+    for _ in range(20):
+        worker.warm.update({partitions.place(n): Warm(provider, 1) for n in range(size)})
+        together = threading.Barrier(threads)
+
+        def make_room(together: threading.Barrier = together) -> bool:
+            together.wait()
+            return worker.has_room(1, 1)
+
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                asked = [pool.submit(make_room) for _ in range(threads)]
+                assert [one.result() for one in asked] == [True] * threads
+        finally:
+            sys.setswitchinterval(interval)
+        assert not worker.warm
