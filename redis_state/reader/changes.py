@@ -25,8 +25,9 @@ from redis_state.reader.deltas import (
     read_contents,
     read_heads,
     read_timelines,
+    with_state,
 )
-from redis_state.reader.places import Place, check_reach, version_of
+from redis_state.reader.places import Place, batch_of, check_batch, check_reach, version_of
 from redis_state.reader.points import Points
 from redis_state.reader.scan import rows_of
 from redis_state.reader.tokens import Position, mark_of
@@ -53,7 +54,8 @@ class ChangeBatch:
     again.
 
     Attributes:
-        number: Which batch; -1 for the state before all batches.
+        number: Which batch; of a store alone, its version minus one. -1 for the state before all
+            batches.
         token: Where to go on once the batch is dealt with: ``changes(since=token)``.
         whole: The rows are the whole state after the batch, and no other key has a value.
     """
@@ -98,11 +100,11 @@ def changes(
             found="the interval is not a number of seconds, or too short or long",
             advice=f"Give {INTERVAL_MIN_S} to {INTERVAL_MAX_S}.",
         )
-    position: Position | None = None
+    position: Position | int | None = None
     if isinstance(since, str) and since != START:
         position = tokens.decode(since, store)
     elif since is not None and since != START:
-        position = Position(version_of(since, what=_WHAT), 0, None)
+        position = check_batch(since, what=_WHAT)
     feed = _Feed(place_of, store, interval_s, stop)
     return feed.batches(position, whole=since == START, follow=follow)
 
@@ -124,12 +126,17 @@ class _Feed:
         self._checked = False
 
     def batches(
-        self, position: Position | None, *, whole: bool, follow: bool
+        self, since: Position | int | None, *, whole: bool, follow: bool
     ) -> Iterator[ChangeBatch]:
+        """The batches after a position, or after the batch of a number."""
         place = self._place_of()
-        if position is None:
+        if isinstance(since, Position):
+            position = since
+        elif since is not None:
+            position = Position(version_of(since, place.ahead, what=_WHAT), 0, None)
+        else:
             timelines = read_timelines(place.client, place.ids)
-            position = _start(timelines)
+            position = _start(timelines, place.ahead)
             self._check_name(place, timelines, position.version)
             if whole:
                 yield self._whole(place, timelines, position)
@@ -139,7 +146,7 @@ class _Feed:
             low = position.version
             high = low + VERSIONS_AT_ONCE
             timelines = read_timelines(place.client, place.ids, low=low, high=high, heads=heads)
-            position = _checked(timelines, position)
+            position = _checked(timelines, position, place.ahead)
             newest = confirmed([one.head for one in timelines])
             if not follow and last is None:
                 last = newest
@@ -154,9 +161,10 @@ class _Feed:
                 return
             heads = None
             if top == newest:
-                heads = self._next(place, [one.head for one in timelines], newest)
+                known, ids = [one.head for one in timelines], list(place.ids)
+                heads = self._next(place, known, newest)
                 place = self._place_of()
-                if [head.id for head in heads] != list(place.ids):
+                if ids != list(place.ids):
                     heads = None
 
     def _check_name(self, place: Place, timelines: Sequence[Timeline], version: int) -> None:
@@ -183,7 +191,8 @@ class _Feed:
                 for head, before in zip(now, waiting, strict=True)
             ):
                 break
-            waiting = [head for head in now if head.opened.version == version]
+            there = with_state([known[head.id] for head in heads])
+            waiting = [head for head in there if head.opened.version == version]
             if not waiting:
                 break
         return [known[head.id] for head in heads]
@@ -213,7 +222,7 @@ class _Feed:
                         yield place.key(family, key), place.value(family, value)
 
         token = tokens.encode(position, self._store)
-        return ChangeBatch(position.version - 1, token, True, read)
+        return ChangeBatch(batch_of(position.version, place.ahead), token, True, read)
 
     def _batch(
         self, place: Place, timelines: Sequence[Timeline], before: Position, position: Position
@@ -236,7 +245,7 @@ class _Feed:
                 raise
 
         token = tokens.encode(position, self._store)
-        return ChangeBatch(version - 1, token, False, read)
+        return ChangeBatch(batch_of(version, place.ahead), token, False, read)
 
     def _opened_below(
         self, place: Place, timelines: Sequence[Timeline], version: int
@@ -282,7 +291,7 @@ def _position(timelines: Sequence[Timeline], version: int) -> Position:
     return Position(version, len(timelines), mark)
 
 
-def _start(timelines: Sequence[Timeline]) -> Position:
+def _start(timelines: Sequence[Timeline], ahead: int) -> Position:
     """The newest version that all partitions have confirmed."""
     if not timelines:
         return _position(timelines, 0)
@@ -293,8 +302,9 @@ def _start(timelines: Sequence[Timeline]) -> Position:
         raise StateError(
             _WHAT,
             found=(
-                f"partition {low.id.partition} stands at batch {version - 1}, and of partition "
-                f"{far.id.partition} retention keeps batch {far.oldest - 1} and newer ones"
+                f"partition {low.id.partition} stands at batch {batch_of(version, ahead)}, and of "
+                f"partition {far.id.partition} retention keeps batch "
+                f"{batch_of(far.oldest, ahead)} and newer ones"
             ),
             advice="A feed needs partitions that move together, as those of a query do.",
             kind=Kind.VERSION_EXPIRED,
@@ -303,40 +313,51 @@ def _start(timelines: Sequence[Timeline]) -> Position:
     return _position(timelines, version)
 
 
-def _checked(timelines: Sequence[Timeline], position: Position) -> Position:
+def _checked(timelines: Sequence[Timeline], position: Position, ahead: int) -> Position:
     """The position, with its mark; refused if the query did not go on from it, or deltas are gone.
 
     Raises:
         StateError: It is refused.
     """
     version = position.version
+    batch = batch_of(version, ahead)
     if position.mark is None:
-        check_reach(timelines, low=version, high=version, what=_WHAT, advice=_AFRESH)
+        _check_reach(timelines, version, ahead)
         return _position(timelines, version)
     stands = confirmed([one.head for one in timelines])
     if version and position.partitions != len(timelines):
         raise _rewound(
-            f"the state had {position.partitions} partitions, and has {len(timelines)} now", stands
+            f"the state had {position.partitions} partitions, and has {len(timelines)} now",
+            stands,
+            ahead,
         )
     if stands < version:
-        raise _rewound(f"the query went back behind batch {version - 1}", stands)
-    check_reach(timelines, low=version, high=version, what=_WHAT, advice=_AFRESH)
+        raise _rewound(f"the query went back behind batch {batch}", stands, ahead)
+    _check_reach(timelines, version, ahead)
     now = _position(timelines, version)
     if version and position.mark != now.mark:
         raise _rewound(
-            f"the query went back, and batch {version - 1} is not the one that was read", stands
+            f"the query went back, and batch {batch} is not the one that was read", stands, ahead
         )
     return now
+
+
+def _check_reach(timelines: Sequence[Timeline], version: int, ahead: int) -> None:
+    check_reach(timelines, ahead=ahead, low=version, high=version, what=_WHAT, advice=_AFRESH)
 
 
 def _check_again(place: Place, before: Position) -> None:
     """Say why a version is gone, where the query or its retention took it."""
     low = before.version
-    _checked(read_timelines(place.client, place.ids, low=low, high=low + 1), before)
+    _checked(read_timelines(place.client, place.ids, low=low, high=low + 1), before, place.ahead)
 
 
-def _rewound(found: str, stands: int) -> StateError:
-    newest = f"its newest confirmed batch is {stands - 1}" if stands else "none is confirmed now"
+def _rewound(found: str, stands: int, ahead: int) -> StateError:
+    newest = (
+        f"its newest confirmed batch is {batch_of(stands, ahead)}"
+        if stands
+        else "none is confirmed now"
+    )
     return StateError(
         _WHAT,
         found=f"{found}; {newest}",

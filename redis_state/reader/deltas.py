@@ -7,7 +7,7 @@ the version that was opened last: Spark logged each batch on it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from redis_state import keys
@@ -21,6 +21,7 @@ from redis_state.ids import EMPTY, EMPTY_UID, NUMBER_MAX, PartitionId, Pin, is_u
 from redis_state.protocol.registry import FORMAT
 from redis_state.protocol.segments import CHUNK_BYTES_MAX, fetch, fetch_each
 from redis_state.protocol.version_rows import read_whole
+from redis_state.reader.versions import beyond
 
 _WHAT = "reading which versions there are"
 _META = ("f", "e", "o", "ou", "w")
@@ -37,12 +38,14 @@ class Head:
         epoch: While it stays, what was opened is never taken back.
         opened: The newest version that the query itself has confirmed.
         floor: Retention keeps this version and newer ones; two heads are equal without it.
+        written: Whether Redis knows anything of the partition.
     """
 
     id: PartitionId
     epoch: str
     opened: Pin
     floor: int = field(compare=False)
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def read_timelines(
     high: int | None = None,
     heads: Sequence[Head] | None = None,
 ) -> list[Timeline]:
-    """The timelines of all partitions, as they were together at one moment.
+    """The timelines of all partitions that a store has, as they were together at one moment.
 
     One more command for each partition that is at most one version above `low`; the manifest of
     each other one is read whole. Its size is that of the kept versions, not of the state.
@@ -114,19 +117,33 @@ def read_timelines(
     """
     for _ in range(_TRIES_MAX):
         heads = heads or read_heads(client, ids)
+        there = {head.id for head in with_state(heads)}
         bottom = confirmed(heads) if low is None else low
         found = _timelines(client, heads, bottom, NUMBER_MAX if high is None else high)
         # Where no epoch has changed there was a moment between the two looks at which all of what
         # the first one saw held: else one partition might be from before a rewind, another not.
-        if all(one.head.epoch == head.epoch for one, head in zip(found, heads, strict=True)):
-            return found
+        # And what is unwritten after another one was seen confirmed will never be written.
+        if all(
+            (one.head.epoch, one.head.written) == (head.epoch, head.written)
+            for one, head in zip(found, heads, strict=True)
+        ):
+            return [one for one in found if one.id in there]
         heads = None
     raise UnavailableError(_WHAT, found="the query was started again and again meanwhile")
 
 
 def confirmed(heads: Sequence[Head]) -> int:
-    """The newest version that every partition has confirmed."""
-    return min((head.opened.version for head in heads), default=0)
+    """The newest version that every partition of the store has confirmed."""
+    return min((head.opened.version for head in with_state(heads)), default=0)
+
+
+def with_state(heads: Sequence[Head]) -> list[Head]:
+    """The partitions without those that a store only seems to have, as `beyond` says."""
+    if not any(head.opened.version for head in heads):
+        return list(heads)
+    unwritten = {head.id for head in heads if not head.written}
+    surplus = beyond((head.id for head in heads), unwritten)
+    return [head for head in heads if head.id not in surplus]
 
 
 def read_contents(
@@ -173,7 +190,7 @@ def _timelines(client: Client, heads: Sequence[Head], low: int, high: int) -> li
             fields = _named(of, reply)
             now = _head(head.id, fields)
             # The query may have gone on: what was opened before is confirmed all the same.
-            seen = Head(head.id, now.epoch, head.opened, now.floor)
+            seen = replace(now, opened=head.opened)
             found[head.id] = _walk(seen, fields, low, high)
     for start in range(0, len(far), _MANIFESTS_AT_ONCE):
         group = far[start : start + _MANIFESTS_AT_ONCE]
@@ -215,7 +232,7 @@ def _named(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, by
 def _head(id_: PartitionId, fields: Mapping[str, bytes]) -> Head:
     format_number = fields.get("f")
     if format_number is None:
-        return Head(id_, "", EMPTY, 0)
+        return Head(id_, "", EMPTY, 0, written=False)
     if _text(format_number) != FORMAT:
         answer = ["FORMAT", _text(format_number)]
         raise unserved(_WHAT, answer, where=str(id_), version=None)

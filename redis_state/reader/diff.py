@@ -43,8 +43,9 @@ def diff(place: Place, a: int, b: int | None) -> Iterator[Change]:
     Raises:
         RedisStateError: As `OperatorState.diff`.
     """
-    first = version_of(a, what=_WHAT)
-    last = None if b is None else version_of(b, what=_WHAT)
+    ahead = place.ahead
+    first = version_of(a, ahead, what=_WHAT)
+    last = None if b is None else version_of(b, ahead, what=_WHAT)
     low = first if last is None else min(first, last)
     high = None if last is None else max(first, last)
     timelines = read_timelines(place.client, place.ids, low=low, high=high)
@@ -52,7 +53,7 @@ def diff(place: Place, a: int, b: int | None) -> Iterator[Change]:
         last = confirmed([one.head for one in timelines])
         low, high = sorted((first, last))
     top = max(first, last)
-    check_reach(timelines, low=low, high=top, what=_WHAT, advice=_ADVICE)
+    check_reach(timelines, ahead=ahead, low=low, high=top, what=_WHAT, advice=_ADVICE)
     if low == top:
         return
     place.check(lambda: place.open(timelines, top))

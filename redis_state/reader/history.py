@@ -15,7 +15,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.changed_rows import named
 from redis_state.reader.deltas import Timeline, read_timelines
-from redis_state.reader.places import Place
+from redis_state.reader.places import Place, batch_of
 from redis_state.reader.points import Points, headers_of, is_covered, words_of
 
 DELTAS_AT_ONCE = 32
@@ -28,7 +28,7 @@ class Revision:
     """The value that a key had from one batch on.
 
     Attributes:
-        batch: Which batch gave it.
+        batch: Which batch gave it; of a store alone, its version minus one.
         value: ``None`` if the batch removed the key.
         earlier: Retention has dropped what came before: the key had this value after the batch, and
             the batch or an older one gave it.
@@ -194,7 +194,9 @@ class _History:
 
     def _shown(self, step: _Step, *, earlier: bool = False) -> Revision:
         version, family, value = step
-        return Revision(version - 1, self._place.value(family, value), earlier)
+        return Revision(
+            batch_of(version, self._place.ahead), self._place.value(family, value), earlier
+        )
 
 
 def _steps(words: Sequence[_Word]) -> list[_Step]:

@@ -312,11 +312,12 @@ class OperatorState:
         dropped, or the store was loaded empty, all of one partition.
 
         Args:
-            a: A batch; -1 stands for the empty state before all batches.
+            a: A batch, by the number that the query itself gives it; of a store alone, a version
+                minus one. -1 stands for the empty state before all batches.
             b: Another one, before or after `a`; ``None`` means the newest confirmed one.
 
         Raises:
-            ConfigError: A batch is not a number.
+            ConfigError: A batch is not a number, or the store began later.
             NotFoundError: There is no such operator, store or family.
             StateError: A batch is not confirmed yet, or retention has dropped changes between the
                 two (`VERSION_EXPIRED`): its `version` is the oldest one that can be compared.
@@ -365,7 +366,8 @@ class OperatorState:
             stop: Ends a follower that waits, from another thread.
 
         Raises:
-            ConfigError: `since` is not a token of this store, nor the number of a batch.
+            ConfigError: `since` is not a token of this store, nor the number of a batch, or the
+                store began later.
             NotFoundError: There is no such operator, store or family.
             StateError: `VERSION_EXPIRED`: retention has dropped what came next, and `version` is
                 the oldest one from which one can go on. `STATE_LOST`: the query went back behind
@@ -384,4 +386,4 @@ class OperatorState:
 
         # Asked for with every row.
         made = lru_cache(maxsize=_FAMILIES_MAX)(self._choice.of)
-        return Place(self._client, ids, self._name, made, check)
+        return Place(self._client, ids, self._name, info.ahead, made, check)

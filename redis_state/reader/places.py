@@ -14,7 +14,9 @@ from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.refusal import not_there
 from redis_state.reader.deltas import Timeline
 from redis_state.reader.family import RowCodec
+from redis_state.reader.versions import version_after
 
+NO_BATCH = -1
 _OPENED_AT_ONCE = 256
 
 
@@ -23,6 +25,7 @@ class Place:
     """A family in all partitions of a store.
 
     Attributes:
+        ahead: As `OperatorInfo.ahead`.
         made: The codec of a family of this name, as one version describes it.
         check: Refuses a name that is not known and that none of these versions has.
     """
@@ -30,6 +33,7 @@ class Place:
     client: Client
     ids: Sequence[PartitionId]
     name: str
+    ahead: int
     made: Callable[[Family], RowCodec]
     check: Callable[[Callable[[], Sequence[Opened]]], None]
 
@@ -61,27 +65,43 @@ class Place:
         return found
 
 
-def version_of(batch: object, *, what: str) -> int:
-    """The state version after a batch; -1 stands for the empty state before all batches.
+def check_batch(batch: object, *, what: str) -> int:
+    """What can be the number of a batch, or -1.
 
     Raises:
-        ConfigError: It is not the number of a batch.
+        ConfigError: It cannot.
     """
-    if type(batch) is not int or not -1 <= batch < NUMBER_MAX:
+    if type(batch) is not int or not NO_BATCH <= batch < NUMBER_MAX:
         raise ConfigError(
             what,
             found="a batch is not a whole number of -1 or more",
-            advice="Give Spark's batch id; -1 is the empty state before batch 0.",
+            advice="Give Spark's batch id; -1 is the empty state before all batches.",
         )
-    return batch + 1
+    return batch
+
+
+def version_of(batch: object, ahead: int, *, what: str) -> int:
+    """The state version after a batch; -1 stands for the empty state before all batches.
+
+    Raises:
+        ConfigError: It is not the number of a batch, or the store has no version for it.
+    """
+    number = check_batch(batch, what=what)
+    return 0 if number == NO_BATCH else version_after(number, ahead, what=what)
+
+
+def batch_of(version: int, ahead: int) -> int:
+    """The batch that made a version; -1 for the empty state before all batches."""
+    return version - ahead if version else NO_BATCH
 
 
 def check_reach(
-    timelines: Sequence[Timeline], *, low: int, high: int, what: str, advice: str
+    timelines: Sequence[Timeline], *, ahead: int, low: int, high: int, what: str, advice: str
 ) -> None:
     """Refuse versions that are not confirmed yet, or whose deltas are gone.
 
     Args:
+        ahead: As `OperatorInfo.ahead`.
         advice: What to do if they are gone, with a place for a batch and one for its version.
 
     Raises:
@@ -93,10 +113,13 @@ def check_reach(
         raise not_there(what, latest=latest, where=str(late.id), version=high)
     oldest = max((one.oldest for one in timelines), default=0)
     if oldest > low:
+        # Behind batch 0 where a load of initial state made the oldest one: no batch names that.
+        batch = max(batch_of(oldest, ahead), 0)
+        oldest = batch + ahead
         raise StateError(
             what,
-            found=f"retention has dropped changes that batch {oldest - 1} or an older one made",
-            advice=advice.format(oldest - 1, oldest),
+            found=f"retention has dropped changes that batch {batch} or an older one made",
+            advice=advice.format(batch, oldest),
             kind=Kind.VERSION_EXPIRED,
             version=oldest,
         )

@@ -7,7 +7,7 @@ have not come so far yet are read at v, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +55,7 @@ _BEHIND_FIELDS = ("o", "c", "b", "k")
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query was faster again and again"
+_CHOOSING = "choosing the version to read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,7 @@ class Wanted:
             return self.version
         if info.alone:
             raise _unclear("the versions of this store are not batches", "Give 'version'.")
-        version = self.at + info.ahead
-        if version < 1:
-            raise _unclear(
-                f"the store began with batch {1 - info.ahead}", "Give that batch or a later one."
-            )
-        return version
+        return version_after(self.at, info.ahead, what=_CHOOSING)
 
     def by_partition(self, info: OperatorInfo) -> Mapping[int, str]:
         """The unique ids by partition.
@@ -289,7 +285,7 @@ def _open_behind(
         replies = client.call(_WHAT, [*open_commands(behind, version), *read])
         answers = dict(zip(behind, replies[: len(behind)], strict=True))
         marks = dict(zip(behind, replies[len(behind) :], strict=True))
-        unwritten = _beyond(ids, answers)
+        unwritten = beyond(ids, {id_ for id_ in behind if answers[id_] == _NOTHING})
         there = [id_ for id_ in behind if id_ not in unwritten]
         opened = read_replies(there, [answers[id_] for id_ in there], version=version)
         before = [one.id for one in opened if one.opened < version]
@@ -307,18 +303,40 @@ def _open_behind(
     return {one.id: one for one in opened}
 
 
-def _beyond(ids: Sequence[PartitionId], answers: Mapping[PartitionId, object]) -> set[PartitionId]:
+def version_after(batch: int, ahead: int, *, what: str) -> int:
+    """The state version that a batch made.
+
+    Args:
+        ahead: As `OperatorInfo.ahead`.
+
+    Raises:
+        ConfigError: The store began later.
+    """
+    version = batch + ahead
+    if version < 1:
+        raise ConfigError(
+            what,
+            found=f"the store began with batch {1 - ahead}",
+            advice="Give that batch or a later one.",
+        )
+    return version
+
+
+def beyond(ids: Iterable[PartitionId], unwritten: Set[PartitionId]) -> set[PartitionId]:
     """Partitions behind the last one that a store has, of which Redis knows nothing.
 
     A stage that goes on with a union has more tasks than its stateful operator has partitions, and
     the number of tasks is what is listed.
+
+    Args:
+        unwritten: All of which Redis knows nothing, while a version of the others is confirmed.
     """
     found: set[PartitionId] = set()
     ended = set()
     for id_ in sorted(ids, key=lambda one: one.partition, reverse=True):
         if id_.store in ended:
             continue
-        if answers.get(id_) == _NOTHING:
+        if id_ in unwritten:
             found.add(id_)
         else:
             ended.add(id_.store)
@@ -357,7 +375,7 @@ def _number(raw: bytes | None) -> int:
 
 
 def _unclear(found: str, advice: str) -> ConfigError:
-    return ConfigError("choosing the version to read", found=found, advice=advice)
+    return ConfigError(_CHOOSING, found=found, advice=advice)
 
 
 class Source(Protocol):

@@ -433,6 +433,7 @@ def test_more_partitions_than_the_token_knows(planted: Planted, state: OperatorS
     (first,) = state.changes(since="start")
     planted.partitions = 5
     planted.register()
+    planted.delta(4, 1, {})
     with pytest.raises(StateError, match="had 4 partitions, and has 5 now"):
         list(state.changes(since=first.token))
 
