@@ -100,15 +100,7 @@ class KeyedReads:
     def _open(
         self, wanted: Wanted, only: Sequence[int] | None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        return self._source.open(
-            self._operator,
-            self._store,
-            wanted.version,
-            uids=wanted.uids,
-            only=only,
-            at=wanted.at,
-            max_age=wanted.max_age,
-        )
+        return self._source.open_at(self._operator, self._store, wanted, only=only)
 
     def _others(
         self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]

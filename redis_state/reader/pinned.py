@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.versions import Wanted
 
 if TYPE_CHECKING:
     from redis_state.reader.view import QueryView
@@ -50,16 +50,8 @@ class Pinned:
         self._check(operator, store)
         return self.info
 
-    def open(
-        self,
-        operator: int,
-        store: str,
-        version: int | None,
-        *,
-        uids: Sequence[str] | None = None,
-        only: Sequence[int] | None = None,
-        at: str | int = CONFIRMED,
-        max_age: float | None = None,
+    def open_at(
+        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
         """The partitions; asks nothing of Redis.
 
@@ -67,7 +59,7 @@ class Pinned:
             ConfigError: Another version was asked for.
         """
         self._check(operator, store)
-        if version is not None or uids is not None or at != CONFIRMED or max_age is not None:
+        if wanted != Wanted():
             raise _has_one()
         if only is None:
             return self.info, list(self.partitions)
@@ -103,7 +95,7 @@ def pin(view: QueryView, operator: int, store: str) -> Pinned:
         NotFoundError: The view has no such operator or store.
         StateError: The store has no such version.
     """
-    info, partitions = view.open(operator, store, None)
+    info, partitions = view.open_at(operator, store, Wanted())
     return Pinned(info, partitions)
 
 

@@ -166,7 +166,12 @@ class Query:
             NotFoundError: There is no such operator or store.
             StateError: A partition does not hold the version, or it is older than `max_age`.
         """
-        wanted = Wanted(version, at, uids, max_age)
+        return self.open_at(operator, store, Wanted(version, at, uids, max_age), only=only)
+
+    def open_at(
+        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """As `open`."""
         listed = self.known(operator, store)
         found: list[Opened] | None = None
         if listed is None and wanted.newest:

@@ -35,14 +35,7 @@ class StoredRows:
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
-        return self._source.open(
-            self._operator,
-            self._store,
-            wanted.version,
-            uids=wanted.uids,
-            at=wanted.at,
-            max_age=wanted.max_age,
-        )
+        return self._source.open_at(self._operator, self._store, wanted)
 
     def opened(self, wanted: Wanted) -> tuple[RowCodec, list[Opened]]:
         """All partitions, and the codec of the newest family table.

@@ -390,18 +390,10 @@ class Source(Protocol):
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What is known of a store without asking Redis."""
 
-    def open(
-        self,
-        operator: int,
-        store: str,
-        version: int | None,
-        *,
-        uids: Sequence[str] | None = None,
-        only: Sequence[int] | None = None,
-        at: str | int = CONFIRMED,
-        max_age: float | None = None,
+    def open_at(
+        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """As `Query.open`."""
+        """As `Query.open_at`."""
 
     def view(self, operator: int | None = None, **which: Unpack[Which]) -> Source:
         """The same at one version."""

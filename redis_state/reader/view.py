@@ -14,7 +14,7 @@ from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.versions import CONFIRMED, Wanted, runs_reached
+from redis_state.reader.versions import Wanted, runs_reached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,16 +105,8 @@ class QueryView:
             raise _has_one()
         return self
 
-    def open(
-        self,
-        operator: int,
-        store: str,
-        version: int | None,
-        *,
-        uids: Sequence[str] | None = None,
-        only: Sequence[int] | None = None,
-        at: str | int = CONFIRMED,
-        max_age: float | None = None,
+    def open_at(
+        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
         """The partitions of a store at this version; asks nothing of Redis.
 
@@ -123,7 +115,7 @@ class QueryView:
             NotFoundError: The view has no such store.
             StateError: The store has no such version, or the view is older than its `max_age`.
         """
-        if version is not None or uids is not None or at != CONFIRMED or max_age is not None:
+        if wanted != Wanted():
             raise _has_one()
         if (operator, store) in self._failed:
             raise self._failed[operator, store]
