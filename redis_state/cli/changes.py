@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import json_line
-from redis_state.cli.place import add_store
+from redis_state.cli.place import add_query, add_store, state_of
 from redis_state.ids import text_number
 from redis_state.reader import Reader
 
@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state changes flights --since 41 --follow",
         ),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     add_store(parser)
     parser.add_argument(
         "--since",
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if number is not None:
         since = number
     with Reader(config_of(arguments)) as reader:
-        query = reader.query(arguments.query)
-        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        state = state_of(reader, arguments)
         feed = state.changes(since, follow=arguments.follow, interval_s=arguments.interval)
         for batch in feed:
             rows = 0

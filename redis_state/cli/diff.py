@@ -10,7 +10,7 @@ from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_store
+from redis_state.cli.place import add_query, add_store, state_of
 from redis_state.reader import OperatorState, Reader
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state diff flights 40 --json",
         ),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     parser.add_argument(
         "a", type=int, metavar="BATCH", help="a batch; -1 is the empty state before all batches"
     )
@@ -50,8 +50,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
     with Reader(config_of(arguments)) as reader:
-        query = reader.query(arguments.query)
-        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        state = state_of(reader, arguments)
         output.emit(arguments, Sheet(_rows(state, arguments.a, arguments.b)))
     return 0
 

@@ -11,7 +11,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import ABSENT_STATUS, add_key, add_place, which_of
+from redis_state.cli.place import ABSENT_STATUS, add_key, add_place, state_of, which_of
 from redis_state.reader import Reader
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the value."""
     with Reader(config_of(arguments)) as reader:
-        query = reader.query(arguments.query)
-        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        state = state_of(reader, arguments)
         at = which_of(arguments) | ({"uids": arguments.uid} if arguments.uid else {})
         family = state.family(**at)
         get = state.get_list if family.multi_value else state.get

@@ -10,7 +10,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import ABSENT_STATUS, add_key, add_store
+from redis_state.cli.place import ABSENT_STATUS, add_key, add_query, add_store, state_of
 from redis_state.reader import Reader
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state history flights carrier=UA --limit 3 --json",
         ),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     add_store(parser)
     parser.add_argument("--limit", type=int, metavar="VALUES", help="so many at most")
     output.add_arguments(parser, files=True)
@@ -43,8 +43,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the values."""
     with Reader(config_of(arguments)) as reader:
-        query = reader.query(arguments.query)
-        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        state = state_of(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
     rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]

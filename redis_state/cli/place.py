@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
+from redis_state.reader import OperatorState, Reader
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED, LATEST
 
@@ -19,6 +20,11 @@ class Adds(Protocol):
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         """As `argparse.ArgumentParser.add_argument`."""
+
+
+def add_query(parser: argparse.ArgumentParser) -> None:
+    """Add the name of the query."""
+    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +48,16 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="a state version instead: with Spark's own operators the number of the batch plus one",
     )
+
+
+def state_of(reader: Reader, arguments: argparse.Namespace) -> OperatorState:
+    """The store that the arguments name.
+
+    Raises:
+        NotFoundError: There is no such query.
+    """
+    query = reader.query(arguments.query)
+    return query.operator(arguments.operator, arguments.store, family=arguments.family)
 
 
 def which_of(arguments: argparse.Namespace) -> dict[str, Any]:

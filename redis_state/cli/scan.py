@@ -12,7 +12,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import beginning_of
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_place, which_of
+from redis_state.cli.place import add_place, add_query, state_of, which_of
 from redis_state.errors import ConfigError
 from redis_state.reader import OperatorState, Reader
 from redis_state.reader.values import has_columns
@@ -37,7 +37,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state scan flights --at 41 --format parquet --output flights.parquet",
         ),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     add_place(parser)
     parser.add_argument(
         "--prefix",
@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is None:
         limit = _SHOWN if table else 0
     with Reader(config_of(arguments)) as reader:
-        query = reader.query(arguments.query)
-        state = query.operator(arguments.operator, arguments.store, family=arguments.family)
+        state = state_of(reader, arguments)
         rows = _chosen(_rows(state, which_of(arguments), arguments.prefix), arguments.columns)
         sheet = Sheet(itertools.islice(rows, limit or None))
         if table and limit and arguments.limit is None:

@@ -10,6 +10,7 @@ from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Sheet, column, numbers
+from redis_state.cli.place import add_query
 from redis_state.cli.show import families_of, partition_row
 from redis_state.format.header import Family
 from redis_state.reader import QueryStatus, Reader, StoreStatus, figures
@@ -38,7 +39,7 @@ def add_to(subparsers: Subparsers) -> None:
         "keys of internal families apart; other families of one store are counted together.",
         epilog=example("redis-state size flights --by partition --url redis://localhost:6379/0"),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     parser.add_argument(
         "--by", choices=_BY, default=_BY[0], help=f"one line for each (default: {_BY[0]})"
     )

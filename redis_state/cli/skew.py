@@ -9,6 +9,7 @@ from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Column, Row, Sheet, column, numbers
+from redis_state.cli.place import add_query
 from redis_state.reader import Reader, StoreStatus, figures
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_to(subparsers: Subparsers) -> None:
         "the batch takes as long as the largest.",
         epilog=example("redis-state skew flights --url redis://localhost:6379/0"),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     output.add_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -11,6 +11,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import Sheet
+from redis_state.cli.place import add_query
 from redis_state.reader import Cause, Reader, figures
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_to(subparsers: Subparsers) -> None:
             before=f"Exit status: 0 no cause was seen, 1 an error, {PROBLEMS_STATUS} one or more.",
         ),
     )
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+    add_query(parser)
     output.add_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
