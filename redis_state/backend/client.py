@@ -86,6 +86,17 @@ class Client:
             attempted, lambda: self._checked(attempted, self._exchange(attempted, commands))
         )
 
+    def call_in_pieces(
+        self, attempted: str, commands: Sequence[Command], *, at_once: int
+    ) -> Iterator[Any]:
+        """The replies of many commands, sent in pipelines of `at_once` as they are taken.
+
+        Raises:
+            RedisStateError: As `call`.
+        """
+        for start in range(0, len(commands), at_once):
+            yield from self.call(attempted, commands[start : start + at_once])
+
     def script(
         self, attempted: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
     ) -> list[str]:

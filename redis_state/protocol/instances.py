@@ -94,13 +94,11 @@ def find_totals(
     client: Client, gens: Sequence[str], *, tenant: str = ""
 ) -> list[dict[tuple[int, int, str], Totals]]:
     """The totals of checkpoints, by operator, partition and store; what is damaged is left out."""
+    commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
     found: list[dict[tuple[int, int, str], Totals]] = []
-    for start in range(0, len(gens), KEYS_AT_ONCE):
-        chunk = gens[start : start + KEYS_AT_ONCE]
-        commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in chunk]
-        for raw in client.call("reading totals", commands):
-            parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
-            found.append({place: one for place, one in parsed if place and one})
+    for raw in client.call_in_pieces("reading totals", commands, at_once=KEYS_AT_ONCE):
+        parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
+        found.append({place: one for place, one in parsed if place and one})
     return found
 
 

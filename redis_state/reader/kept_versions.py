@@ -5,12 +5,11 @@ From manifests and, of the largest partitions, the header of one segment; no row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Entry, Segment, parse_segment
 from redis_state.format.header import FIELD, Header
@@ -71,7 +70,8 @@ def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreH
         for of in query.stores
     ]
     ids = [PartitionId(store, one.partition) for _, store, all_ in stores for one in all_]
-    manifests = iter(_called(client, [("HGETALL", keys.meta(id_)) for id_ in ids]))
+    commands = [("HGETALL", keys.meta(id_)) for id_ in ids]
+    manifests = client.call_in_pieces(_WHAT, commands, at_once=_COMMANDS_AT_ONCE)
     found = [
         (of, store, [_history(one, next(manifests)) for one in all_]) for of, store, all_ in stores
     ]
@@ -83,11 +83,6 @@ def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreH
 
 def _readable(of: StoreStatus) -> list[PartitionStatus]:
     return [one for one in of.partitions if not one.problem and one.confirmed]
-
-
-def _called(client: Client, commands: Sequence[Command]) -> Iterator[Mapping[bytes, bytes]]:
-    for start in range(0, len(commands), _COMMANDS_AT_ONCE):
-        yield from client.call(_WHAT, commands[start : start + _COMMANDS_AT_ONCE])
 
 
 def _history(status: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionHistory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from redis_state import keys
@@ -76,10 +77,11 @@ def _look(
     now_ms: int,
     tenant: str,
 ) -> list[QueryStatus]:
-    hashes = _called(client, [("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted])
+    called = partial(client.call_in_pieces, _WHAT, at_once=COMMANDS_AT_ONCE)
+    hashes = called([("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted])
     newest = _newest_by_path(listed)
     plans = [_Query(info, raw, tenant) for info, raw in zip(wanted, hashes, strict=True)]
-    replies = iter(_called(client, [one for plan in plans for one in plan.commands()]))
+    replies = called([one for plan in plans for one in plan.commands()])
     return [
         plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
     ]
@@ -91,11 +93,6 @@ def _newest_by_path(listed: Sequence[QueryInfo]) -> dict[str, str]:
         if info.path:
             by_path.setdefault(info.path, []).append(info)
     return {path: newest_of_folder(of, of[0]).gen for path, of in by_path.items()}
-
-
-def _called(client: Client, commands: Sequence[Command]) -> Iterator[_Reply]:
-    for start in range(0, len(commands), COMMANDS_AT_ONCE):
-        yield from client.call(_WHAT, commands[start : start + COMMANDS_AT_ONCE])
 
 
 class _Query:
