@@ -1,4 +1,4 @@
-"""Fixtures of the contract tests: the stores that a test runs over, unless a file has its own."""
+"""Fixtures of the contract tests, unless a file has its own: stores, and a planted query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+import redis_state
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.reader import Reader
+from tests.contract.planting import Planted
 from tests.contract.store_model import ModelProvider, World
 from tests.contract.store_support import new_providers
 from tests.support.redis_server import RedisServer
@@ -40,3 +43,16 @@ def new_families(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
     """Makes providers of versions with many families."""
     with new_providers(shared_redis_server.url) as made:
         yield lambda **given: made(families=True, **given)
+
+
+@pytest.fixture
+def planted(redis_server: RedisServer) -> Planted:
+    """A query in an empty server; nothing is registered yet."""
+    return Planted(redis_server.client())
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer) -> Iterator[Reader]:
+    """Reads the server of the test."""
+    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+        yield reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,12 +40,6 @@ def planted(redis_server: RedisServer) -> Planted:
     planted = Planted(redis_server.client())
     planted.register()
     return planted
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
 
 
 @pytest.fixture

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
-import pytest
-
-import redis_state
 from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.coordinator import StateStoreCoordinator
@@ -24,17 +20,6 @@ UA = {"carrier": "UA"}
 AA = {"carrier": "AA"}
 ONE = {"count": 1, "total": 0.5}
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def planted(redis_server: RedisServer) -> Planted:
-    return Planted(redis_server.client())
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
 
 
 def test_a_query_is_told_with_its_partitions(planted: Planted, reader: Reader) -> None:

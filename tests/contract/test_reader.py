@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,17 +19,6 @@ UA = {"carrier": "UA"}
 AA = {"carrier": "AA"}
 ONE = {"count": 1, "total": 0.5}
 TWO = {"count": 2, "total": 1.5}
-
-
-@pytest.fixture
-def planted(redis_server: RedisServer) -> Planted:
-    return Planted(redis_server.client())
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
 
 
 def test_get_reads_the_confirmed_version(planted: Planted, reader: Reader) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import redis_state
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state import config as options
 from redis_state.backend.client import Client
@@ -88,12 +87,6 @@ def bank(redis_server: RedisServer) -> Iterator[Bank]:
     made.close()
 
 
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
-
-
 @contextmanager
 def committing(bank: Bank) -> Iterator[None]:
     """Batches all the time, as fast as they go."""
@@ -159,11 +152,6 @@ def test_a_batch_is_named_by_its_number(bank: Bank, reader: Reader) -> None:
     for wrong in [*asked, {"at": 1, "version": 2}, {"max_age": 5}, {"at": 1, "max_age": 300}]:
         with pytest.raises(ConfigError):
             state.get(0, **wrong)
-
-
-@pytest.fixture
-def planted(redis_server: RedisServer) -> Planted:
-    return Planted(redis_server.client())
 
 
 def confirm(planted: Planted, partition: int, version: int) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import redis_state
 from redis_state import config, keys
 from redis_state.clock import wall_ms
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
@@ -20,17 +18,6 @@ from tests.support.tables import assert_tables_are_items
 
 UA, AA = {"carrier": "UA"}, {"carrier": "AA"}
 ONE, TWO = {"count": 1, "total": 0.5}, {"count": 2, "total": 1.5}
-
-
-@pytest.fixture
-def planted(redis_server: RedisServer) -> Planted:
-    return Planted(redis_server.client())
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
 
 
 def test_names_that_come_twice_are_told_apart(redis_server: RedisServer, reader: Reader) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 import pytest
 import redis
 
-import redis_state
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
@@ -38,12 +37,6 @@ def planted(raw: redis.Redis) -> Planted:
     planted = Planted(raw, partitions=1)
     planted.register()
     return planted
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        yield reader
 
 
 @pytest.fixture
