@@ -33,28 +33,32 @@ _SETTINGS = (
 
 def make(archive: Path) -> None:
     """Writes the archive, which takes half a minute."""
-    part = archive.with_name(f"{archive.name}.part")
+    part = archive.with_name(f"{archive.name}.{os.getpid()}.part")
+    options = " ".join((*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={part}"))
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]"]
     for setting in _SETTINGS:
         command += ["--conf", setting]
-    with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
-            [*command, __file__, "--query", scratch],
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_SUBMIT_OPTS": " ".join((*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={part}")),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    if done.returncode or not part.is_file():
-        raise SystemExit(f"{done.stdout}\nerror: no archive of Spark's classes was made")
-    part.replace(archive)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            done = subprocess.run(
+                [*command, __file__, "--query", scratch],
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_SUBMIT_OPTS": options,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+        if done.returncode or not part.is_file():
+            raise SystemExit(f"{done.stdout}\nerror: no archive of Spark's classes was made")
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def query(scratch: Path) -> None:
