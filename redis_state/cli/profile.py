@@ -1,7 +1,8 @@
 """Where the server is that a command talks to: an argument, the environment, or a profile.
 
-One of them alone names the server, so that the password of one is never sent to another: `--url`,
-else `--profile`, else `REDIS_STATE_URL`, else the profile that `REDIS_STATE_PROFILE` names.
+One of them alone names the server, so that the password file of a profile is never used for another
+server: `--url`, else `--profile`, else `REDIS_STATE_URL`, else the profile that
+`REDIS_STATE_PROFILE` names. A password in the environment goes to whichever server that is.
 """
 
 from __future__ import annotations
