@@ -3,6 +3,7 @@ package org.redisstate.core.backend
 import java.io.IOException
 import java.net.Socket
 import java.util.concurrent.{Executors, ScheduledThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.atomic.AtomicBoolean
 
 import org.redisstate.core.backend.SendLimit._
 
@@ -20,10 +21,15 @@ private[backend] final class SendLimit(socket: Socket, timeoutMs: Long) {
     if (bytes <= AlwaysTaken) send
     else {
       val limitMs = timeoutMs * (1 + (bytes >> 20))
-      val closing = timer.schedule((() => close()): Runnable, limitMs, TimeUnit.MILLISECONDS)
+      // Set before the close: the send fails while the close still runs.
+      val isOver = new AtomicBoolean
+      val closing = timer.schedule(
+        (() => { isOver.set(true); close() }): Runnable,
+        limitMs,
+        TimeUnit.MILLISECONDS)
       try send
       catch {
-        case e: RuntimeException if closing.isDone =>
+        case e: RuntimeException if isOver.get =>
           throw new TransportException(
             s"it did not accept a request of $bytes bytes within $limitMs ms",
             e)
