@@ -7,7 +7,11 @@ private[redisstate] object NotRun {
     "goes on from a checkpoint that an earlier Spark wrote with HDFSBackedStateStoreProvider, to which Spark keeps; the files lie in " +
       "Spark's test jar, where the test cannot read them"
 
-  /** Our suite, how the test's name begins, and the reason. */
+  private val OfRocksDB = "asks for RocksDB's own metrics, under its names"
+
+  private val Each = ""
+
+  /** Our suite (`Each`: every one that has the test), how the test's name begins, and the reason. */
   private val Tests: Seq[(String, String, String)] = Seq(
     (
       "SparkStateStoreSuite",
@@ -41,11 +45,27 @@ private[redisstate] object NotRun {
     (
       "FlatMapGroupsWithStateSuiteOnRedis",
       "flatMapGroupsWithState - recovery from checkpoint uses state format version 1",
-      Recorded)
+      Recorded),
+    (Each, "SPARK-26187 restore the stream-stream", Recorded),
+    (Each, "SPARK-48687 - restore the stream-stream", Recorded),
+    (
+      Each,
+      "SPARK-51779 Restart streaming join query with virtual column families",
+      OfRocksDB),
+    (
+      Each,
+      "SPARK-51779 Restart the join query and changing state format versions",
+      OfRocksDB),
+    (
+      Each,
+      "SPARK-51779 Join query using virtual column families with HDFS should fail",
+      "wants an error of HDFSBackedStateStoreProvider, which has one column family")
   )
 
   def reason(suite: Class[_], test: String): Option[String] =
     Tests.collectFirst {
-      case (of, begins, why) if suite.getSimpleName == of && test.startsWith(begins) => why
+      case (of, begins, why)
+          if (of == Each || suite.getSimpleName == of) && test.startsWith(begins) =>
+        why
     }
 }
