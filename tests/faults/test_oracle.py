@@ -24,10 +24,13 @@ MUTANTS_GROUPS = 4
     ],
 )
 def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
-    """Replay a seed by `make faults SEED=…`."""
+    """Replay a seed by `make faults SEED=…`.
+
+    The quick groups have to meet everything. Of the others some meet no case of what is rare.
+    """
     result = campaign.schedules(range(first, first + GROUP))
     print({name: result.counters[key] for name, key in campaign.REQUIRED.items()})
-    assert not result.complaints
+    assert not (result.complaints if first <= SCHEDULES_QUICK else result.faults)
     assert result.counters["schedules"] == GROUP
 
 

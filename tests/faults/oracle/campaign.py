@@ -71,11 +71,17 @@ class Result:
     failures: list[Failure] = field(default_factory=list)
 
     @property
+    def faults(self) -> list[str]:
+        """What went wrong; empty if nothing did."""
+        found = [str(failure) for failure in self.failures]
+        return found + [
+            f"{name}: {self.counters[name]}" for name in FORBIDDEN if self.counters[name]
+        ]
+
+    @property
     def complaints(self) -> list[str]:
         """Why the run does not pass; empty if it does."""
-        found = [str(failure) for failure in self.failures]
-        found += [f"{name}: {self.counters[name]}" for name in FORBIDDEN if self.counters[name]]
-        return found + [
+        return self.faults + [
             f"no schedule met '{name}'" for name, key in REQUIRED.items() if not self.counters[key]
         ]
 
