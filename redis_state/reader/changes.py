@@ -17,9 +17,7 @@ from redis_state.reader.deltas import (
     Timeline,
     confirmed,
     read_contents,
-    read_heads,
     read_timelines,
-    with_state,
 )
 from redis_state.reader.feed_positions import (
     WHAT,
@@ -33,6 +31,7 @@ from redis_state.reader.feed_positions import (
 from redis_state.reader.partition_changes import PartitionChanges
 from redis_state.reader.places import Place, batch_of, check_batch, version_of
 from redis_state.reader.tokens import Position
+from redis_state.reader.waiting import Waiting
 
 START = "start"
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.01, 86_400
@@ -176,29 +175,11 @@ class _Feed:
             self._checked = True
 
     def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
-        """Wait until each partition has gone on from a version, or one of them went back.
-
-        One command an interval while nothing happens, and for each partition about one more when
-        it does: a partition that has gone on is not asked again.
-        """
-        known = {head.id: head for head in heads}
-        waiting = [head for head in heads if head.opened.version == version]
-        while not self._wait(place.client.clock) and waiting:
-            (first,) = read_heads(place.client, [waiting[0].id])
-            if first == waiting[0]:
-                continue
-            now = read_heads(place.client, [head.id for head in waiting])
-            known |= {head.id: head for head in now}
-            if any(
-                head.epoch != before.epoch or head.opened.version < version
-                for head, before in zip(now, waiting, strict=True)
-            ):
-                break
-            there = with_state([known[head.id] for head in heads])
-            waiting = [head for head in there if head.opened.version == version]
-            if not waiting:
-                break
-        return [known[head.id] for head in heads]
+        """Wait until each partition has gone on from a version, or one of them went back."""
+        waiting = Waiting(heads, version)
+        while not self._wait(place.client.clock) and not waiting.is_over(place.client):
+            pass
+        return waiting.heads
 
     def _wait(self, clock: Clock) -> bool:
         """Whether the feed is to stop, after an interval."""
