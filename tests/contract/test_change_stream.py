@@ -360,7 +360,7 @@ def test_what_is_wrong_with_an_option_is_said(
     words: str,
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        Driven(redis_server, **options).start()
+        Driven(redis_server, plain=False, **options).start()
 
 
 def test_a_table_has_no_beginning(redis_server: RedisServer, planted: Planted) -> None:  # noqa: ARG001  # makes the state
