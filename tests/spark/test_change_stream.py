@@ -121,6 +121,9 @@ def test_replayed_changes_are_the_state_over_restarts(
         start(streams, frame, replica).awaitTermination()
     counts.run(1)
     start(streams, frame, replica).awaitTermination()
+    if not _has_limits():
+        # There a run is one micro-batch, and this one was the repeated one.
+        start(streams, frame, replica).awaitTermination()
     assert replica.rows == counts.state()
     assert set(replica.seen.values()) == {1}
     before = len(replica.seen)
