@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
 from redis_state.reader import arrow
+from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.changes import ChangeBatch, changes
 from redis_state.reader.columns import Filter, Prefix, flat_rows
+from redis_state.reader.decoded import decoded
 from redis_state.reader.diff import Change, diff
 from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.history import Revision, history
@@ -113,7 +115,7 @@ class OperatorState:
             StateError: The version is not there, or older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
         self._choice.be_list(codec, wanted=False)
         return None if hit is None else hit[0].decode_value(hit[1])
 
@@ -125,7 +127,7 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
         """
-        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
         self._choice.be_list(codec, wanted=True)
         return [] if hit is None else hit[0].decode_values(hit[1])
 
@@ -147,15 +149,8 @@ class OperatorState:
         wanted, all_keys = which_of(which, version), list(keys)
         if not all_keys:
             return []
-        _, hits = self._keyed.find(all_keys, wanted)
-        return [
-            None
-            if hit is None
-            else hit[0].decode_values(hit[1])
-            if hit[0].family.multi_value
-            else hit[0].decode_value(hit[1])
-            for hit in hits
-        ]
+        _, hits = self._keyed.find(AskedKeys(all_keys), wanted)
+        return decoded(hits)
 
     def items(
         self, version: int | None = None, **which: Unpack[Which]

@@ -107,8 +107,21 @@ class KeyArrays:
         cuts = (ends * _WORD).tolist()
         return [head + data[a:b] for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
 
+    def partitions(self, count: int) -> list[int]:
+        """Where Spark's shuffle puts each key, of so many partitions.
+
+        Raises:
+            OneByOneError: A text is too long for it.
+        """
+        found: list[int] = (self.hashes() % count).tolist()
+        return found
+
     def hashes(self) -> npt.NDArray[np.int64]:
-        """Spark's `hash(columns…)` of each key, a signed 32-bit number."""
+        """Spark's `hash(columns…)` of each key, a signed 32-bit number.
+
+        Raises:
+            OneByOneError: A text is too long for it.
+        """
         state = np.full(len(self._columns[0].null), SEED, np.uint32)
         for column in self._columns:
             state = np.where(column.null, state, _hashed(column, state))
@@ -151,7 +164,8 @@ def _slots(type_: Atomic, values: Sequence[Any]) -> Words:
     except OverflowError:
         raise OneByOneError from None
     mask = (1 << 8 * type_.width) - 1
-    return whole.view(np.uint64) & np.uint64(mask)
+    words: Words = whole.view(np.uint64) & np.uint64(mask)
+    return words
 
 
 def _scatter(raw: npt.NDArray[np.uint8], starts: Any, sizes: Any, data: bytes) -> None:
@@ -198,16 +212,19 @@ def _hashed_bytes(parts: Sequence[bytes], state: Hashes) -> Hashes:
 
 
 def _rotated(value: Hashes, bits: int) -> Hashes:
-    return value << np.uint32(bits) | value >> np.uint32(32 - bits)
+    found: Hashes = value << np.uint32(bits) | value >> np.uint32(32 - bits)
+    return found
 
 
 def _mixed(state: Hashes, block: Hashes) -> Hashes:
     mixed = _rotated(block * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-    return _rotated(state ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    found: Hashes = _rotated(state ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    return found
 
 
 def _finished(state: Hashes, length: Any) -> Hashes:
     state = state ^ length
     state = (state ^ state >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     state = (state ^ state >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    return state ^ state >> np.uint32(16)
+    found: Hashes = state ^ state >> np.uint32(16)
+    return found
