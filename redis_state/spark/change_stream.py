@@ -196,7 +196,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions | None:
             found="it is no whole number above 0",
             advice="Give how many batches of the state a micro-batch may have, such as 10.",
         )
-    if most is not None and not _has_limits():
+    if most is not None and not has_limits():
         raise ConfigError(
             f"option '{_BATCHES_MAX}'",
             found="this Spark has no limits for sources in Python",
@@ -205,28 +205,6 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions | None:
     return None if since is None else StreamOptions(since, number)
 
 
-def change_stream(
-    state: LiveState, options: StreamOptions | None, schema: StructType
-) -> ChangeStream:
-    """What reads a stream of these columns.
-
-    Raises:
-        ConfigError: No `since` was given.
-    """
-    if options is None:
-        raise ConfigError(
-            _WHAT,
-            found="nothing says where the stream begins",
-            advice='Give .option("since", "start") for the whole state and what changes then, '
-            '"latest" for what changes from now on, a token, or the number of a batch.',
-        )
-    if not _has_limits():
-        return ChangeStream(state, options, schema)
-    from redis_state.spark.limited_stream import LimitedStream
-
-    return LimitedStream(state, options, schema)
-
-
-def _has_limits() -> bool:
+def has_limits() -> bool:
     """Whether Spark hands limits to sources in Python, as it does from 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None

@@ -24,7 +24,7 @@ from redis_state.reader.versions import CONFIRMED, LATEST
 from redis_state.spark.change_stream import (
     STREAM_OPTIONS,
     ChangeStream,
-    change_stream,
+    has_limits,
     stream_options,
 )
 from redis_state.spark.frames import as_arrow
@@ -160,7 +160,19 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStrea
             found="the option 'at' is for spark.read",
             advice="Leave it out: 'since' says where a stream begins.",
         )
-    return change_stream(state_of(options), stream_options(own), schema)
+    found = stream_options(own)
+    if found is None:
+        raise ConfigError(
+            "reading changes as a stream",
+            found="nothing says where the stream begins",
+            advice='Give .option("since", "start") for the whole state and what changes then, '
+            '"latest" for what changes from now on, a token, or the number of a batch.',
+        )
+    if not has_limits():
+        return ChangeStream(state_of(options), found, schema)
+    from redis_state.spark.limited_stream import LimitedStream
+
+    return LimitedStream(state_of(options), found, schema)
 
 
 @dataclass

@@ -370,7 +370,7 @@ def test_a_table_has_no_beginning(redis_server: RedisServer, planted: Planted) -
 
 
 def test_limits_need_a_newer_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_stream, "_has_limits", lambda: False)
+    monkeypatch.setattr(change_stream, "has_limits", lambda: False)
     options = {"since": "start", "maxbatchespertrigger": "3"}
     with pytest.raises(ConfigError, match=r"Spark 4\.2"):
         change_stream.stream_options(options)

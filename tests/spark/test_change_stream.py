@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
-from redis_state.spark.change_stream import _has_limits
+from redis_state.spark.change_stream import has_limits
 from tests.spark.streams import Streams
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -121,7 +121,7 @@ def test_replayed_changes_are_the_state_over_restarts(
         start(streams, frame, replica).awaitTermination()
     counts.run(1)
     start(streams, frame, replica).awaitTermination()
-    if not _has_limits():
+    if not has_limits():
         # There a run is one micro-batch, and this one was the repeated one.
         start(streams, frame, replica).awaitTermination()
     assert replica.rows == counts.state()
@@ -137,7 +137,7 @@ def test_a_limit_of_batches_for_each_micro_batch(
     counts: Counts,
     shared_redis_server: RedisServer,
 ) -> None:
-    if not _has_limits():
+    if not has_limits():
         pytest.skip("Spark 4.0 and 4.1 hand no limits to Python")
     counts.run(1)
     options = {"since": "0", "maxBatchesPerTrigger": "1"}
