@@ -19,6 +19,7 @@ from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Place
 
 _REOPENS_MAX = 5
+_EMPTY = Header()
 _FEW = 8
 _WHAT = "reading a key"
 
@@ -53,18 +54,19 @@ class _Piece:
         fields: For each key the one that can hold it; ``None`` if none can.
         rows: Of the fields that were read, and are there.
         wanted: Fields that are to be read next.
+        where: The first parts of its places in the cache.
     """
 
     opened: Opened
     segment: Segment
+    where: tuple[int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
     rows: dict[_Field | None, Mapping[bytes, Value]]
     wanted: list[_Field]
 
     def place(self, field: _Field) -> Place:
-        store = self.opened.id.store
-        return store.operator, store.store, self.opened.id.partition, self.segment.ident, str(field)
+        return *self.where, str(field)
 
 
 def look_up(
@@ -106,8 +108,10 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
     # Many segments have as many buckets.
     by_last: dict[int, tuple[list[int], set[int]]] = {}
     found = []
+    id_ = opened.id
     for segment in opened.segments:
-        piece = _Piece(opened, segment, Header(), (), {}, [])
+        where = id_.store.operator, id_.store.store, id_.partition, segment.ident
+        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [])
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -152,6 +156,8 @@ def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCac
 def _parts(piece: _Piece) -> dict[int, list[_Field]]:
     """All fields of those buckets that have parts."""
     parts = piece.head.parts if piece.head is not None else {}
+    if not parts:
+        return {}
     return {
         field: [field, *part_fields(field, parts[field])[1:]]
         for field in set(piece.fields)

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_state.errors import ConfigError
@@ -48,6 +48,7 @@ def keys(draw: st.DrawFn) -> tuple[str, list[tuple[Any, ...]]]:
     return schema(**columns), draw(st.lists(row, min_size=1, max_size=8))
 
 
+@settings(deadline=None)
 @given(keys())
 def test_they_are_as_those_made_one_by_one(drawn: tuple[str, list[tuple[Any, ...]]]) -> None:
     kind, rows = drawn
