@@ -188,6 +188,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
 	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
+	@$(PY) -m tests.bench.beside
 	@$(PY) -m tests.bench.live_state
 	@$(PY) -m tests.bench.dashboard $(BENCH_ARGS)
 

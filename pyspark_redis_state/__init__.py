@@ -1,4 +1,4 @@
-"""State of streaming queries as DataFrames: ``spark.read.format("redis_state")``.
+"""State of streaming queries as DataFrames: ``spark.read.format("redis_state")``, and its changes.
 
 PySpark 4 looks for packages whose names begin with ``pyspark_``, and registers their
 `DefaultSource`, so nothing has to be registered (docs/dataframes.md).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,7 +25,7 @@ class DefaultSource(DataSource):
         return "redis_state"
 
     def schema(self) -> StructType:
-        """The columns of the state, as it is now.
+        """The columns of the state, or with the option `since` of its changes, as it is now.
 
         Raises:
             RedisStateError: An option is wrong, or the state cannot be read.
@@ -40,3 +40,9 @@ class DefaultSource(DataSource):
         from redis_state.spark.data_source import state_reader
 
         return state_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        """What plans and reads a stream of changes."""
+        from redis_state.spark.data_source import stream_reader
+
+        return stream_reader(self.options, schema)

@@ -15,6 +15,7 @@ from redis_state.reader.arrow_types import (
     missing_extra,
     mixed,
 )
+from redis_state.reader.column_arrays import key_columns, value_columns
 from redis_state.reader.columns import Chosen, Columns, Filter, Prefix
 from redis_state.reader.family import RowCodec
 from redis_state.reader.rows.codec import Codec
@@ -167,10 +168,7 @@ class _Maker:
         codec, keys = self.codec, self._chosen.columns.keys
         if not isinstance(codec, Codec):
             return None
-        from redis_state.reader import columnar
-
-        of_keys: Sequence[Any] = [key for key, _ in stored]
-        of_values: Sequence[Any] = [value for _, value in stored]
+        of_values: Sequence[bytes] = [value for _, value in stored]
         counts: list[int] | None = None
         if codec.family.multi_value:
             lists = [split_elements(value) for value in of_values]
@@ -178,24 +176,14 @@ class _Maker:
             of_values = [element for elements in lists for element in elements]
         found: dict[int, pa.Array] = {}
         if any(at < keys for at in self._places):
-            try:
-                arrays = columnar.key_arrays(codec, of_keys)
-            except columnar.OneByOneError:
-                of_columns: list[Sequence[Any]] = [codec.key_row(key) for key in of_keys]
-                arrays = [self._array(at, [row[at] for row in of_columns]) for at in range(keys)]
+            arrays = key_columns(codec, [key for key, _ in stored])
             if counts is not None:
+                from redis_state.reader import columnar
+
                 arrays = columnar.repeated(arrays, counts)
             found |= enumerate(arrays)
         if any(at >= keys for at in self._places):
-            try:
-                arrays = columnar.value_arrays(codec, of_values)
-            except columnar.OneByOneError:
-                of_columns = [codec.value_row(value) for value in of_values]
-                arrays = [
-                    self._array(at, [row[at - keys] for row in of_columns])
-                    for at in range(keys, len(self._chosen.columns.names))
-                ]
-            found |= enumerate(arrays, keys)
+            found |= enumerate(value_columns(codec, of_values), keys)
         return [found[at] for at in self._places]
 
 

@@ -5,40 +5,43 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from redis_state.clock import Clock
-from redis_state.errors import ConfigError, Kind, StateError
-from redis_state.format.entry import Segment
-from redis_state.format.header import Family
-from redis_state.format.rows import family_of
-from redis_state.format.segment import SegmentContent
-from redis_state.ids import PartitionId, StoreId
+from redis_state.errors import ConfigError, StateError
+from redis_state.ids import StoreId
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader import tokens
-from redis_state.reader.changed_rows import changed_rows, fold, named
 from redis_state.reader.deltas import (
     Head,
     Timeline,
     confirmed,
     read_contents,
-    read_heads,
     read_timelines,
-    with_state,
 )
-from redis_state.reader.places import Place, batch_of, check_batch, check_reach, version_of
-from redis_state.reader.points import Points
-from redis_state.reader.scan import rows_of
-from redis_state.reader.tokens import Position, mark_of
+from redis_state.reader.feed_positions import (
+    WHAT,
+    Advice,
+    check_again,
+    checked,
+    destroyed,
+    newest_position,
+    position_of,
+)
+from redis_state.reader.partition_changes import PartitionChanges
+from redis_state.reader.places import Place, batch_of, check_batch, version_of
+from redis_state.reader.tokens import Position
+from redis_state.reader.waiting import Waiting
 
 START = "start"
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.01, 86_400
 VERSIONS_AT_ONCE = 64
-_WHAT = "following the changes of the state"
-_AFRESH = (
-    "Take the state after batch {0} by items(version={1}) and go on with since={0}; or start again "
-    'with since="start". To keep more from now on, raise versionsToRetain.'
+_ADVICE = Advice(
+    expired="Take the state after batch {0} by items(version={1}) and go on with since={0}; or "
+    'start again with since="start". To keep more from now on, raise versionsToRetain.',
+    rewound='Start again with since="start", and put its rows in the place of all that you keep: '
+    "some of it may be of batches that do not count any more. If you kept the token of an earlier "
+    "batch together with what you had then, try that one first.",
 )
 
 Rows = Iterator[tuple[Any, Any]]
@@ -96,7 +99,7 @@ def changes(
     is_number = isinstance(interval_s, (int, float))
     if not is_number or not INTERVAL_MIN_S <= interval_s <= INTERVAL_MAX_S:
         raise ConfigError(
-            _WHAT,
+            WHAT,
             found="the interval is not a number of seconds, or too short or long",
             advice=f"Give {INTERVAL_MIN_S} to {INTERVAL_MAX_S}.",
         )
@@ -104,7 +107,7 @@ def changes(
     if isinstance(since, str) and since != START:
         position = tokens.decode(since, store)
     elif since is not None and since != START:
-        position = check_batch(since, what=_WHAT)
+        position = check_batch(since, what=WHAT)
     feed = _Feed(place_of, store, interval_s, stop)
     return feed.batches(position, whole=since == START, follow=follow)
 
@@ -121,8 +124,7 @@ class _Feed:
         self._store = store
         self._interval_s = interval_s
         self._stop = stop
-        # The families of the version that was read last, by partition.
-        self._tables: dict[PartitionId, tuple[int, Sequence[Family]]] = {}
+        self._changes = PartitionChanges()
         self._checked = False
 
     def batches(
@@ -133,10 +135,10 @@ class _Feed:
         if isinstance(since, Position):
             position = since
         elif since is not None:
-            position = Position(version_of(since, place.ahead, what=_WHAT), 0, None)
+            position = Position(version_of(since, place.ahead, what=WHAT), 0, None)
         else:
             timelines = read_timelines(place.client, place.ids)
-            position = _start(timelines, place.ahead)
+            position = newest_position(timelines, place.ahead)
             self._check_name(place, timelines, position.version)
             if whole:
                 yield self._whole(place, timelines, position)
@@ -146,14 +148,14 @@ class _Feed:
             low = position.version
             high = low + VERSIONS_AT_ONCE
             timelines = read_timelines(place.client, place.ids, low=low, high=high, heads=heads)
-            position = _checked(timelines, position, place.ahead)
+            position = checked(timelines, position, place.ahead, _ADVICE)
             newest = confirmed([one.head for one in timelines])
             if not follow and last is None:
                 last = newest
             top = min(newest, high, newest if last is None else last)
             self._check_name(place, timelines, top)
             for version in range(low + 1, top + 1):
-                before, position = position, _position(timelines, version)
+                before, position = position, position_of(timelines, version)
                 yield self._batch(place, timelines, before, position)
                 if self._is_stopped():
                     return
@@ -173,29 +175,11 @@ class _Feed:
             self._checked = True
 
     def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
-        """Wait until each partition has gone on from a version, or one of them went back.
-
-        One command an interval while nothing happens, and for each partition about one more when
-        it does: a partition that has gone on is not asked again.
-        """
-        known = {head.id: head for head in heads}
-        waiting = [head for head in heads if head.opened.version == version]
-        while not self._wait(place.client.clock) and waiting:
-            (first,) = read_heads(place.client, [waiting[0].id])
-            if first == waiting[0]:
-                continue
-            now = read_heads(place.client, [head.id for head in waiting])
-            known |= {head.id: head for head in now}
-            if any(
-                head.epoch != before.epoch or head.opened.version < version
-                for head, before in zip(now, waiting, strict=True)
-            ):
-                break
-            there = with_state([known[head.id] for head in heads])
-            waiting = [head for head in there if head.opened.version == version]
-            if not waiting:
-                break
-        return [known[head.id] for head in heads]
+        """Wait until each partition has gone on from a version, or one of them went back."""
+        waiting = Waiting(heads, version)
+        while not self._wait(place.client.clock) and not waiting.is_over(place.client):
+            pass
+        return waiting.heads
 
     def _wait(self, clock: Clock) -> bool:
         """Whether the feed is to stop, after an interval."""
@@ -212,14 +196,8 @@ class _Feed:
     ) -> ChangeBatch:
         def read() -> Rows:
             for opened in place.open(timelines, position.version):
-                table: Sequence[Family] | None = None
-                family: Family | None = None
-                for key, value, families in rows_of(place.client, opened):
-                    if families is not table:
-                        table, family = families, named(families, place.name)
-                        self._tables[opened.id] = (position.version, families)
-                    if family is not None and family_of(key) == family.id:
-                        yield place.key(family, key), place.value(family, value)
+                for family, key, value in self._changes.whole(place, opened):
+                    yield place.key(family, key), place.value(family, value)
 
         token = tokens.encode(position, self._store)
         return ChangeBatch(batch_of(position.version, place.ahead), token, True, read)
@@ -232,150 +210,18 @@ class _Feed:
 
         def read() -> Rows:
             try:
-                opened = self._opened_below(place, timelines, version)
+                opened = self._changes.below(place, timelines, version)
                 contents = read_contents(place.client, deltas)
-                for timeline, content in zip(timelines, contents, strict=True):
-                    points = opened.get(timeline.id)
-                    yield from self._of_partition(place, timeline, version, content, points)
+                for one, content in zip(timelines, contents, strict=True):
+                    points = opened.get(one.id)
+                    for row, after in self._changes.rows(place, one, version, content, points):
+                        yield place.key(row.family, row.key), place.value(after, row.after)
             except SegmentGoneError as error:
-                _check_again(place, before)
-                raise _destroyed(error.segment) from error
+                check_again(place, before, _ADVICE)
+                raise destroyed(error.segment) from error
             except StateError:
-                _check_again(place, before)
+                check_again(place, before, _ADVICE)
                 raise
 
         token = tokens.encode(position, self._store)
         return ChangeBatch(batch_of(version, place.ahead), token, False, read)
-
-    def _opened_below(
-        self, place: Place, timelines: Sequence[Timeline], version: int
-    ) -> dict[PartitionId, Points]:
-        """The versions below, of partitions whose families nobody has read: opened in one go."""
-        unknown = [
-            one
-            for one in timelines
-            if version > 1
-            and self._tables.get(one.id, (0, ()))[0] != version - 1
-            and one.deltas[version].entry.blocks
-        ]
-        opened = place.open(unknown, version - 1)
-        return {one.id: Points(place.client, one) for one in opened}
-
-    def _of_partition(
-        self,
-        place: Place,
-        timeline: Timeline,
-        version: int,
-        content: SegmentContent,
-        points: Points | None,
-    ) -> Rows:
-        segment, id_ = timeline.deltas[version], timeline.id
-
-        @cache
-        def below() -> Points:
-            return points or Points(place.client, place.open([timeline], version - 1)[0])
-
-        known, table = self._tables.get(id_, (0, ()))
-        if known != version - 1:
-            if not segment.entry.blocks and not segment.entry.complete:
-                return
-            table = below().families() if version > 1 else ()
-        folded, table = fold(place.name, table, [(segment, content)])
-        self._tables[id_] = (version, table)
-        for row in changed_rows(folded, below, with_before=False):
-            yield place.key(row.family, row.key), place.value(folded.after, row.after)
-
-
-def _position(timelines: Sequence[Timeline], version: int) -> Position:
-    mark = mark_of(one.uids[version] for one in timelines)
-    return Position(version, len(timelines), mark)
-
-
-def _start(timelines: Sequence[Timeline], ahead: int) -> Position:
-    """The newest version that all partitions have confirmed."""
-    if not timelines:
-        return _position(timelines, 0)
-    low = min(timelines, key=lambda one: one.head.opened.version)
-    version = low.head.opened.version
-    far = max(timelines, key=lambda one: one.oldest)
-    if far.oldest > version:
-        raise StateError(
-            _WHAT,
-            found=(
-                f"partition {low.id.partition} stands at batch {batch_of(version, ahead)}, and of "
-                f"partition {far.id.partition} retention keeps batch "
-                f"{batch_of(far.oldest, ahead)} and newer ones"
-            ),
-            advice="A feed needs partitions that move together, as those of a query do.",
-            kind=Kind.VERSION_EXPIRED,
-            version=far.oldest,
-        )
-    return _position(timelines, version)
-
-
-def _checked(timelines: Sequence[Timeline], position: Position, ahead: int) -> Position:
-    """The position, with its mark; refused if the query did not go on from it, or deltas are gone.
-
-    Raises:
-        StateError: It is refused.
-    """
-    version = position.version
-    batch = batch_of(version, ahead)
-    if position.mark is None:
-        _check_reach(timelines, version, ahead)
-        return _position(timelines, version)
-    stands = confirmed([one.head for one in timelines])
-    if version and position.partitions != len(timelines):
-        raise _rewound(
-            f"the state had {position.partitions} partitions, and has {len(timelines)} now",
-            stands,
-            ahead,
-        )
-    if stands < version:
-        raise _rewound(f"the query went back behind batch {batch}", stands, ahead)
-    _check_reach(timelines, version, ahead)
-    now = _position(timelines, version)
-    if version and position.mark != now.mark:
-        raise _rewound(
-            f"the query went back, and batch {batch} is not the one that was read", stands, ahead
-        )
-    return now
-
-
-def _check_reach(timelines: Sequence[Timeline], version: int, ahead: int) -> None:
-    check_reach(timelines, ahead=ahead, low=version, high=version, what=_WHAT, advice=_AFRESH)
-
-
-def _check_again(place: Place, before: Position) -> None:
-    """Say why a version is gone, where the query or its retention took it."""
-    low = before.version
-    _checked(read_timelines(place.client, place.ids, low=low, high=low + 1), before, place.ahead)
-
-
-def _rewound(found: str, stands: int, ahead: int) -> StateError:
-    newest = (
-        f"its newest confirmed batch is {batch_of(stands, ahead)}"
-        if stands
-        else "none is confirmed now"
-    )
-    return StateError(
-        _WHAT,
-        found=f"{found}; {newest}",
-        advice=(
-            'Start again with since="start", and put its rows in the place of all that you keep: '
-            "some of it may be of batches that do not count any more. If you kept the token of an "
-            "earlier batch together with what you had then, try that one first."
-        ),
-        kind=Kind.STATE_LOST,
-        version=stands,
-    )
-
-
-def _destroyed(segment: Segment) -> StateError:
-    return StateError(
-        _WHAT,
-        found=f"blocks of {segment.ident} are missing",
-        advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
-        kind=Kind.STATE_LOST,
-        version=segment.version,
-    )

@@ -8,6 +8,7 @@ from typing import Any
 from redis_state.backend.client import Client
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.lookup import look_up
 from redis_state.reader.placement import Placement
@@ -35,7 +36,7 @@ class KeyedReads:
         self._choice = choice
         self._placement = Placement()
 
-    def find(self, keys: Sequence[Any], wanted: Wanted) -> tuple[RowCodec, list[Hit | None]]:
+    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, list[Hit | None]]:
         """What is under each of the keys, all of one version.
 
         Returns:
@@ -53,17 +54,17 @@ class KeyedReads:
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
-        search, info = self._search([key], Wanted())
+        search, info = self._search(AskedKeys([key]), Wanted())
         likely = search.codec.likely_partition(key, partitions=info.partitions)
         return search.partitions.get(0, likely)
 
-    def _search(self, keys: Sequence[Any], wanted: Wanted) -> tuple[_Search, OperatorInfo]:
+    def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
         every = False
         while True:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
-            self._placement.found(codec, (keys[at] for at in search.hits))
+            self._placement.found(codec, map(keys.at, search.hits))
             if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
                 return search, info
             if not complete:
@@ -83,7 +84,7 @@ class KeyedReads:
             return search, info
 
     def _begin(
-        self, keys: Sequence[Any], wanted: Wanted, *, every: bool
+        self, keys: AskedKeys, wanted: Wanted, *, every: bool
     ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
         """The partitions in which the keys most likely are; or all, where nothing is known yet."""
         info, codec = self._source.known(self._operator, self._store), self._choice.known
@@ -135,14 +136,14 @@ class _Search:
         source: Source,
         choice: FamilyChoice,
         codec: RowCodec,
-        keys: Sequence[Any],
+        keys: AskedKeys,
     ) -> None:
         self._client = client
         self._source = source
         self._choice = choice
         self.codec = codec
         self._keys = keys
-        self._stored = {at: codec.encode_key(key) for at, key in enumerate(keys)}
+        self._stored = keys.stored(codec)
         self.left = set(range(len(keys)))
         self.hits: dict[int, Hit] = {}
         self.partitions: dict[int, int] = {}
@@ -167,8 +168,8 @@ class _Search:
                 values, stored = found.values, self._stored
                 if own.layout != self.codec.layout:
                     # The registry describes another layout of keys than this version has.
-                    stored = {at: own.encode_key(self._keys[at]) for at in of_one}
-                    again = [(found.opened, [*stored.values()])]
+                    stored = self._keys.stored(own)
+                    again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
                     values = other.values
                 for at in of_one:
@@ -179,12 +180,12 @@ class _Search:
                         self.left.discard(at)
 
 
-def _by_partition(codec: RowCodec, info: OperatorInfo, keys: Sequence[Any]) -> dict[int, list[int]]:
+def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
     """Places of keys by the partition in which each most likely is."""
     found: dict[int, list[int]] = {}
-    for at, key in enumerate(keys):
-        likely = codec.likely_partition(key, partitions=info.partitions)
-        found.setdefault(likely, []).append(at)
+    likely = keys.likely_partitions(codec, partitions=info.partitions)
+    for at, partition in enumerate(likely):
+        found.setdefault(partition, []).append(at)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.backend.client import Client
@@ -19,6 +19,8 @@ from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Place
 
 _REOPENS_MAX = 5
+_EMPTY = Header()
+_FEW = 8
 _WHAT = "reading a key"
 
 Asked = tuple[Opened, Sequence[bytes]]
@@ -39,27 +41,32 @@ class Found:
     families: tuple[Family, ...]
 
 
+_Field = int | str
+"""A bucket by its number; any other field by its name."""
+
+
 @dataclass(slots=True)
 class _Piece:
     """What is known of one segment: its header, and the rows of fields that can hold the keys.
 
     Attributes:
         head: ``None`` as long as it was not read.
-        keys: Those that can be in a field.
+        fields: For each key the one that can hold it; ``None`` if none can.
         rows: Of the fields that were read, and are there.
         wanted: Fields that are to be read next.
+        where: The first parts of its places in the cache.
     """
 
     opened: Opened
     segment: Segment
+    where: tuple[int, str, int, str]
     head: Header | None
-    keys: dict[str, list[bytes]]
-    rows: dict[str, Mapping[bytes, Value]]
-    wanted: list[str]
+    fields: Sequence[_Field | None]
+    rows: dict[_Field | None, Mapping[bytes, Value]]
+    wanted: list[_Field]
 
-    def place(self, name: str) -> Place:
-        id_ = self.opened.id
-        return id_.store.operator, id_.store.store, id_.partition, self.segment.ident, name
+    def place(self, field: _Field) -> Place:
+        return *self.where, str(field)
 
 
 def look_up(
@@ -97,10 +104,14 @@ def look_up(
 def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> list[_Piece]:
     """The segments with the fields that are asked for first: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
-    hashes = [(key, bucketing_hash(key, kind=kind)) for key in keys] if hashed else []
+    hashes = [bucketing_hash(key, kind=kind) for key in keys] if hashed else []
+    # Many segments have as many buckets.
+    by_last: dict[int, tuple[list[int], set[int]]] = {}
     found = []
+    id_ = opened.id
     for segment in opened.segments:
-        piece = _Piece(opened, segment, Header(), {}, {}, [])
+        where = id_.store.operator, id_.store.store, id_.partition, segment.ident
+        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [])
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -108,22 +119,25 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
             piece.head = cache.head(piece.place(FIELD))
             if piece.head is None:
                 piece.wanted.append(FIELD)
+        if not hashed:
+            continue
         last = segment.entry.buckets - 1
-        for key, hash_ in hashes:
-            piece.keys.setdefault(str(hash_ & last), []).append(key)
-        if hashed:
-            _want(piece, list(piece.keys), cache)
+        if last not in by_last:
+            buckets = [hash_ & last for hash_ in hashes]
+            by_last[last] = buckets, set(buckets)
+        piece.fields, different = by_last[last]
+        _want(piece, different, cache)
     return found
 
 
-def _want(piece: _Piece, names: Sequence[str], cache: BlockCache) -> None:
+def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
     """Take the fields that are known, and have the others read."""
-    for name in names:
-        rows = cache.rows(piece.place(name))
+    for field in fields:
+        rows = cache.rows(piece.place(field))
         if rows is None:
-            piece.wanted.append(name)
+            piece.wanted.append(field)
         else:
-            piece.rows[name] = rows
+            piece.rows[field] = rows
 
 
 def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
@@ -132,24 +146,30 @@ def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCac
     assert head is not None
     if kind in ORDERED_KINDS:
         keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
-        for key in keys:
-            for name in _block_with(head, key):
-                piece.keys.setdefault(name, []).append(key)
-        _want(piece, list(piece.keys), cache)
+        piece.fields = [_block_with(head, key) for key in keys]
+        _want(piece, {field for field in piece.fields if field is not None}, cache)
         return
-    if not head.parts:
-        return
-    for name, of_bucket in list(piece.keys.items()):
-        names = part_fields(int(name), head.parts.get(int(name), 1))[1:]
-        piece.keys.update(dict.fromkeys(names, of_bucket))
-        _want(piece, names, cache)
+    if head.parts:
+        _want(piece, [name for of_one in _parts(piece).values() for name in of_one[1:]], cache)
 
 
-def _block_with(head: Header, key: bytes) -> list[str]:
+def _parts(piece: _Piece) -> dict[int, list[_Field]]:
+    """All fields of those buckets that have parts."""
+    parts = piece.head.parts if piece.head is not None else {}
+    if not parts:
+        return {}
+    return {
+        field: [field, *part_fields(field, parts[field])[1:]]
+        for field in set(piece.fields)
+        if isinstance(field, int) and parts.get(field, 1) > 1
+    }
+
+
+def _block_with(head: Header, key: bytes) -> str | None:
     """The field of the ordered block in which a key can be, if there is one."""
     family = family_of(key)
     number = bisect_right(head.ordered.get(family, ()), key) - 1
-    return [] if number < 0 else [f"{family}/{number}"]
+    return None if number < 0 else f"{family}/{number}"
 
 
 def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[PartitionId]:
@@ -158,35 +178,35 @@ def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[Pa
     commands: list[Command] = []
     for piece in reading:
         key = piece.opened.key(piece.segment)
-        commands += [("HMGET", key, *piece.wanted), ("HLEN", key)]
+        commands += [("HMGET", key, *map(str, piece.wanted)), ("HLEN", key)]
     replies = client.call(_WHAT, commands) if commands else []
     gone: set[PartitionId] = set()
     for piece, values, count in zip(reading, replies[::2], replies[1::2], strict=True):
         if count != piece.segment.entry.blocks:
             gone.add(piece.opened.id)
             continue
-        names, piece.wanted = piece.wanted, []
-        blocks = client.opened(piece.opened.key(piece.segment), names, values)
-        for name, raw in zip(names, blocks, strict=True):
-            _take(piece, name, raw, cache)
+        fields, piece.wanted = piece.wanted, []
+        blocks = client.opened(piece.opened.key(piece.segment), list(map(str, fields)), values)
+        for field, raw in zip(fields, blocks, strict=True):
+            _take(piece, field, raw, cache)
     return gone
 
 
-def _take(piece: _Piece, name: str, raw: bytes | None, cache: BlockCache) -> None:
-    if name == FIELD:
+def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) -> None:
+    if field == FIELD:
         piece.head = read_header(piece.segment, raw)
-        cache.add_head(piece.place(name), piece.head)
+        cache.add_head(piece.place(field), piece.head)
     elif raw is not None:
-        rows = dict(read_rows(piece.segment, name, raw))
-        piece.rows[name] = rows
-        cache.add_rows(piece.place(name), rows, sum(map(raw_bytes, rows.items())))
-    elif not name.isdecimal():
+        rows = dict(read_rows(piece.segment, str(field), raw))
+        piece.rows[field] = rows
+        cache.add_rows(piece.place(field), rows, sum(map(raw_bytes, rows.items())))
+    elif not isinstance(field, int):
         raise FormatError(
             f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"
         )
     else:
         # A bucket without rows has no field.
-        cache.add_rows(piece.place(name), {}, 0)
+        cache.add_rows(piece.place(field), {}, 0)
 
 
 def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:
@@ -203,7 +223,7 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -
             if families is not None:
                 break
             continue
-        for key, value in _said(piece, left).items():
+        for key, value in _said(piece, keys, left).items():
             if isinstance(value, Appended):
                 tails[key] = value.data + tails.get(key, b"")
                 continue
@@ -221,13 +241,27 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -
     return Found(opened, values, families or ())
 
 
-def _said(piece: _Piece, left: Container[bytes]) -> dict[bytes, Value]:
-    """What a segment says of these keys; a later part of a bucket overrides an earlier one."""
-    said: dict[bytes, Value] = {}
-    for name, keys in piece.keys.items():
-        rows = piece.rows.get(name)
-        if rows:
-            said.update((key, rows[key]) for key in keys if key in rows and key in left)
-        elif name.isdecimal() and piece.head and piece.head.parts.get(int(name), 1) > 1:
+def _said(piece: _Piece, keys: Sequence[bytes], left: Mapping[bytes, None]) -> dict[bytes, Value]:
+    """What a segment says of those keys that are left.
+
+    A later part of a bucket overrides an earlier one.
+    """
+    tables = piece.rows
+    for bucket, fields in _parts(piece).items():
+        if not tables.get(bucket):
             raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
-    return said
+        whole: dict[bytes, Value] = {}
+        for field in fields:
+            whole |= tables[field]
+        tables[bucket] = whole
+    different = set(piece.fields)
+    if len(different) <= _FEW:
+        # Without a step of Python for each key; a key is in no other bucket than its own.
+        found = [rows for field in different if (rows := tables.get(field))]
+        return {key: rows[key] for rows in found for key in rows.keys() & left.keys()}
+    nothing: Mapping[bytes, Value] = {}
+    return {
+        key: rows[key]
+        for key, field in zip(keys, piece.fields, strict=True)
+        if key in (rows := tables.get(field, nothing)) and key in left
+    }

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
-from redis_state.protocol.opening import Opened
 from redis_state.reader import arrow
+from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.changes import ChangeBatch, changes
 from redis_state.reader.columns import Filter, Prefix, flat_rows
+from redis_state.reader.decoded import decoded
 from redis_state.reader.diff import Change, diff
 from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.history import Revision, history
 from redis_state.reader.keyed import KeyedReads
-from redis_state.reader.places import Place
+from redis_state.reader.places import Place, place_of
 from redis_state.reader.scan import families_of
 from redis_state.reader.stored import StoredRows
 from redis_state.reader.versions import which_of
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.versions import Stores, Which
-
-_FAMILIES_MAX = 16
 
 
 class OperatorState:
@@ -117,7 +115,7 @@ class OperatorState:
             StateError: The version is not there, or older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
         self._choice.be_list(codec, wanted=False)
         return None if hit is None else hit[0].decode_value(hit[1])
 
@@ -129,7 +127,7 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
         """
-        codec, (hit,) = self._keyed.find([key], which_of(which, version))
+        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
         self._choice.be_list(codec, wanted=True)
         return [] if hit is None else hit[0].decode_values(hit[1])
 
@@ -151,15 +149,8 @@ class OperatorState:
         wanted, all_keys = which_of(which, version), list(keys)
         if not all_keys:
             return []
-        _, hits = self._keyed.find(all_keys, wanted)
-        return [
-            None
-            if hit is None
-            else hit[0].decode_values(hit[1])
-            if hit[0].family.multi_value
-            else hit[0].decode_value(hit[1])
-            for hit in hits
-        ]
+        _, hits = self._keyed.find(AskedKeys(all_keys), wanted)
+        return decoded(hits)
 
     def items(
         self, version: int | None = None, **which: Unpack[Which]
@@ -378,12 +369,4 @@ class OperatorState:
         return changes(self._place, store, since, follow=follow, interval_s=interval_s, stop=stop)
 
     def _place(self) -> Place:
-        info, ids = self._query.partitions(self._operator, self._store)
-
-        def check(opened: Callable[[], Sequence[Opened]]) -> None:
-            if self._choice.known is None:
-                self._choice.likely(info, opened())
-
-        # Asked for with every row.
-        made = lru_cache(maxsize=_FAMILIES_MAX)(self._choice.of)
-        return Place(self._client, ids, self._name, info.ahead, made, check)
+        return place_of(self._client, self._query, self._operator, self._store, self._choice)

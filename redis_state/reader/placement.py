@@ -31,7 +31,7 @@ class Placement:
 
     def found(self, codec: RowCodec, keys: Iterable[Any]) -> None:
         """These keys were found in their likely places."""
-        if isinstance(codec, PythonCodec):
+        if isinstance(codec, PythonCodec) or len(self._hashes) >= _ENOUGH:
             return
         for key in keys:
             # The same key again, or another one with the same hash, proves nothing more.

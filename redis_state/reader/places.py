@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from redis_state.backend.client import Client
@@ -13,11 +14,12 @@ from redis_state.ids import NUMBER_MAX, PartitionId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.refusal import not_there
 from redis_state.reader.deltas import Timeline
-from redis_state.reader.family import RowCodec
-from redis_state.reader.versions import version_after
+from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.versions import Stores, version_after
 
 NO_BATCH = -1
 _OPENED_AT_ONCE = 256
+_FAMILIES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,25 @@ class Place:
             replies = self.client.call("opening the state", commands)
             found += read_replies(ids, replies, version=version)
         return found
+
+
+def place_of(
+    client: Client, stores: Stores, operator: int, store: str, choice: FamilyChoice
+) -> Place:
+    """A family as the list of operators says it now.
+
+    Raises:
+        NotFoundError: There is no such operator or store.
+    """
+    info, ids = stores.partitions(operator, store)
+
+    def check(opened: Callable[[], Sequence[Opened]]) -> None:
+        if choice.known is None:
+            choice.likely(info, opened())
+
+    # Asked for with every row.
+    made = lru_cache(maxsize=_FAMILIES_MAX)(choice.of)
+    return Place(client, ids, choice.name, info.ahead, made, check)
 
 
 def check_batch(batch: object, *, what: str) -> int:

@@ -11,6 +11,8 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
 from redis_state.reader.arrow_types import arrow_array, arrow_type, library
+from redis_state.reader.asked_keys import AskedKeys
+from redis_state.reader.column_arrays import value_columns
 from redis_state.reader.columns import columns_of
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.json_values import json_text
@@ -128,13 +130,10 @@ class StateTable:
         """The names of the value columns."""
         return self._columns.names[self._columns.keys :]
 
-    def look_up(
-        self, keys: Sequence[Any], columns: Sequence[str]
-    ) -> tuple[list[pa.Array], list[bool]]:
+    def look_up(self, keys: AskedKeys, columns: Sequence[str]) -> tuple[list[pa.Array], pa.Array]:
         """Value columns of keys, null where there is no such key, and which keys there are.
 
         Args:
-            keys: As `OperatorState.get_many` takes them.
             columns: Value columns; the state has no lists.
 
         Raises:
@@ -142,25 +141,39 @@ class StateTable:
         """
         import pyarrow as pa
 
-        found = [None if one is None else one[0] for one in self._found(keys)]
-        there = [one is not None for one in found]
-        value = self._codec.columns[1]
+        hits = self._keyed.find(keys, Wanted())[1] if len(keys) else []
+        # The rows of a partition have one codec, and most often those of all have.
+        places: list[int | None] = [None] * len(hits)
+        groups: dict[int, tuple[RowCodec, list[bytes], list[int]]] = {}
+        for at, hit in enumerate(hits):
+            if hit is not None:
+                _, values, of_group = groups.setdefault(id(hit[0]), (hit[0], [], []))
+                values.append(hit[1])
+                of_group.append(at)
+        found: list[list[pa.Array]] = []
+        count = 0
+        for codec, values, of_group in groups.values():
+            made = codec if codec is self._codec else self._like(codec)
+            found.append(value_columns(made, values))
+            for at in of_group:
+                places[at] = count
+                count += 1
+        taken = pa.array(places, type=pa.int64())
         arrays = []
         for name in columns:
             at = self.value_names.index(name)
-            values = [None if one is None else one[at] for one in found]
-            if value is None:
-                arrays.append(pa.array(map(json_text, values), type=pa.string()))
-            else:
-                arrays.append(arrow_array(value.fields[at].type, values))
-        return arrays, there
+            type_ = self.schema.field(self._columns.keys + at).type
+            pieces = [of_group[at] for of_group in found]
+            whole = pa.concat_arrays(pieces) if pieces else pa.nulls(0, type_)
+            arrays.append(whole.take(taken))
+        return arrays, taken.is_valid()
 
     def _found(self, keys: Sequence[Any]) -> Iterator[list[Sequence[Any]] | None]:
         """The value columns of each key by their places, of a list those of each element."""
         if not keys:
             return
         codec = made = self._codec
-        for hit in self._keyed.find(keys, Wanted())[1]:
+        for hit in self._keyed.find(AskedKeys(keys), Wanted())[1]:
             if hit is None:
                 yield None
                 continue

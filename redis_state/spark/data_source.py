@@ -15,11 +15,18 @@ from redis_state.backend.client import Client
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError, UsageError
 from redis_state.ids import DEFAULT_STORE
+from redis_state.reader.change_table import change_schema
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.key_filter import Path
 from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.versions import CONFIRMED, LATEST
+from redis_state.spark.change_stream import (
+    STREAM_OPTIONS,
+    ChangeStream,
+    has_limits,
+    stream_options,
+)
 from redis_state.spark.frames import as_arrow
 from redis_state.spark.live_state import LiveState
 from redis_state.spark.worker import WORKER
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
 _WHAT = "reading state as a DataFrame"
 _QUERY, _OPERATOR, _STORE, _FAMILY, _AT = "query", "operator", "store", "family", "at"
-_OWN = (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT)
+_OWN = {name.lower(): name for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, *STREAM_OPTIONS)}
 _PATH = "path"
 """The option that `load("flights")` sets."""
 
@@ -42,7 +49,7 @@ def state_of(options: Mapping[str, str]) -> LiveState:
         ConfigError: One is wrong, or holds a secret.
     """
     given: dict[str, object] = {}
-    own: dict[str, str] = {}
+    own = _own(options)
     known = {
         spelling.lower(): option
         for option in options_table.options().values()
@@ -51,14 +58,13 @@ def state_of(options: Mapping[str, str]) -> LiveState:
     for name, value in options.items():
         lower = name.lower()
         if lower in _OWN or lower == _PATH:
-            own[_QUERY if lower == _PATH else lower] = value
             continue
         option = known.get(lower)
         if option is None:
             raise ConfigError(
                 _WHAT,
                 found=f"there is no option '{name}'",
-                advice=f"Options: {', '.join(_OWN)}, and those of docs/configuration.md.",
+                advice=f"Options: {', '.join(_OWN.values())}, and those of docs/configuration.md.",
             )
         if option.secret:
             raise ConfigError(
@@ -82,8 +88,16 @@ def state_of(options: Mapping[str, str]) -> LiveState:
     )
 
 
+def _own(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that are of the data source alone, by their names in lower case."""
+    found = {name.lower(): value for name, value in options.items()}
+    if _PATH in found:
+        found.setdefault(_QUERY, found[_PATH])
+    return {name: value for name, value in found.items() if name in _OWN}
+
+
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of a state as Spark's types.
+    """The columns of a state, or with `since` those of its changes, as Spark's types.
 
     Raises:
         RedisStateError: As `state_of` and `LiveState.pinned`.
@@ -91,6 +105,8 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     state = state_of(options).with_password()
     client = Client(state.config)
     try:
+        if stream_options(_own(options)) is not None:
+            return spark_schema(change_schema(state.codec(client, state.pinned())))
         return spark_schema(state.table(client, state.pinned()).schema)
     finally:
         client.close()
@@ -117,8 +133,46 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
-    """What plans a read of these columns."""
+    """What plans a read of these columns.
+
+    Raises:
+        ConfigError: An option is wrong, or one of streams.
+    """
+    if stream_options(_own(options)) is not None:
+        raise ConfigError(
+            _WHAT,
+            found="the option 'since' is for streams",
+            advice="Use spark.readStream, or leave it out.",
+        )
     return StateReader(state_of(options), schema)
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStream:
+    """What plans and reads a stream of these columns.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    own = _own(options)
+    if _AT in own:
+        raise ConfigError(
+            "reading changes as a stream",
+            found="the option 'at' is for spark.read",
+            advice="Leave it out: 'since' says where a stream begins.",
+        )
+    found = stream_options(own)
+    if found is None:
+        raise ConfigError(
+            "reading changes as a stream",
+            found="nothing says where the stream begins",
+            advice='Give .option("since", "start") for the whole state and what changes then, '
+            '"latest" for what changes from now on, a token, or the number of a batch.',
+        )
+    if not has_limits():
+        return ChangeStream(state_of(options), found, schema)
+    from redis_state.spark.limited_stream import LimitedStream
+
+    return LimitedStream(state_of(options), found, schema)
 
 
 @dataclass

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.config import PASSWORD_VARIABLE, Config
 from redis_state.errors import FormatError, StateError
-from redis_state.ids import is_gen, text_number
+from redis_state.ids import StoreId, is_gen, text_number
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.change_spans import ChangeSpans
+from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.feed_positions import Advice
 from redis_state.reader.pinned import Pinned, pin
+from redis_state.reader.places import Place, place_of
 from redis_state.reader.query import Query
 from redis_state.reader.reader import Reader
 from redis_state.reader.state_table import StateTable
+from redis_state.reader.stored import StoredRows
+from redis_state.reader.versions import Wanted
 
 _WORDS = 3
 """Of a version as text."""
@@ -51,6 +57,46 @@ class LiveState:
         """The rows of a pinned version."""
         return StateTable(client, pinned, self.operator, self.store, self.family)
 
+    def changes(self, client_of: Callable[[Config], Client], advice: Advice) -> ChangeSpans:
+        """The change feed of the checkpoint that the query has now.
+
+        Args:
+            client_of: Connections to a server.
+            advice: As `ChangeSpans`.
+
+        Raises:
+            NotFoundError: There is no such query.
+            RedisStateError: As `Reader.query`.
+        """
+        with Reader(self.config) as reader:
+            gen = reader.query(self.query).info.gen
+        tenant = keys.tenant_of(self.config.key_prefix)
+        store = StoreId(gen, self.operator, self.store, tenant)
+        return ChangeSpans(lambda: self.place(client_of(self.config), gen), store, advice)
+
+    def place(self, client: Client, gen: str) -> Place:
+        """Where the family lies, in a checkpoint.
+
+        Raises:
+            NotFoundError: There is no such operator or store any more.
+        """
+        choice = FamilyChoice(client, self.operator, self.family, None)
+        return place_of(client, self._query(client, gen), self.operator, self.store, choice)
+
+    def codec(self, client: Client, pinned: Pinned) -> RowCodec:
+        """What decodes the rows of a pinned version.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        choice = FamilyChoice(client, self.operator, self.family, None)
+        stored = StoredRows(client, pinned, self.operator, self.store, choice)
+        return stored.opened(Wanted())[0]
+
+    def _query(self, client: Client, gen: str) -> Query:
+        tenant = keys.tenant_of(self.config.key_prefix)
+        return Query(client, QueryInfo(gen, "", self.query, 0, 0), tenant=tenant)
+
     def reopened(self, client: Client, text: str, blocks: BlockCache | None = None) -> Pinned:
         """The version of a text that `pin_text` made.
 
@@ -71,11 +117,7 @@ class LiveState:
                 advice="Run the batch again: it takes the version that is confirmed then.",
             )
         gen, versions, digest = words
-        query = Query(
-            client,
-            QueryInfo(gen, "", self.query, 0, 0),
-            tenant=keys.tenant_of(self.config.key_prefix),
-        )
+        query = self._query(client, gen)
         query.operators()
         if len(numbers) == 1:
             info, opened = query.open(self.operator, self.store, numbers[0])

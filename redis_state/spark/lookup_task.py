@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
+from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.state_table import StateTable
 from redis_state.spark.live_state import LiveState, pin_text
@@ -159,22 +160,14 @@ class LookUp:
         *rows, versions = batch.columns
         version = versions[0].as_py()
         table = _table(self.state.with_password(), version)
-        parts = [map(_hashable, batch.column(name).to_pylist()) for name in self.on]
-        wanted: dict[Any, int] = {}
-        # As in SQL, a null is equal to nothing.
-        places = [
-            None if None in key else wanted.setdefault(key, len(wanted))
-            for key in zip(*parts, strict=True)
-        ]
-        asked = [key[0] if table.key is None and len(key) == 1 else key for key in wanted]
-        values, there = table.look_up(asked, self.columns)
-        at = pa.array(places, type=pa.int64())
+        keys, at = asked([batch.column(name) for name in self.on], alone=table.key is None)
+        values, there = table.look_up(keys, self.columns)
         arrays = [*rows, *(one.take(at) for one in values)]
         cast = [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)]
         made = pa.RecordBatch.from_arrays(cast, schema=self.schema)
         if not self.inner:
             return made
-        return made.filter(pa.array([place is not None and there[place] for place in places]))
+        return made.filter(there.take(at).fill_null(False))
 
 
 @dataclass(slots=True)
@@ -207,6 +200,59 @@ def _table(state: LiveState, version: str) -> StateTable:
     while len(_read) > _KEPT_MAX:
         del _read[next(iter(_read))]
     return found.table
+
+
+def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Array]:
+    """The different keys of rows, and for each row which of them it has.
+
+    As in SQL, a null is equal to nothing: rows with one have no key.
+
+    Args:
+        alone: A key of one column is the value itself.
+    """
+    import pyarrow as pa
+
+    if not any(pa.types.is_nested(column.type) for column in columns):
+        codes, wanted = _coded(columns)
+    else:
+        codes, wanted = _counted(columns)
+    return AskedKeys([key[0] for key in wanted] if alone and len(columns) == 1 else wanted), codes
+
+
+def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
+    """As `asked`, without an object of Python for each row."""
+    import numpy as np
+    import pyarrow as pa
+
+    null = np.zeros(len(columns[0]), np.bool_)
+    encoded = [column.dictionary_encode() for column in columns]
+    code = np.zeros(len(null), np.int64)
+    for one in encoded:
+        null |= one.indices.is_null().to_numpy(zero_copy_only=False)
+        places = one.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        # Renumbered each time, so that the product stays small.
+        _, code = np.unique(code * max(1, len(one.dictionary)) + places, return_inverse=True)
+    code = code.reshape(-1)
+    there = np.flatnonzero(~null)
+    _, first, numbers = np.unique(code[there], return_index=True, return_inverse=True)
+    rows = pa.array(there[first])
+    values = [column.take(rows).to_pylist() for column in columns]
+    codes = np.zeros(len(null), np.int64)
+    codes[there] = numbers.reshape(-1)
+    return pa.array(codes, mask=null), list(zip(*values, strict=True))
+
+
+def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
+    """As `asked`, for structs, which Arrow does not tell apart."""
+    import pyarrow as pa
+
+    wanted: dict[tuple[Any, ...], int] = {}
+    parts = [map(_hashable, column.to_pylist()) for column in columns]
+    places = [
+        None if None in key else wanted.setdefault(key, len(wanted))
+        for key in zip(*parts, strict=True)
+    ]
+    return pa.array(places, type=pa.int64()), list(wanted)
 
 
 def _hashable(value: Any) -> Any:

@@ -23,6 +23,8 @@ from pyspark.sql import functions as sf
 
 import redis_state
 from redis_state.format.rows import Value
+from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.rows.key_arrays import KeyArrays
 from tests.bench.__main__ import session
 from tests.bench.workloads import PARTITIONS
 from tests.contract.planting import Planted
@@ -44,10 +46,12 @@ def plant(url: str, keys: int) -> None:
         planted.register()
         planted.commit(1, [])
         by_partition: list[dict[bytes, Value]] = [{} for _ in range(PARTITIONS)]
-        for number in range(keys):
-            key = {"carrier": f"key-{number:08d}"}
+        carriers = [f"key-{number:08d}" for number in range(keys)]
+        made = KeyArrays(codec_of(planted.family), [carriers])
+        places = zip(made.partitions(PARTITIONS), made.stored(), strict=True)
+        for number, (partition, key) in enumerate(places):
             value = planted.value({"count": number, "total": number / 2})
-            by_partition[planted.partition(key)][planted.key(key)] = value
+            by_partition[partition][key] = value
         for partition, rows in enumerate(by_partition):
             planted.snapshot(partition, 1, rows)
 
@@ -107,8 +111,9 @@ def by_sql(url: str) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.live_state", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="200,000 keys instead of 1,000,000")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="of the state")
     options = parser.parse_args()
-    state_keys = 200_000 if options.quick else 1_000_000
+    state_keys: int = 200_000 if options.quick else options.keys
     lines = ["| | by key | by a scan | ratio | aim |", "|---|---|---|---|---|"]
     with redis_state.EmbeddedRedis() as embedded, tempfile.TemporaryDirectory() as folder:
         plant(embedded.url, state_keys)

@@ -24,6 +24,7 @@ from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import Query, Reader
+from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.columns import columns_of
 from redis_state.reader.sql.database import Database
 from redis_state.reader.state_table import StateTable
@@ -428,16 +429,16 @@ def test_a_variable_that_had_a_time_to_live(redis_server: RedisServer) -> None:
             assert [(row["value"], row["ttlExpirationMs"]) for row in found.to_pylist()] == wanted
         view = reader.query(test.store).view()
         table = StateTable(reader.client, view, 0, "default", "count")
-        (value, ends), there = table.look_up(["bob", "cid", "ann"], table.value_names)
+        (value, ends), there = table.look_up(AskedKeys(["bob", "cid", "ann"]), table.value_names)
         assert value.to_pylist() == [{"n": 2}, None, {"n": 1}]
         assert ends.to_pylist() == [None, None, expiry]
-        assert there == [True, False, True]
+        assert there.to_pylist() == [True, False, True]
         # Where the schema is that of a partition in which no row ends any more.
         plain = StateTable(reader.client, view, 0, "default", "count")
         assert isinstance(plain._codec, TypedRowCodec)
         plain._codec = replace(plain._codec, expires=False)
         plain._columns = columns_of(plain._codec)
-        (numbers,), _ = plain.look_up(["ann", "bob"], ["n"])
+        (numbers,), _ = plain.look_up(AskedKeys(["ann", "bob"]), ["n"])
         assert numbers.to_pylist() == [1, 2]
 
 

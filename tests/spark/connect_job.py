@@ -88,14 +88,6 @@ def ended(query: StreamingQuery) -> int:
     return int(operators[0].customMetrics["redisStateRowsWritten"]) if operators else 0
 
 
-def live(spark: SparkSession, url: str) -> list[Any]:
-    """The state of the first query: as a DataFrame, and looked up."""
-    source = spark.read.format("redis_state").option("url", url).load("counts")
-    words = spark.createDataFrame([("b",), ("z",)], "word string")
-    joined = redis_state.lookup(words, query="counts", on="word", url=url)
-    return [sorted(map(tuple, frame.collect())) for frame in (source, joined)]
-
-
 def main(folder: Path, url: str) -> None:
     spark = session(folder, url)
     source = folder / "input"
@@ -116,7 +108,6 @@ def main(folder: Path, url: str) -> None:
                 rows = spark.read.schema(SEEN).json(str(out / "rows")).collect()
             pairs = sorted([row[0], row[1]] for row in rows)
             found[name].append({"rows": pairs, "written": written})
-    found["live"] = live(spark, url)
     print(json.dumps({"session": type(spark).__module__, **found}))
     spark.stop()
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,28 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240  # for a machine that is busy with other work
+
+
+def run(job: str, server: RedisServer, folder: Path) -> dict[str, Any]:
+    """The last line that a script prints."""
+    settings = {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_TESTING": "1",  # the server takes a free port
+    }
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name(job)), str(folder), server.url],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, **settings},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["session"] == "pyspark.sql.connect.session"
+    return found
 
 
 @pytest.mark.compatibility(
@@ -31,24 +54,7 @@ LIMIT_S = 240  # for a machine that is busy with other work
 def test_a_connect_session_keeps_its_state_in_redis(
     shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    job = str(Path(__file__).with_name("connect_job.py"))
-    settings = {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_TESTING": "1",  # the server takes a free port
-    }
-    done = subprocess.run(
-        [sys.executable, job, str(tmp_path), shared_redis_server.url],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, **settings},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["session"] == "pyspark.sql.connect.session"
+    found = run("connect_job.py", shared_redis_server, tmp_path)
     assert [run["rows"] for run in found["counts"]] == [
         [["a", 2], ["b", 1]],
         [["a", 2], ["b", 2], ["c", 1]],
@@ -59,5 +65,19 @@ def test_a_connect_session_keeps_its_state_in_redis(
             first,
             sorted([*first, ["b", 1], ["c", 0]]),
         ]
-    assert found["live"] == [[["a", 2], ["b", 2], ["c", 1]], [["b", 2], ["z", None]]]
     assert all(run["written"] > 0 for run in found["counts"] + found["processor"])
+
+
+@pytest.mark.compatibility("Spark Connect", "data source redis_state, lookup, readStream")
+def test_a_connect_session_reads_the_state_of_another_query(
+    shared_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    found = run("connect_reader_job.py", shared_redis_server, tmp_path)
+    assert found["table"] == [["a", 2], ["b", 2], ["c", 1]]
+    assert found["looked up"] == found["looked up in a stream"] == [["b", 2], ["z", None]]
+    assert found["changes"] == [
+        [0, "initial", "a", 2],
+        [0, "initial", "b", 1],
+        [1, "put", "b", 2],
+        [1, "put", "c", 1],
+    ]

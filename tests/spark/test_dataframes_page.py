@@ -26,7 +26,7 @@ def test_the_examples_print_what_the_page_says(
     planted.commit(1, [({"carrier": carrier}, values) for carrier, values in rows.items()])
     text = PAGE.read_text("utf-8")
     found = re.findall(r"^```(python|text)\n(.*?)^```", text, re.DOTALL | re.M)
-    assert [language for language, _ in found] == ["python", "text"] * 2
+    assert [language for language, _ in found] == ["python", "text"] * 3
     for (_, code), (_, printed) in zip(found[::2], found[1::2], strict=True):
         assert URL in code
         exec(code.replace(URL, redis_server.url), {"spark": spark})

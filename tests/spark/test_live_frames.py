@@ -67,6 +67,7 @@ def push_down(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(PUSH_DOWN)
 
 
+@pytest.mark.compatibility("data source redis_state", "spark.read")
 def test_state_is_a_dataframe(
     spark: SparkSession, live: DataFrame, counts: Counts, shared_redis_server: RedisServer
 ) -> None:
@@ -127,6 +128,7 @@ def run(streams: Streams, frame: DataFrame, keep: Kept) -> StreamingQuery:
     return writer.option("checkpointLocation", str(streams.checkpoint("reads"))).start()
 
 
+@pytest.mark.compatibility("redis_state.lookup", "DataFrame")
 def test_a_dataframe_gets_the_columns_of_its_keys(
     spark: SparkSession, counts: Counts, live: DataFrame
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_dataframe_gets_the_columns_of_its_keys(
         redis_state.lookup(frame, query="none", on="k")
 
 
+@pytest.mark.compatibility("redis_state.lookup", "stream, one version a batch")
 def test_a_batch_of_a_stream_reads_one_version(streams: Streams, counts: Counts) -> None:
     source = streams.input("read", "key string")
     keep = Kept()
@@ -180,6 +183,7 @@ def test_a_batch_of_a_stream_reads_one_version(streams: Streams, counts: Counts)
     assert keep.runs[-1][1] == {9}
 
 
+@pytest.mark.compatibility("redis_state.lookup", "stream, a batch that is run again")
 def test_a_batch_that_is_run_again_reads_the_same_version(streams: Streams, counts: Counts) -> None:
     source = streams.input("read", "key string")
     source.add([{"key": key} for key in KEYS])

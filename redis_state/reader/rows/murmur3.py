@@ -14,7 +14,7 @@ from redis_state.reader.rows.unsafe_row import in_order, lookup_type
 
 SEED = 42
 _MASK = 0xFFFFFFFF
-_INT_TYPES = frozenset({"boolean", "byte", "short", "integer", "date", "year-month"})
+INT_TYPES = frozenset({"boolean", "byte", "short", "integer", "date", "year-month"})
 
 
 def _rotate(value: int, bits: int) -> int:
@@ -100,7 +100,7 @@ def _hash_struct(schema: Struct, values: Mapping[str, Any] | Sequence[Any], seed
 def _hash_atomic(type_: Atomic, raw: Any, seed: int) -> int:
     if isinstance(raw, bytes):
         return hash_bytes(raw, seed)
-    if type_.name in _INT_TYPES:
+    if type_.name in INT_TYPES:
         return hash_int(int(raw), seed)
     if type_.name == "float":
         return hash_int(_bits(raw, "<f", "<i", 0x7FC00000), seed)

@@ -30,7 +30,7 @@ _INTEGERS = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
 _REALS = {"float": "<f", "double": "<d"}
 _POINTER = struct.Struct("<II")
 _INTERVAL = struct.Struct("<iiq")
-_NAN = {"float": bytes.fromhex("0000c07f"), "double": bytes.fromhex("000000000000f87f")}
+NAN = {"float": bytes.fromhex("0000c07f"), "double": bytes.fromhex("000000000000f87f")}
 
 
 def _malformed(found: str) -> FormatError:
@@ -237,7 +237,7 @@ def _encode_atomic(type_: Atomic, raw: Any, *, normalize_zero: bool) -> bytes:
         return raw
     if type_.name in _REALS:
         if math.isnan(raw):
-            return _NAN[type_.name]
+            return NAN[type_.name]
         return struct.pack(_REALS[type_.name], 0.0 if normalize_zero and raw == 0 else raw)
     if not type_.width:
         # As Java's BigInteger.toByteArray: the fewest bytes that hold the sign too.

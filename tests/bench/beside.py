@@ -1,0 +1,186 @@
+"""`python -m tests.bench.beside [--quick]`: what readers cost a writer that commits beside them.
+
+One process commits batches of Python stores, one after the other, and times each. Another one does
+nothing, reads keys at a pace, or follows the changes: they take turns, in random order, so that
+other work of the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import redis_state
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from redis_state.reader import OperatorState
+from tests.bench.ratio import ratio
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+NAME = "orders"
+PARTITIONS = 4
+KEYS = 100_000
+UPDATES = 2_000
+READS_A_SECOND = 1_000
+LOOK_S = 0.1
+NOTHING, READS, CHANGES = "nothing", "reads", "changes"
+TITLES = {READS: f"{READS_A_SECOND:,} reads a second", CHANGES: "a follower of the changes"}
+LIMIT = 1.05
+ENOUGH = 0.95
+"""Of the reads that are wanted, at least so many have to be done."""
+
+
+def beside(url: str, pipe: Connection[Any, Any]) -> None:
+    """The other process: does what it is told until it is told something else."""
+    with redis_state.connect(url) as reader:
+        state = reader.query(NAME).operator()
+        while (task := pipe.recv()) is not None:
+            steps = {NOTHING: _nothing, READS: _reads, CHANGES: _changes}[task](state)
+            next(steps)
+            pipe.send(None)
+            began, count = time.perf_counter(), 0
+            while not pipe.poll():
+                count += next(steps)
+            pipe.recv()
+            pipe.send((count, time.perf_counter() - began))
+
+
+def _nothing(_: OperatorState) -> Iterator[int]:
+    while True:
+        yield 0
+        time.sleep(0.001)
+
+
+def _reads(state: OperatorState) -> Iterator[int]:
+    rng = random.Random(7)
+    yield 0
+    began = time.perf_counter()
+    for number in itertools.count():
+        ahead = began + number / READS_A_SECOND - time.perf_counter()
+        if ahead > 0:
+            time.sleep(ahead)
+        state.get(rng.randrange(KEYS))
+        yield 1
+
+
+def _changes(state: OperatorState) -> Iterator[int]:
+    (newest,) = itertools.islice(state.changes(since="start"), 1)
+    token = newest.token
+    yield 0
+    while True:
+        time.sleep(LOOK_S)
+        rows = 0
+        for batch in state.changes(since=token):
+            rows += sum(1 for _ in batch)
+            token = batch.token
+        yield rows
+
+
+class Writer:
+    """Commits a version of all partitions at a time."""
+
+    def __init__(self, url: str) -> None:
+        self._providers = [
+            StateStoreProvider(StateStoreProviderId(StateStoreId(NAME, 0, n), "run"), config=url)
+            for n in range(PARTITIONS)
+        ]
+        self._rng = random.Random(7)
+        self._version = 0
+        self._commit(range(KEYS))
+
+    def batch(self) -> float:
+        """Seconds of one batch."""
+        keys = self._rng.sample(range(KEYS), UPDATES)
+        began = time.perf_counter()
+        self._commit(keys)
+        return time.perf_counter() - began
+
+    def maintain(self) -> None:
+        """What keeps the chains of deltas short, between two rounds."""
+        for provider in self._providers:
+            provider.do_maintenance()
+
+    def _commit(self, keys: Any) -> None:
+        for number, provider in enumerate(self._providers):
+            store = provider.get_store(self._version)
+            for key in keys:
+                if key % PARTITIONS == number:
+                    store.put(key, {"version": self._version, "key": key})
+            store.commit()
+        self._version += 1
+
+
+def measured(url: str, rounds: int, batches: int) -> tuple[dict[str, list[float]], float]:
+    """Milliseconds of a batch, the median of each round, and the reads a second that were done."""
+    writer = Writer(url)
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    other = spawn.Process(target=beside, args=(url, there), daemon=True)
+    other.start()
+    found: dict[str, list[float]] = {NOTHING: [], READS: [], CHANGES: []}
+    rates = []
+    rng = random.Random(1)
+    try:
+        for _ in range(rounds):
+            for task in rng.sample(list(found), len(found)):
+                writer.maintain()
+                writer.batch()
+                here.send(task)
+                here.recv()
+                times = [writer.batch() for _ in range(batches)]
+                here.send(None)
+                count, passed = here.recv()
+                found[task].append(statistics.median(times) * 1000)
+                if task == READS:
+                    rates.append(count / passed)
+        here.send(None)
+        other.join(timeout=60)
+    finally:
+        other.kill()
+    return found, statistics.median(rates)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.bench.beside", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="5 rounds instead of 30")
+    options = parser.parse_args()
+    rounds, batches = (5, 5) if options.quick else (30, 10)
+    command = f"python -m tests.bench.beside{' --quick' if options.quick else ''}"
+    with redis_state.EmbeddedRedis() as embedded:
+        found, rate = measured(embedded.url, rounds, batches)
+    alone = found[NOTHING]
+    lines = []
+    for task, title in TITLES.items():
+        made = ratio(found[task], alone)
+        assert made is not None
+        verdict = "reached" if made.point <= LIMIT else "**missed**"
+        if task == READS and rate < ENOUGH * READS_A_SECOND:
+            verdict = "not measured: the machine did not do as many reads"
+        ours, theirs = statistics.median(found[task]), statistics.median(alone)
+        lines.append(f"| {title} | {ours:.2f} | {theirs:.2f} | {made} | ≤ {LIMIT:g} {verdict} |")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    head = (
+        f"`{command}` on {machine}, {date.today().isoformat()}: a writer of {UPDATES:,} updates a "
+        f"batch in {KEYS:,} keys and {PARTITIONS} partitions, medians of {rounds} rounds of "
+        f"{batches} batches; {rate:,.0f} reads a second were done, a look at the changes each "
+        f"{LOOK_S:g} s; the load of the machine was {os.getloadavg()[0]:.1f}."
+    )
+    table = ["| beside the writer | ms a batch | alone | ratio | aim |", "|---|---|---|---|---|"]
+    print("\n".join([head, "", *table, *lines]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""`readStream` of the changes of a running query: replayed they are its state, in whole queries."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import redis_state
+from redis_state.spark.change_stream import has_limits
+from tests.spark.streams import Streams
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+class Counts:
+    """A query that counts keys in windows and forgets old ones, so that keys go, too."""
+
+    def __init__(self, streams: Streams, url: str) -> None:
+        self.source = streams.input("counted", "k string, at timestamp")
+        rows = self.source.stream(streams.spark).withWatermark("at", "1 minute")
+        self.frame = rows.dropDuplicatesWithinWatermark(["k"])
+        self.batches = 0
+        self.id = ""
+        self._dice = random.Random(5)
+        self._streams = streams
+        self._url = url
+
+    def run(self, batches: int) -> None:
+        """Takes so many batches, until a reader sees the last of them."""
+        for _ in range(batches):
+            minute = self.batches
+            keys = self._dice.sample(range(30), 10)
+            at = f"2024-01-01T00:{minute:02}:00.000Z"
+            self.source.add({"k": f"k{key}", "at": at} for key in keys)
+            self.batches += 1
+        query = self._streams.run(self.frame, "counts", mode="append")
+        self.id = str(query.id)
+        progress = query.lastProgress
+        assert progress is not None
+        last = progress.batchId
+        with redis_state.connect(self._url) as reader:
+            found = reader.query(self.id)
+            wait_until(lambda: found.status().confirmed_batch == last, "the batch is confirmed")
+
+    def state(self) -> dict[str, int]:
+        with redis_state.connect(self._url) as reader:
+            rows = reader.query(self.id).operator().items()
+            return {key["k"]: value["expiresAtMicros"] for key, value in rows}
+
+
+class Replica:
+    """A sink that applies changes.
+
+    Attributes:
+        seen: How often each change of a key came, those of a batch that failed left out.
+        fails: Fail behind the rows of this batch, once.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self.seen: Counter[tuple[int, str]] = Counter()
+        self.runs: list[int] = []
+        self.parts: list[int] = []
+        self.fails: int | None = None
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        found = batch.sort("batch").collect()
+        self.parts.append(batch.rdd.getNumPartitions())
+        if self.fails == number:
+            self.fails = None
+            raise ValueError("the sink is away")
+        self.runs.append(number)
+        for row in found:
+            self.seen[row["batch"], row["key"]["k"]] += 1
+            if row["change"] == "removed":
+                assert row["value"] is None
+                self.rows.pop(row["key"]["k"], None)
+            else:
+                self.rows[row["key"]["k"]] = row["value"]["expiresAtMicros"]
+
+
+@pytest.fixture
+def counts(streams: Streams, shared_redis_server: RedisServer) -> Counts:
+    return Counts(streams, shared_redis_server.url)
+
+
+def changes(spark: SparkSession, counts: Counts, url: str, **options: str) -> DataFrame:
+    given = {"url": url, "query": counts.id, "since": "start", **options}
+    return spark.readStream.format("redis_state").options(**given).load()
+
+
+def start(streams: Streams, frame: DataFrame, replica: Replica) -> StreamingQuery:
+    writer = frame.writeStream.foreachBatch(replica).trigger(availableNow=True)
+    return writer.option("checkpointLocation", str(streams.checkpoint("replica"))).start()
+
+
+@pytest.mark.compatibility("data source redis_state", "readStream of changes")
+def test_replayed_changes_are_the_state_over_restarts(
+    spark: SparkSession,
+    streams: Streams,
+    counts: Counts,
+    shared_redis_server: RedisServer,
+) -> None:
+    replica = Replica()
+    counts.run(2)
+    frame = changes(spark, counts, shared_redis_server.url)
+    start(streams, frame, replica).awaitTermination()
+    assert replica.rows == counts.state()
+    assert replica.parts[-1] == 2
+    # A batch whose sink fails is repeated as it was, though the state has gone on.
+    counts.run(1)
+    replica.fails = replica.runs[-1] + 1
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        start(streams, frame, replica).awaitTermination()
+    counts.run(1)
+    start(streams, frame, replica).awaitTermination()
+    if not has_limits():
+        # There a run is one micro-batch, and this one was the repeated one.
+        start(streams, frame, replica).awaitTermination()
+    assert replica.rows == counts.state()
+    assert set(replica.seen.values()) == {1}
+    before = len(replica.seen)
+    start(streams, frame, replica).awaitTermination()
+    assert len(replica.seen) == before
+
+
+def test_a_limit_of_batches_for_each_micro_batch(
+    spark: SparkSession,
+    streams: Streams,
+    counts: Counts,
+    shared_redis_server: RedisServer,
+) -> None:
+    if not has_limits():
+        pytest.skip("Spark 4.0 and 4.1 hand no limits to Python")
+    counts.run(1)
+    options = {"since": "0", "maxBatchesPerTrigger": "1"}
+    frame = changes(spark, counts, shared_redis_server.url, **options)
+    replica = Replica()
+    counts.run(3)
+    start(streams, frame, replica).awaitTermination()
+    batches = sorted({number for number, _ in replica.seen})
+    assert len(batches) > 1
+    # A micro-batch for each batch that could be seen, also for one that changed nothing.
+    assert len(replica.runs) >= len(batches)
+
+
+def test_a_running_stream_follows_and_ends_with_the_error_that_says_what_to_do(
+    spark: SparkSession,
+    streams: Streams,
+    counts: Counts,
+    shared_redis_server: RedisServer,
+) -> None:
+    counts.run(1)
+    frame = changes(spark, counts, shared_redis_server.url)
+    replica = Replica()
+    writer = frame.writeStream.foreachBatch(replica)
+    query = writer.option("checkpointLocation", str(streams.checkpoint("replica"))).start()
+    try:
+        counts.run(2)
+        wait_until(lambda: replica.rows == counts.state(), "the stream has come as far")
+        shared_redis_server.client().flushdb()
+        with pytest.raises(StreamingQueryException, match=r"REDIS_NOT_FOUND|REDIS_STATE_LOST"):
+            query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+def test_a_stream_without_a_beginning_is_refused(
+    spark: SparkSession, streams: Streams, counts: Counts, shared_redis_server: RedisServer
+) -> None:
+    counts.run(1)
+    options = {"url": shared_redis_server.url, "query": counts.id}
+    frame = spark.readStream.format("redis_state").options(**options).load()
+    with pytest.raises(StreamingQueryException, match="nothing says where the stream begins"):
+        start(streams, frame, Replica()).awaitTermination()
