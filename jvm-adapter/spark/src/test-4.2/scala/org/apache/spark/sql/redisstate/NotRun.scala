@@ -66,6 +66,10 @@ private[redisstate] object NotRun {
       "StreamingAggregationSuiteOnRedis",
       "changing schema of state when restarting query - schema check off",
       "wants exactly SparkException; ours is a class below it"),
+    (
+      "StateDataSourceTransformWithStateSuiteOnRedis",
+      "snapshotStartBatchId with transformWithState",
+      "waits for the snapshot files of RocksDB's provider; test_state_reader.py starts from a snapshot of ours"),
     (Each, "SPARK-26187 restore the stream-stream", Recorded),
     (Each, "SPARK-48687 - restore the stream-stream", Recorded),
     (
