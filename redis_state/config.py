@@ -276,6 +276,7 @@ class Config:
     Attributes:
         versions_to_retain: ``None`` means Spark's ``minBatchesToRetain``.
         local_memory: ``auto`` or bytes.
+        state_bytes_max: ``None`` means that there is no limit, as for `prefix_bytes_max`.
     """
 
     url: Location
@@ -295,6 +296,8 @@ class Config:
     deadline: int = 60_000
     on_path_change: str = "fail"
     copy_every_batches: int = 0
+    state_bytes_max: int | None = None
+    prefix_bytes_max: int | None = None
     socket_timeout: int = 5_000
     connections_max: int = 16
 

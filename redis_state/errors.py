@@ -29,6 +29,7 @@ class Kind(str, Enum):
     MARKER_MISSING = "MARKER_MISSING"
     CHECKPOINT_MOVED_OR_COPIED = "CHECKPOINT_MOVED_OR_COPIED"
     LIMIT = "LIMIT"
+    QUOTA = "QUOTA"
     USAGE = "USAGE"
     INTERNAL = "INTERNAL"
 
@@ -163,6 +164,16 @@ class LimitError(RedisStateError):
 
     kinds = (Kind.LIMIT,)
     default_advice = "Make the row smaller: a key may have 1 MiB, a value 64 MiB."
+
+
+class QuotaError(RedisStateError):
+    """The state has as many bytes as `stateBytesMax` or `prefixBytesMax` allows; it stays whole."""
+
+    kinds = (Kind.QUOTA,)
+    default_advice = (
+        "Raise the limit, keep fewer versions (versionsToRetain), or remove state, then start the "
+        "query again. `redis-state size` shows where the bytes are."
+    )
 
 
 class UsageError(RedisStateError):

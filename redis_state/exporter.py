@@ -77,6 +77,21 @@ _QUERY_GAUGES: tuple[_Gauge, ...] = (
         lambda query: _seconds(query.driver_ms),
     ),
     (
+        "redis_state_limit_bytes",
+        "What stateBytesMax allows.",
+        lambda query: query.bytes_max or None,
+    ),
+    (
+        "redis_state_prefix_limit_bytes",
+        "What prefixBytesMax allows all queries of the key prefix.",
+        lambda query: query.prefix_bytes_max or None,
+    ),
+    (
+        "redis_state_limit_ratio",
+        "Bytes over the limit that is nearer; 1 stops the query.",
+        lambda query: query.limit_share,
+    ),
+    (
         "redis_state_problems",
         "What is wrong with the query or its partitions; `redis-state show` names it.",
         lambda query: len(query.problems),

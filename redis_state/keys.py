@@ -71,6 +71,11 @@ def looks(*, tenant: str = "") -> str:
     return f"{{{tenant}rs}}:v"
 
 
+def sizes(*, tenant: str = "") -> str:
+    """The hash with the sizes of states, as those say that have a limit."""
+    return f"{{{tenant}rs}}:b"
+
+
 def looked_up(query_id: str, name: str, *, tenant: str = "") -> str:
     """Which version the newest batch of a query has looked another query's state up in.
 

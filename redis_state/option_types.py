@@ -34,5 +34,7 @@ class Options(TypedDict, total=False):
     deadline: str | float | timedelta | None
     on_path_change: Literal["fail", "adopt"] | None
     copy_every_batches: int | None
+    state_bytes_max: str | None
+    prefix_bytes_max: str | None
     socket_timeout: str | float | timedelta | None
     connections_max: int | None

@@ -46,7 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         families = {
             (one.operator, one.store): families_of(query, one, notes) for one in status.stores
         }
-    whole = {"kind": "query", "run": status.run, "driver_ms": status.driver_ms, **row_of(status)}
+    whole = {
+        "kind": "query",
+        "run": status.run,
+        "driver_ms": status.driver_ms,
+        **row_of(status),
+        "bytes_max": status.bytes_max,
+        "prefix_bytes": status.prefix_bytes,
+        "prefix_bytes_max": status.prefix_bytes_max,
+    }
     if output.format_of(arguments) == output.TABLE:
         sheets = [Sheet(_facts(whole, status), _FACTS, heading=False)]
     else:
@@ -137,8 +145,17 @@ def _facts(row: Row, status: QueryStatus) -> Iterator[Row]:
         "value": f"{_batch(status.confirmed_batch)} confirmed, "
         f"{_batch(status.newest_batch)} published",
     }
+    if status.bytes_max:
+        yield {"fact": "limit", "value": _limit(status.bytes, status.bytes_max)}
+    if status.prefix_bytes_max:
+        shown = _limit(status.prefix_bytes, status.prefix_bytes_max)
+        yield {"fact": "of the prefix", "value": shown}
     if status.replaced_by:
         yield {"fact": "replaced", "value": f"by {status.replaced_by}"}
+
+
+def _limit(size: int, limit: int) -> str:
+    return f"{100 * size // limit} % of {figures.size(limit)}"
 
 
 def _batch(number: int | None) -> str:

@@ -197,7 +197,13 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
     if listed:
         client.call(_WHAT, [("HDEL", checkpoints, *listed)])
     client.call(
-        _WHAT, [("HDEL", keys.looks(tenant=tenant), gen), ("UNLINK", query), ("UNLINK", totals)]
+        _WHAT,
+        [
+            ("HDEL", keys.looks(tenant=tenant), gen),
+            ("HDEL", keys.sizes(tenant=tenant), gen),
+            ("UNLINK", query),
+            ("UNLINK", totals),
+        ],
     )
 
 

@@ -171,7 +171,10 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         )
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
-    client.call(_PURGING, [("HDEL", keys.looks(tenant=tenant), gen)])
+    client.call(
+        _PURGING,
+        [("HDEL", keys.looks(tenant=tenant), gen), ("HDEL", keys.sizes(tenant=tenant), gen)],
+    )
 
 
 def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:

@@ -5,6 +5,7 @@ from redis_state.reader.changes import ChangeBatch
 from redis_state.reader.diff import Change
 from redis_state.reader.growth import Cause, CauseKind
 from redis_state.reader.history import Revision
+from redis_state.reader.hot import HotKey, HotKeys
 from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
@@ -18,6 +19,8 @@ __all__ = [
     "Change",
     "ChangeBatch",
     "Hold",
+    "HotKey",
+    "HotKeys",
     "OperatorInfo",
     "OperatorState",
     "PartitionStatus",

@@ -15,6 +15,7 @@ from statistics import median
 from redis_state.errors import ConfigError
 from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header
+from redis_state.protocol.quota import WARN_SHARE
 from redis_state.reader.block_times import times_of_blocks
 from redis_state.reader.kept_versions import PartitionHistory, StoreHistory
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus
@@ -46,6 +47,7 @@ _SPARK_WATERMARK = (
 class CauseKind(str, Enum):
     """The name of a cause; docs/commands.md has a row for each."""
 
+    NEAR_LIMIT = "near-limit"
     NOTHING_REMOVED = "nothing-removed"
     REMOVALS_STOPPED = "removals-stopped"
     NO_WATERMARK = "no-watermark"
@@ -92,9 +94,25 @@ def causes_of(
         older: Checkpoints that the folder of this one had before.
     """
     found = [cause for store in stores for look in _LOOKS for cause in look(store)]
-    found += _older(query, older)
+    found += [*_older(query, older), *_near_limit(query)]
     order = list(CauseKind)
     return sorted(found, key=lambda cause: order.index(cause.kind))
+
+
+def _near_limit(query: QueryStatus) -> Iterator[Cause]:
+    """Not why it grows, but how long it may."""
+    limits = (
+        ("stateBytesMax", query.bytes, query.bytes_max, "The query"),
+        ("prefixBytesMax", query.prefix_bytes, query.prefix_bytes_max, "All of the key prefix"),
+    )
+    for option, size, limit, whose in limits:
+        if limit and size >= WARN_SHARE * limit:
+            yield Cause(
+                CauseKind.NEAR_LIMIT,
+                f"{whose} has {size:,} of the {limit:,} bytes that the option {option} allows.",
+                "At the limit the query stops with QUOTA. Raise it, keep fewer versions, or remove "
+                "state; what follows says where it comes from.",
+            )
 
 
 def _cause(of: StoreHistory, kind: CauseKind, found: str, advice: str, *partitions: int) -> Cause:

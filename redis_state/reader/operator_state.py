@@ -16,6 +16,7 @@ from redis_state.reader.decoded import decoded
 from redis_state.reader.diff import Change, diff
 from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.history import Revision, history
+from redis_state.reader.hot import BATCHES, LIMIT, By, HotKeys, hot
 from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.places import Place, place_of
 from redis_state.reader.scan import families_of
@@ -332,6 +333,28 @@ class OperatorState:
             RedisStateError: As `get`.
         """
         return history(self._place(), key, likely=self._keyed.partition_of(key), limit=limit)
+
+    def hot(self, *, batches: int = BATCHES, limit: int = LIMIT, by: By = "updates") -> HotKeys:
+        """The keys that the last batches changed most, or of which they wrote most.
+
+        The deltas of these batches are read, a piece at a time, and of each partition a header.
+        Memory is bounded: with more than 131,072 keys figures may be too low, by `HotKeys.error` at
+        most (Anderson et al., "A High-Performance Algorithm for Identifying Frequent Items in Data
+        Streams", 2017).
+
+        Args:
+            batches: How many, back from the newest that the query has confirmed; older ones than
+                are kept are left out.
+            limit: How many keys.
+            by: What counts: ``"updates"`` are batches that changed the key.
+
+        Raises:
+            ConfigError: An argument is out of range.
+            NotFoundError: There is no such operator, store or family.
+            UnavailableError: Redis gave no answer before the deadline, or versions were dropped
+                while they were read.
+        """
+        return hot(self._place(), batches=batches, limit=limit, by=by)
 
     def changes(
         self,

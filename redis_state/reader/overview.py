@@ -17,6 +17,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.ids import EMPTY_UID, PartitionId, StoreId, text_number
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
+from redis_state.protocol.quota import parse_sizes
 from redis_state.protocol.registry import (
     FORMAT,
     PYTHON_OPERATOR,
@@ -78,12 +79,26 @@ def _look(
     tenant: str,
 ) -> list[QueryStatus]:
     called = partial(client.call_in_pieces, _WHAT, at_once=COMMANDS_AT_ONCE)
-    hashes = called([("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted])
+    commands = [("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted]
+    raw_sizes, *hashes = called([("HGETALL", keys.sizes(tenant=tenant)), *commands])
+    sizes = parse_sizes(raw_sizes)
+    prefix_bytes = sum(one.bytes for one in sizes.values())
     newest = _newest_by_path(listed)
     plans = [_Query(info, raw, tenant) for info, raw in zip(wanted, hashes, strict=True)]
     replies = called([one for plan in plans for one in plan.commands()])
-    return [
+    found = [
         plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
+    ]
+    return [
+        replace(
+            one,
+            bytes_max=sizes[one.gen].state_max,
+            prefix_bytes_max=sizes[one.gen].prefix_max,
+            prefix_bytes=prefix_bytes,
+        )
+        if one.gen in sizes
+        else one
+        for one in found
     ]
 
 

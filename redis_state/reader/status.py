@@ -143,6 +143,9 @@ class QueryStatus:
         driver_ms: When the driver of a run reported last that it is alive; 0 where no driver
             reports, as with stores of Python. It reports every minute.
         now_ms: When it was looked.
+        bytes_max: What the option `stateBytesMax` allows; 0 for no limit.
+        prefix_bytes_max: What `prefixBytesMax` allows all queries of the key prefix together.
+        prefix_bytes: What these have, as far as it was measured for that; 0 if nobody did.
         replaced_by: Id of the checkpoint that the same folder has now, after it was deleted and
             created again; empty if this is the one.
         problem: Why something is missing; empty if nothing is. Partitions have their own.
@@ -160,6 +163,9 @@ class QueryStatus:
     stores: tuple[StoreStatus, ...]
     replaced_by: str = ""
     problem: str = ""
+    bytes_max: int = 0
+    prefix_bytes_max: int = 0
+    prefix_bytes: int = 0
 
     @property
     def partitions(self) -> Iterator[PartitionStatus]:
@@ -193,6 +199,19 @@ class QueryStatus:
     def bytes(self) -> int:
         """Of everything that the manifests name."""
         return sum(of.bytes for of in self.stores)
+
+    @property
+    def limit_share(self) -> float | None:
+        """How near the nearer limit is, 1 being reached; ``None`` if there is none."""
+        shares = [
+            size / limit
+            for size, limit in (
+                (self.bytes, self.bytes_max),
+                (self.prefix_bytes, self.prefix_bytes_max),
+            )
+            if limit
+        ]
+        return max(shares, default=None)
 
     @property
     def served(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from redis_state.backend.client import Client
 from redis_state.clock import Clock
 from redis_state.config import Config
-from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.errors import ConflictError, InternalError, UsageError
 from redis_state.format import ordered
 from redis_state.format.header import Family
 from redis_state.ids import EMPTY, Pin, StateStoreProviderId
@@ -28,11 +28,13 @@ from redis_state.protocol import (
     register_run,
     renew_checkpoint,
 )
+from redis_state.protocol.quota import Limits, Quota, quota_of
 from redis_state.store.delta import delta_of
 from redis_state.store.families import NO_FAMILIES, Families, described
 from redis_state.store.loading import Loader
-from redis_state.store.local_state import History, Layer, LocalVersion
+from redis_state.store.local_state import Layer, LocalVersion
 from redis_state.store.metrics import Counters
+from redis_state.store.nothing import no_checkpoint, no_rows
 from redis_state.store.room import Room
 from redis_state.store.write_set import WriteSet
 
@@ -66,6 +68,7 @@ class _Link:
     gen: str
     client: PartitionClient
     loader: Loader
+    quota: Quota | None
 
 
 class PartitionState:
@@ -148,7 +151,11 @@ class PartitionState:
         Raises:
             StateError: It is not there.
             ConflictError: The run went on, or has another attempt's version.
+            QuotaError: The state has reached a limit.
         """
+        link = self._linked()
+        if link is not None:
+            self._check_quota(link)
         return self._open(self._run_id, version)
 
     def read(self, version: int) -> LocalVersion:
@@ -170,8 +177,10 @@ class PartitionState:
         Raises:
             ConflictError: A newer run holds it, or the version was replaced.
             StateError: The version is not there any more.
+            QuotaError: The state has reached a limit.
         """
         link = self._made()
+        self._check_quota(link)
         run = self._run or register_run(
             self._client, link.gen, self._run_id, by_driver=False, tenant=self._tenant
         )
@@ -230,6 +239,8 @@ class PartitionState:
         top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)
         next_version = local.with_changes(Pin(version, uid), families, top, written.entry)
         self._keep(next_version)
+        if link.quota is not None:
+            link.quota.after_commit(self._client)
         self.counters.add("commits", 1)
         self.counters.add("rows_put", delta.put)
         self.counters.add("rows_removed", delta.removed)
@@ -385,7 +396,9 @@ class PartitionState:
         self.counters.add("opens", 1)
         link = self._linked()
         if link is None:
-            return self._unknown(version), False
+            if version or self._expect_existing:
+                raise no_checkpoint(self.id, version)
+            return no_rows(self.id), False
         with self._lock:
             cached = dict(reversed(self._cached.items()))
         with self.counters.timing("load_ms"):
@@ -404,6 +417,10 @@ class PartitionState:
         )
         return local, opened.held
 
+    def _check_quota(self, link: _Link) -> None:
+        if link.quota is not None:
+            link.quota.check(self._client, where=str(self.id.store_id))
+
     def _check_families(self, local: LocalVersion) -> None:
         found = local.families
         if self._own is None:
@@ -420,21 +437,6 @@ class PartitionState:
                 where=str(self.id.store_id),
                 version=local.pin.version,
             )
-
-    def _unknown(self, version: int) -> LocalVersion:
-        if version == 0 and not self._expect_existing:
-            return no_rows(self.id)
-        raise StateError(
-            f"opening version {version} of the state",
-            found="Redis knows no checkpoint of that name",
-            advice=(
-                "Likely: another server, database or key prefix than before, or another name. "
-                "Give the values that the state was written with, or start again at version 0."
-            ),
-            kind=Kind.STATE_LOST,
-            where=str(self.id.store_id),
-            version=version,
-        )
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -464,7 +466,13 @@ class PartitionState:
                     keep_ms=self._keep_ms,
                     where=str(store),
                 )
-                self._link = _Link(gen, client, Loader(client, where=str(store), room=self._room))
+                limits = Limits(self._config.state_bytes_max, self._config.prefix_bytes_max)
+                self._link = _Link(
+                    gen,
+                    client,
+                    Loader(client, where=str(store), room=self._room),
+                    quota_of(self._client, gen, limits, tenant=self._tenant),
+                )
                 self._events.linked()
         return self._link
 
@@ -488,12 +496,3 @@ class PartitionState:
                         delta_bytes=own.delta_bytes - was.delta_bytes,
                         deltas=own.deltas - was.deltas,
                     )
-
-
-def no_rows(id_: StateStoreProviderId) -> LocalVersion:
-    """Version 0, where there is nothing to read."""
-
-    def reload(_: Pin) -> LocalVersion:
-        raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
-
-    return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, History(), reload)

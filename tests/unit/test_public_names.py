@@ -64,6 +64,8 @@ MODULES = {
         "Change",
         "ChangeBatch",
         "Hold",
+        "HotKey",
+        "HotKeys",
         "OperatorState",
         "PartitionStatus",
         "Query",

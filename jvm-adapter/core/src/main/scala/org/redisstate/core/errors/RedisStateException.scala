@@ -62,5 +62,9 @@ final class CheckpointMovedException(detail: String, cause: Throwable = null)
 final class LimitException(detail: String, cause: Throwable = null)
     extends RedisStateException("LIMIT", false, detail, cause)
 
+/** The option `stateBytesMax` or `prefixBytesMax` is reached; the state is whole, and stays. */
+final class QuotaException(detail: String, cause: Throwable = null)
+    extends RedisStateException("QUOTA", false, detail, cause)
+
 final class InternalException(detail: String, cause: Throwable = null)
     extends RedisStateException("INTERNAL", false, detail, cause)

@@ -12,6 +12,9 @@ object Keys {
 
   def checkpoints(prefix: String): String = s"{${prefix}rs}:c"
 
+  /** How large the states of a key prefix are, as those say that have a limit. */
+  def sizes(prefix: String): String = s"{${prefix}rs}:b"
+
   /** Which gen the checkpoint of a path gets that has none yet. */
   def genClaim(prefix: String, pathHash: String): String = s"{${prefix}rs}:g:$pathHash"
 

@@ -117,7 +117,12 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       val there = backend.call(what, gens.map(g => Command("EXISTS", Keys.query(prefix, g))))
       val gone = gens.zip(there).collect { case (g, n: java.lang.Long) if n == 0L => g }.toSet
       val dead = fields.filter(field => gone(field.takeWhile(_ != ':')))
-      if (dead.nonEmpty) backend.call(what, Seq(Command("HDEL", list +: dead: _*)))
+      if (dead.nonEmpty) {
+        val sizes = Keys.sizes(prefix)
+        backend.call(
+          what,
+          Seq(Command("HDEL", list +: dead: _*), Command("HDEL", sizes +: gone.toSeq: _*)))
+      }
     }
     ()
   }

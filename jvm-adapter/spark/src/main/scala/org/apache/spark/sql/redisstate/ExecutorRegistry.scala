@@ -1,9 +1,11 @@
 package org.apache.spark.sql.redisstate
 
+import java.util.{Collections, WeakHashMap}
 import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 import java.util.concurrent.atomic.AtomicReference
 
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.json4s.JObject
@@ -44,6 +46,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
     /** In the order in which they registered; guarded by the registry. */
     val instances = mutable.LinkedHashSet.empty[Instance]
 
+    /** As long as an instance or a driver's pulse has them; guarded by the registry. */
+    val quotas: java.util.Set[StateQuota] =
+      Collections.newSetFromMap(new WeakHashMap[StateQuota, java.lang.Boolean])
+
     /** From the first instance on; guarded by the registry. */
     var heartbeat: Option[ScheduledExecutorService] = None
   }
@@ -54,13 +60,15 @@ private[redisstate] object ExecutorRegistry extends Logging {
    *
    * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
    * @param counters of its store, which the heartbeat shows
+   * @param quota what its state may have, if there is a limit; the heartbeat looks
    */
   final class Instance(
       val client: PartitionClient,
       val registry: RunRegistry,
       val runId: String,
       val keepMs: Long,
-      val counters: StoreCounters) {
+      val counters: StoreCounters,
+      val quota: Option[StateQuota]) {
     def id: PartitionId = client.id
 
     /** Guarded by the registry; once it is over it stays so. */
@@ -125,6 +133,21 @@ private[redisstate] object ExecutorRegistry extends Logging {
     backends.get(settings).foreach(_.instances -= instance)
   }
 
+  /** One for all stores of a checkpoint that have the same limits. */
+  def quota(
+      settings: ConnectionSettings,
+      backend: RedisBackend,
+      prefix: String,
+      gen: String,
+      limits: QuotaLimits): StateQuota = synchronized {
+    val known = backends.get(settings).map(_.quotas)
+    known.flatMap(_.asScala.find(_.isOf(prefix, gen, limits))).getOrElse {
+      val made = new StateQuota(backend, prefix, gen, limits)
+      known.foreach(_.add(made))
+      made
+    }
+  }
+
   /** The first store of the process decides; one executor has one bound. */
   def memoryBudget(bytes: Long): MemoryBudget = synchronized {
     if (budget == null) budget = new MemoryBudget(bytes)
@@ -170,6 +193,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
   private def beat(shared: Shared): Unit = {
     val shown = newest(shared)
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
+    shown.filterNot(_.isLost).flatMap(_.quota).distinct.foreach(quota =>
+      attempt("look how large the state is")(quota.watch()))
     // A run that came later, here or elsewhere, may keep the state for good.
     val ephemeral = shown.filter(i => i.keepMs > 0 && !i.isLost)
     ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))

@@ -39,6 +39,9 @@ final class RedisStateConf private (
   /** After how many batches the state is copied into the checkpoint; 0 means never. */
   val copyEveryBatches: Long = number("copyEveryBatches").get
 
+  /** What this query, and all of the key prefix, may have in Redis. */
+  val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
+
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
   /** What `redis-state` has to be given to find the same server and keys; a password never is. */

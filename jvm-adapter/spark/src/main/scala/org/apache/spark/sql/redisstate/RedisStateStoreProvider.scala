@@ -16,7 +16,12 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.{Clock, RedisBackend}
-import org.redisstate.core.errors.{FencedException, RedisStateException, UnavailableException}
+import org.redisstate.core.errors.{
+  FencedException,
+  QuotaException,
+  RedisStateException,
+  UnavailableException
+}
 import org.redisstate.core.ids.{PartitionId, Pin, RegisteredRun}
 import org.redisstate.core.protocol._
 import org.redisstate.core.store.{OpenVersion, PartitionVersions, StoreCounters, WriteSession}
@@ -156,8 +161,17 @@ class RedisStateStoreProvider
   }
 
   private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
-    newStore(opened.write(), codecs, new Host(connected(opened.pin.version), forceSnapshot))
+    val linked = connected(opened.pin.version)
+    checkQuota(linked, opened.pin.version)
+    newStore(opened.write(), codecs, new Host(linked, forceSnapshot))
   }
+
+  /** Of a run that writes the partition already; before the first write, `enter` asks. */
+  private def checkQuota(linked: Link, version: Long): Unit =
+    if (linked.instance.isShown) {
+      try linked.instance.quota.foreach(_.check(s"write on version $version of $id"))
+      catch { case e: QuotaException => throw StoreErrors.cannotLoad(id, e) }
+    }
 
   /** The store that `getStore` returns. */
   private[redisstate] def newStore(
@@ -266,7 +280,10 @@ class RedisStateStoreProvider
     )
     val origin = taskOrigin()
     val counters = new StoreCounters
-    val instance = new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs, counters)
+    val quota = Option.when(conf.quota.isSet)(
+      ExecutorRegistry.quota(conf.connection, backend, conf.keyPrefix, gen, conf.quota))
+    val instance =
+      new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs, counters, quota)
     lazy val run = {
       confirm(identity, gen, mine)
       enter(instance, markerFile.pathHash, origin)
@@ -304,6 +321,7 @@ class RedisStateStoreProvider
       pathHash: String,
       origin: Origin): RegisteredRun = {
     val registry = instance.registry
+    instance.quota.foreach(_.check(s"write $id"))
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)

@@ -30,13 +30,31 @@ private[redisstate] final class RunPulse(
       thread.setDaemon(true)
       thread
   }
+
+  /** With its own connections, so that it knows what it has said already. */
+  private val quota = Option.when(conf.quota.isSet)(ExecutorRegistry.quota(
+    conf.connection,
+    ExecutorRegistry.acquire(conf.connection),
+    conf.keyPrefix,
+    gen,
+    conf.quota))
   timer.scheduleWithFixedDelay(
     () => beat(),
     0L,
     RunPulse.EveryMs,
     TimeUnit.MILLISECONDS)
 
-  def beat(): Unit = if (lives()) tell() else RunPulse.stop(runId)
+  def beat(): Unit = if (lives()) {
+    tell()
+    quota.foreach(watch)
+  } else RunPulse.stop(runId)
+
+  private def watch(of: StateQuota): Unit =
+    try of.watch()
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"It could not be seen how large the state of run $runId is", e)
+    }
 
   private def tell(): Unit =
     try {
@@ -48,7 +66,10 @@ private[redisstate] final class RunPulse(
         logWarning(s"It could not be noted that run $runId lives; no state depends on it", e)
     }
 
-  def stop(): Unit = timer.shutdown()
+  def stop(): Unit = {
+    timer.shutdown()
+    quota.foreach(_ => ExecutorRegistry.release(conf.connection))
+  }
 }
 
 private[redisstate] object RunPulse {

@@ -1,0 +1,69 @@
+"""The heaviest of many items in bounded memory.
+
+The algorithm of Anderson, Bevin, Lang, Liberty, Rhodes and Thaler, "A High-Performance Algorithm
+for Identifying Frequent Items in Data Streams" (IMC 2017), after Misra and Gries: when there
+are too many counters, the middle one's weight is taken off all, and those without any left go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import nlargest
+from statistics import median_low
+from typing import Generic, TypeVar
+
+COUNTERS_MAX = 1 << 17
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Counter:
+    """What is known of one item.
+
+    Attributes:
+        weight: Without what was taken off.
+        times: How often it was added since it has a counter.
+        bytes: Of these times.
+    """
+
+    weight: int = 0
+    times: int = 0
+    bytes: int = 0
+
+
+class Frequent(Generic[Item]):
+    """Adds weights up; exact until there are more items than counters.
+
+    Attributes:
+        error: At most this much was taken off any item; 0 means that all is exact.
+    """
+
+    def __init__(self, counters_max: int = COUNTERS_MAX) -> None:
+        self._counters: dict[Item, Counter] = {}
+        self._max = counters_max
+        self.error = 0
+
+    def add(self, item: Item, weight: int, size: int) -> None:
+        """Count an item once more."""
+        counter = self._counters.get(item)
+        if counter is None:
+            if len(self._counters) >= self._max:
+                self._make_room()
+            counter = self._counters[item] = Counter()
+        counter.weight += weight
+        counter.times += 1
+        counter.bytes += size
+
+    def top(self, limit: int) -> list[tuple[Item, Counter]]:
+        """The heaviest, the heaviest first; of two that weigh the same, the one of more bytes."""
+        return nlargest(
+            limit, self._counters.items(), key=lambda one: (one[1].weight, one[1].bytes)
+        )
+
+    def _make_room(self) -> None:
+        off = median_low(counter.weight for counter in self._counters.values())
+        self.error += off
+        for counter in self._counters.values():
+            counter.weight -= off
+        self._counters = {item: one for item, one in self._counters.items() if one.weight > 0}

@@ -1,0 +1,222 @@
+"""Limits on the bytes of a state: who warns, who stops, who goes on, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from redis_state import config, keys
+from redis_state.acl import Role, rules
+from redis_state.backend.client import Client
+from redis_state.cli.main import main
+from redis_state.errors import Kind, QuotaError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.protocol import checkpoint_gen
+from redis_state.protocol.quota import Size, parse_sizes
+from redis_state.provider import StateStoreProvider
+from redis_state.reader import CauseKind, Reader
+from tests.contract.store_support import ManualClock
+from tests.support.redis_server import RedisServer
+
+NewProvider = Callable[..., StateStoreProvider]
+NAME = "job"
+
+
+@pytest.fixture
+def new(redis_server: RedisServer) -> Iterator[NewProvider]:
+    made: list[StateStoreProvider] = []
+
+    def provider(
+        name: str = NAME, partition: int = 0, run: str = "run", **options: object
+    ) -> StateStoreProvider:
+        clock = options.pop("clock", None)
+        given: dict[str, object] = {"url": redis_server.url, **options}
+        id_ = StateStoreProviderId(StateStoreId(name, 0, partition), run)
+        parsed = config.parse(given)
+        with_clock = {} if clock is None else {"clock": clock}
+        made.append(StateStoreProvider(id_, config=parsed, **with_clock))  # type: ignore[arg-type]  # of a test
+        return made[-1]
+
+    yield provider
+    for one in made:
+        one.close()
+
+
+def commit(provider: StateStoreProvider, version: int, size: int = 1000) -> int:
+    store = provider.get_store(version)
+    store.put(version, os.urandom(size))
+    return store.commit()
+
+
+def age(server: RedisServer, tenant: str = "") -> None:
+    """As if the entries of the list had been measured long ago."""
+    client, name = server.client(), keys.sizes(tenant=tenant)
+    for gen, text in client.hgetall(name).items():
+        client.hset(name, gen, json.dumps({**json.loads(text), "at": 0}))
+
+
+def sizes(server: RedisServer, tenant: str = "") -> dict[str, Size]:
+    raw = server.client().hgetall(keys.sizes(tenant=tenant))
+    return parse_sizes(cast("dict[bytes, bytes]", raw))
+
+
+def size_of(reader: Reader, name: str = NAME) -> int:
+    return reader.query(name).status().bytes
+
+
+def test_at_the_limit_a_query_stops_and_goes_on_after_it_was_raised(
+    redis_server: RedisServer, reader: Reader, new: NewProvider
+) -> None:
+    clock = ManualClock()
+    provider = new(state_bytes_max="4k", clock=clock)
+    other = new("other", state_bytes_max="4k")
+    for version in range(4):
+        commit(provider, version)
+        age(redis_server)
+        clock.sleep_s(60)
+    version = 4
+    with pytest.raises(QuotaError) as refused:
+        provider.get_store(version)
+    size = size_of(reader)
+    assert refused.value.kind is Kind.QUOTA
+    assert not refused.value.retryable
+    assert f"{size} bytes" in str(refused.value)
+    assert "allows 4096" in str(refused.value)
+    assert f"operator 0 partition 0 store default: {size} bytes" in str(refused.value)
+    assert 4096 <= size < 4096 + 2500
+    # No other query is concerned, readers read on, and what was committed is there.
+    assert commit(other, 0) == 1
+    assert provider.get_read_store(version).get(version - 1)
+    # A process that starts again is refused at once.
+    with pytest.raises(QuotaError, match="QUOTA"):
+        new(run="run-2", state_bytes_max="4k").get_store(version)
+    raised = new(run="run-3", state_bytes_max="8k")
+    assert commit(raised, version) == version + 1
+
+
+def test_a_refusal_is_never_by_an_old_figure(redis_server: RedisServer, new: NewProvider) -> None:
+    provider = new(state_bytes_max="100k")
+    assert commit(provider, 0) == 1
+    client, name = redis_server.client(), keys.sizes()
+    ((gen, text),) = client.hgetall(name).items()
+    client.hset(name, gen, json.dumps({**json.loads(text), "at": 1, "bytes": 1 << 40}))
+    assert commit(new(run="run-2", state_bytes_max="100k"), 1) == 2
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"at": 1}', '{"at": -1, "bytes": "x"}'])
+def test_a_damaged_entry_is_measured_again(
+    redis_server: RedisServer, reader: Reader, new: NewProvider, text: str
+) -> None:
+    commit(new(state_bytes_max="100k"), 0)
+    client, name = redis_server.client(), keys.sizes()
+    ((gen, _),) = client.hgetall(name).items()
+    client.hset(name, gen, text)
+    new(run="run-2", state_bytes_max="100k").get_store(1)
+    (measured,) = sizes(redis_server).values()
+    assert measured.bytes == size_of(reader)
+
+
+def test_a_key_prefix_counts_all_of_its_queries(
+    redis_server: RedisServer, new: NewProvider
+) -> None:
+    commit(new("without", key_prefix="team"), 0, 3000)
+    commit(new("elsewhere"), 0, 100_000)
+    limited = new(key_prefix="team", prefix_bytes_max="4k")
+    version = commit(limited, 0)
+    age(redis_server, "team:")
+    again = new(run="again", key_prefix="team", prefix_bytes_max="4k")
+    with pytest.raises(QuotaError) as refused:
+        again.get_store(version)
+    assert "prefixBytesMax" in str(refused.value)
+    # What is purged makes room at once.
+    client = Client(config.parse({"url": redis_server.url}))
+    gen = checkpoint_gen(client, "without", tenant="team:")
+    client.close()
+    command = ["purge", "--gen", str(gen), "--yes", "--force", "--key-prefix", "team"]
+    assert main([*command, "--url", redis_server.url]) == 0
+    assert commit(new(run="run-2", key_prefix="team", prefix_bytes_max="4k"), version)
+    assert gen not in sizes(redis_server, "team:")
+
+
+def test_a_warning_comes_once_before_the_limit(
+    redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    provider = new(state_bytes_max="10k", clock=clock)
+    with caplog.at_level(logging.WARNING, logger="redis_state.quota"):
+        commit(provider, 0, 5000)
+        caplog.clear()
+        for version in (1, 2, 3):
+            age(redis_server)
+            clock.sleep_s(60)
+            commit(provider, version, 3500 if version == 1 else 10)
+    (record,) = caplog.records
+    assert "stateBytesMax allows 10240" in record.getMessage()
+    assert "operator 0 partition 0" in record.getMessage()
+
+
+def test_status_show_and_why_growing_tell_of_it(
+    redis_server: RedisServer,
+    reader: Reader,
+    new: NewProvider,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commit(new(state_bytes_max="3000b"), 0, 2500)
+    age(redis_server)
+    commit(new(run="run-2", state_bytes_max="3000b"), 1, 1)
+    (status,) = reader.status()
+    assert (status.bytes_max, status.prefix_bytes_max) == (3000, 0)
+    assert status.limit_share == status.bytes / 3000 > 0.8
+    assert CauseKind.NEAR_LIMIT in [one.kind for one in reader.query(NAME).why_growing()]
+    assert main(["show", NAME, "--format", "table", "--url", redis_server.url]) == 0
+    assert " % of 3.00 kB" in capsys.readouterr().out
+
+
+def test_batches_wait_for_no_look_and_a_look_is_a_few_commands(
+    new: NewProvider,
+) -> None:
+    clock = ManualClock()
+    plain, limited = new("plain", clock=clock), new(state_bytes_max="1g", clock=clock)
+    for provider in (plain, limited):
+        commit(provider, 0)
+
+    def trips(provider: StateStoreProvider, version: int) -> int:
+        before = provider.custom_metrics["round_trips"]
+        commit(provider, version)
+        return provider.custom_metrics["round_trips"] - before
+
+    trips(limited, 1), trips(plain, 1)
+    assert trips(limited, 2) == trips(plain, 2)
+    clock.sleep_s(60)
+    # One to read the list; its own entry is young.
+    assert trips(limited, 3) == trips(plain, 3) + 1
+
+
+def test_a_server_that_refuses_the_list_does_not_fail_a_batch(
+    redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    provider = new(state_bytes_max="1g", clock=clock)
+    version = commit(provider, 0)
+    client = redis_server.client()
+    client.delete(keys.sizes())
+    client.set(keys.sizes(), "not a hash")
+    clock.sleep_s(60)
+    with caplog.at_level(logging.WARNING, logger="redis_state.quota"):
+        assert commit(provider, version) == version + 1
+    assert "could not be seen how large" in caplog.text
+
+
+def test_the_rights_of_a_job_are_enough(redis_server: RedisServer, new: NewProvider) -> None:
+    admin = redis_server.client()
+    version = str(admin.info()["redis_version"]).rsplit(".", 1)[0]
+    allowed = rules(Role.JOB, version=version, key_prefix="team")
+    admin.execute_command("ACL", "SETUSER", "job", *allowed, ">secret")  # type: ignore[no-untyped-call]  # of redis-py
+    options = {"key_prefix": "team", "username": "job", "password": "secret"}
+    commit(new("other", **options), 0)
+    assert commit(new(prefix_bytes_max="1g", state_bytes_max="1g", **options), 0) == 1

@@ -1,0 +1,89 @@
+"""A query whose state reaches its limit stops, says so, and goes on once it may have more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from redis_state import connect, keys
+from tests.spark.test_checkpoints import NAME, Job, counted, failure, job
+from tests.spark.test_ephemeral import beat
+from tests.support.redis_server import RedisServer
+
+__all__ = ["job"]
+pytestmark = pytest.mark.spark
+
+
+def size(server: RedisServer) -> int:
+    with connect(server.url) as reader:
+        (status,) = reader.status()
+        return status.bytes
+
+
+def age(server: RedisServer) -> None:
+    """As if the state had been measured long ago."""
+    with server.client() as client:
+        for gen, text in client.hgetall(keys.sizes()).items():
+            client.hset(keys.sizes(), gen, json.dumps({**json.loads(text), "at": 0}))
+
+
+def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
+    job: Job,
+    spark: SparkSession,
+    redis_conf: Callable[[dict[str, str]], None],
+    redis_server: RedisServer,
+) -> None:
+    redis_conf({"url": redis_server.url})
+    job.feed(4)
+    job.run()
+    used = size(redis_server)
+
+    # While it runs: the heartbeat measures, the next batch is refused.
+    limit = used + used // 2
+    redis_conf({"stateBytesMax": f"{limit}b"})
+    begun: list[int] = []
+
+    def measured(batch: DataFrame, number: int) -> None:
+        begun.append(number)
+        age(redis_server)
+        beat(spark)
+        batch.collect()
+
+    job.feed(20)
+    query = (
+        counted(job.source, spark)
+        .writeStream.outputMode("complete")
+        .option("checkpointLocation", str(job.streams.checkpoint(NAME)))
+        .foreachBatch(measured)
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException) as refused:
+        query.awaitTermination()
+    said = str(refused.value)
+    now = size(redis_server)
+    assert "[REDIS_QUOTA]" in said
+    assert f"{now} bytes in Redis, and the option stateBytesMax allows {limit}" in said
+    assert "Largest of this query: operator 0 partition" in said
+    # A batch was between two looks, and no more.
+    assert limit <= now <= limit + used
+    assert 4 < begun[-1] < 23
+
+    # A start is refused as well, before it writes anything.
+    age(redis_server)
+    assert "[REDIS_QUOTA]" in failure(job.run)
+    assert size(redis_server) == now
+
+    with connect(redis_server.url) as reader:
+        (status,) = reader.status()
+        assert status.bytes_max == limit
+        assert status.limit_share is not None
+        assert status.limit_share >= 1
+
+    redis_conf({"stateBytesMax": "1g"})
+    job.run()
+    job.check()
