@@ -210,7 +210,9 @@ class _Run:
             _WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))]
         )
         places = {f"{one.operator}:{one.store}" for one in stores}
-        fields = {
+        info = self._query.info
+        listed = {"path": info.path, "id": info.id, "name": info.name}
+        fields = {name: value for name, value in listed.items() if value} | {
             name: value.decode()
             for field, value in raw.items()
             if (name := field.decode()) in _FIELDS
@@ -223,13 +225,14 @@ class _Run:
             for one in self._query.operators()
             if operator in (None, one.operator) and (one.operator, one.store) not in there
         )
+        alone = any(one.alone for one in stores)
         return _Plan(
             uuid.uuid4().hex,
             self._writer,
             int(time[0]) * 1000 + int(time[1]) // 1000,
             asked,
-            view.version,
-            view.batch,
+            None if alone else view.version,
+            None if alone else view.batch,
             fields,
             left_out,
             tuple(
