@@ -306,7 +306,16 @@ def test_one_version_while_the_store_commits(
     raw.flushdb()
     plan = imported(redis_server, tmp_path / "4")
     state = reader.query(bank.name).operator()
-    assert sum(value for _, value in state.items(at=plan.export.batch or 0)) == SUM
+    batch = plan.export.batch
+    assert batch is not None
+    assert sum(value for _, value in state.items(at=batch)) == SUM
+    bank.batch = batch + 3
+    with pytest.raises(UsageError, match=str(batch)):
+        bank.run()
+    bank.batch = batch + 1
+    bank.run()
+    bank.run()
+    assert sum(value for _, value in state.items(at=batch + 2)) == SUM
     bank.close()
 
 
