@@ -1,4 +1,4 @@
-"""Exports of running queries: all servers are lost, and the query goes on from what was imported."""
+"""All servers are lost, and the query goes on from what was exported while it ran."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_a_join_goes_on(
         calm.run(3)
         server = use_server()
         struck.run(0, 1, 2)
-        newest = max(struck.output)
-        exported(server, tmp_path / "export", newest - 1)
+        # The batch after it has rows: Spark begins no run with a batch without any.
+        exported(server, tmp_path / "export", 1)
         server.stop()
         bring_back(use_server(), tmp_path / "export", streams.checkpoint(struck.name))
-        struck.output = {n: rows for n, rows in struck.output.items() if n < newest}
+        struck.output = {n: rows for n, rows in struck.output.items() if n <= 1}
         struck.run()
         struck.run(3)
     assert struck.output == calm.output
