@@ -103,7 +103,7 @@ def _tell(plan: Import) -> None:
     if plan.rewind is not None:
         for name in plan.rewind.files:
             print(f"{name} -> {plan.rewind.folder}/{name}")
-    elif plan.export.batch is not None and plan.name is None:
+    elif plan.export.batch is not None:
         batch = plan.export.batch
         print(
             f"the newest entry of the checkpoint's offsets and commits has to be {batch} before "

@@ -6,6 +6,8 @@ import json
 import random
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -73,6 +75,12 @@ def rows_of(reader: Reader, which: str = "flights") -> dict[str, Any]:
     return {key["carrier"]: value for key, value in reader.query(which).operator().items()}
 
 
+def queried(statement: str) -> list[Any]:
+    relation = duckdb.sql(statement)
+    assert relation is not None
+    return list(relation.fetchall())
+
+
 def stop_at(number: int) -> Callable[[str, int, int], None]:
     def progress(what: str, done: int, _total: int) -> None:
         if what.startswith(("exporting", "importing")) and done == number:
@@ -97,7 +105,7 @@ def test_an_export_is_queried_and_comes_back(
     told = capsys.readouterr().out
     assert f"query flights, the state after batch {VERSIONS - 1}: 200 rows" in told
     assert "digest" in told
-    found = duckdb.sql(f"select carrier, count from '{folder}/data/*/*/*.parquet'").fetchall()
+    found = queried(f"select carrier, count from '{folder}/data/*/*/*.parquet'")
     assert dict(found) == {name: value["count"] for name, value in before.items()}
     assert sorted(one.name for one in folder.iterdir()) == ["data", "manifest.json"]
     checkpoint = plant_checkpoint(tmp_path, batches=VERSIONS + 1)
@@ -241,6 +249,14 @@ def test_nothing_to_export(planted: Planted, reader: Reader, tmp_path: Path, raw
         reader.export("flights", tmp_path / "x", contents="both")
     with pytest.raises(ConfigError, match="neither pyarrow nor fsspec"):
         reader.export("flights", "nowhere://x/y")
+    with pytest.raises(ConfigError, match="nowhere://host/y") as caught:
+        reader.export("flights", "nowhere://user:secret@host/y?key=secret")
+    assert "secret" not in str(caught.value)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.parquet").write_text("")
+    with pytest.raises(UsageError, match="the folder holds other files"):
+        reader.export("flights", tmp_path)
+    assert (tmp_path / "data" / "mine.parquet").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
         reader.export("flights", tmp_path / "file" / "x")
@@ -297,9 +313,9 @@ def test_one_version_while_the_store_commits(
         for number in range(5):
             export = reader.export(bank.name, tmp_path / str(number))
             seen.add(export.batch)
-            values = duckdb.sql(
+            values = queried(
                 f"select count(*), sum(value::int) from '{tmp_path}/{number}/data/*/*/*.parquet'"
-            ).fetchall()
+            )
             assert values == [(ACCOUNTS, SUM)]
     assert len(seen) > 1
     raw = redis_server.client()
@@ -407,6 +423,46 @@ def test_an_interrupted_import_goes_on(
         plan.carry_out(client)
     assert rows_of(reader) == before
     assert planted.partitions == 4
+
+
+@pytest.mark.usefixtures("planted")
+def test_ctrl_c_leaves_what_can_be_gone_on_with(
+    redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
+) -> None:
+    """Both commands, as processes that are interrupted again and again as they get on."""
+    before = rows_of(reader)
+
+    def files() -> int:
+        return sum(path.is_file() for path in folder.rglob("*"))
+
+    export = ["export", "flights", "--to", str(folder), "--file-bytes", "500"]
+    interrupt_again_and_again([*export, "--url", redis_server.url], files)
+    raw.flushdb()
+    restored = ["import", str(folder), "--yes", "--force", "--url", redis_server.url]
+    interrupt_again_and_again(restored, raw.dbsize)
+    assert rows_of(reader) == before
+    left = [key for key in raw.keys("*:s:*") if raw.ttl(key) == -1]
+    assert len(left) == 4, "what was staged is gone, or will be"
+
+
+def interrupt_again_and_again(words: list[str], done: Callable[[], int]) -> None:
+    """Run a command until it ends; each time Ctrl-C strikes when a little more is done."""
+    for more in (1, 4):
+        wanted = done() + more
+        with subprocess.Popen(
+            [sys.executable, "-m", "redis_state", *words],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            while process.poll() is None:
+                if done() >= wanted:
+                    process.send_signal(signal.SIGINT)
+                    break
+            _, told = process.communicate()
+        assert process.returncode in (0, 130, -signal.SIGINT), told
+        if process.returncode == 0:
+            return
+    assert main(words) == 0
 
 
 @pytest.mark.usefixtures("planted")

@@ -20,6 +20,7 @@ from redis_state.reader.exports.digest import DIGEST_DIGITS, digest_sum, digest_
 from redis_state.reader.exports.folder import Folder
 from redis_state.reader.exports.manifest import (
     COLUMNS,
+    DATA,
     FORMAT,
     MANIFEST,
     PLAN,
@@ -196,6 +197,12 @@ class _Run:
         return replace(found, writer=self._writer)
 
     def _new_plan(self, at: str | int, operator: int | None, asked: Mapping[str, Any]) -> _Plan:
+        if any(name.partition(".tmp")[0] != PLAN for name in self._folder.names()):
+            raise UsageError(
+                self._what,
+                found="the folder holds other files",
+                advice="Nothing was changed. Give a folder that is empty, or not there yet.",
+            )
         view = self._query.view(operator, at=at)
         stores = view.operators()
         pins = [self._pins(view, one) for one in stores]
@@ -280,8 +287,8 @@ class _Run:
 
     def _remove_strays(self, kept: set[str]) -> None:
         """Files that no partition names would be read by everybody who reads `*.parquet`."""
-        for name in self._folder.names("data"):
-            if name not in kept:
+        for name in self._folder.names(DATA):
+            if name not in kept and name.partition(".tmp")[0].endswith(".parquet"):
                 self._folder.remove(name)
 
     def _partition(self, store: _Store, partition: int) -> _Done:

@@ -33,8 +33,8 @@ class Folder:
 
     def __init__(self, place: str | Path) -> None:
         library("opening a folder for Parquet files")
-        self.name = str(place)
-        self._fs, self._root = _file_system(self.name)
+        self.name = _shown(str(place))
+        self._fs, self._root = _file_system(str(place))
 
     def __str__(self) -> str:
         return self.name
@@ -253,11 +253,20 @@ class Sink:
             self._folder.give_up(self._name)
 
 
+def _shown(place: str) -> str:
+    """A place as messages have it: a URL may hold a password, or options with one."""
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return place
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
 def _file_system(place: str) -> tuple[Any, str]:
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-    what = f"opening {place}"
+    what = f"opening {_shown(place)}"
     if "://" not in place:
         return LocalFileSystem(), str(Path(place).absolute())
     try:

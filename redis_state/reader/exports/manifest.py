@@ -21,18 +21,18 @@ from redis_state.reader.exports.folder import Folder
 FORMAT = 1
 MANIFEST = "manifest.json"
 PROGRESS = "_progress"
+DATA = "data"
 PLAN = f"{PROGRESS}/plan.json"
 COLUMNS, RAW = "columns", "raw"
 JSON_BYTES_MAX = 1 << 30
 
-_DATA = "data"
 _NAME_MAX = 100
 _NAME_KEPT = 80
 _FIELD = re.compile(r"path|id|name|created|(?:op|batch):.+", re.DOTALL)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(f"[0-9a-f]{{{DIGEST_DIGITS}}}")
 _PART = r"[^/.][^/]*"
-_PATH = re.compile(rf"data/{_PART}/{_PART}/{_PART}\.parquet")
+_PATH = re.compile(rf"{DATA}/{_PART}/{_PART}/{_PART}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def partition_file(operator: int, store: str, partition: int) -> str:
 
 def family_folder(operator: int, store: str, family: str) -> str:
     """Where the files of a family are."""
-    return f"{_DATA}/{operator}-{_safe(store)}/{_safe(family)}"
+    return f"{DATA}/{operator}-{_safe(store)}/{_safe(family)}"
 
 
 def _safe(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import InternalError, RedisStateError, UnavailableError
+from redis_state.errors import InternalError, UnavailableError
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, family_table
@@ -117,7 +117,8 @@ class PartitionImport:
                 highest_id=part.highest_id,
             )
             self._partition.stage(ident, f"s:{part.version}:{part.uid}", segment.drain())
-        except (RedisStateError, KeyboardInterrupt):
+        except BaseException:
+            # Also Ctrl-C: what is staged would wait for a day.
             self._partition.abort(ident)
             raise
         return Segment(True, part.version, part.uid, entry)
