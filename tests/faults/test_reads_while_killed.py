@@ -102,9 +102,9 @@ def application() -> Iterator[tuple[Application, RedisServer]]:
 
 def check(rows: list[dict[str, Any]]) -> int:
     """Whether this is a whole version; which one it is."""
-    moves = sum(row["moves"] for row in rows)
+    moves = sum(row["count"] for row in rows)
     assert len(rows) == ACCOUNTS
-    assert sum(row["balance"] for row in rows) == 0
+    assert sum(row["sum"] for row in rows) == 0
     assert moves % MOVES == 0
     return int(moves // MOVES)
 

@@ -26,6 +26,7 @@ from redis_state.reader.exports.manifest import (
     PLAN,
     PROGRESS,
     RAW,
+    WRITER,
     Export,
     ExportedPartition,
     ExportedStore,
@@ -70,10 +71,9 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is exported; it never changes while the export is made, but for who makes it."""
+    """What is exported; it never changes while the export is made."""
 
     export: str
-    writer: str
     created: int
     asked: Mapping[str, Any]
     version: int | None
@@ -98,7 +98,6 @@ class _Plan:
             {
                 "format": FORMAT,
                 "export": self.export,
-                "writer": self.writer,
                 "created": self.created,
                 "asked": dict(self.asked),
                 "version": self.version,
@@ -164,7 +163,9 @@ class _Run:
                 advice="Nothing was changed. Give another folder, or delete this one first.",
             )
         plan = self._plan(at, operator)
-        self._folder.write(PLAN, plan.to_json())
+        if not self._folder.exists(PLAN):
+            self._folder.write(PLAN, plan.to_json())
+        self._folder.write(WRITER, self._writer.encode())
         wanted = [(store, n) for store in plan.stores for n in range(len(store.pins))]
         kept = self._kept(plan)
         done: dict[tuple[int, str, int], _Done] = {}
@@ -194,7 +195,7 @@ class _Run:
                 advice="Nothing was changed. Ask for the same as then, give another folder, or "
                 "delete this one first.",
             )
-        return replace(found, writer=self._writer)
+        return found
 
     def _new_plan(self, at: str | int, operator: int | None, asked: Mapping[str, Any]) -> _Plan:
         if any(name.partition(".tmp")[0] != PLAN for name in self._folder.names()):
@@ -235,7 +236,6 @@ class _Run:
         alone = any(one.alone for one in stores)
         return _Plan(
             uuid.uuid4().hex,
-            self._writer,
             int(time[0]) * 1000 + int(time[1]) // 1000,
             asked,
             None if alone else view.version,
@@ -362,10 +362,10 @@ class _Run:
         Raises:
             UsageError: Another one has.
         """
-        writer = ""
-        if self._folder.exists(PLAN):
-            writer = _parse_plan(self._folder).writer
-        if writer != self._writer:
+        writer = b""
+        if self._folder.exists(WRITER):
+            writer = self._folder.read(WRITER, most=len(self._writer))
+        if writer != self._writer.encode():
             raise UsageError(
                 self._what,
                 found="another export has taken this folder over",
@@ -428,7 +428,6 @@ def _parse_plan(folder: Folder) -> _Plan:
             raise ValueError
         return _Plan(
             raw["export"],
-            raw["writer"],
             raw["created"],
             raw["asked"],
             raw["version"],

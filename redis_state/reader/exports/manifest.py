@@ -23,6 +23,9 @@ MANIFEST = "manifest.json"
 PROGRESS = "_progress"
 DATA = "data"
 PLAN = f"{PROGRESS}/plan.json"
+WRITER = f"{PROGRESS}/writer"
+"""Names the process that makes the export; it ends when another one stands there."""
+
 COLUMNS, RAW = "columns", "raw"
 JSON_BYTES_MAX = 1 << 30
 
