@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from redis_state.config import Config
 from redis_state.errors import NotFoundError
 from redis_state.protocol.instances import Totals, find_totals
 from redis_state.protocol.registry import QueryInfo, list_queries
+from redis_state.reader.exports.export import FILE_BYTES, Progress, export_query, no_progress
+from redis_state.reader.exports.folder import Folder
+from redis_state.reader.exports.manifest import COLUMNS, Export
 from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
 from redis_state.reader.status import QueryStatus
@@ -122,6 +126,53 @@ class Reader:
 
         database = Database(self.client, self.queries(), query_of, at=at, memory=memory)
         return database.run(statement, parameters)
+
+    def export(
+        self,
+        which: str,
+        to: str | Path,
+        *,
+        at: str | int = CONFIRMED,
+        operator: int | None = None,
+        contents: str = COLUMNS,
+        file_bytes: int = FILE_BYTES,
+        progress: Progress = no_progress,
+    ) -> Export:
+        """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
+
+        An export that was interrupted goes on when it is called again: with the version that it
+        began with, and what is complete is kept.
+
+        Args:
+            which: As `query` takes it.
+            to: A folder, or a URL of one in any file system that pyarrow or fsspec knows.
+            at: As docs/reading.md has it.
+            operator: Only the stores of this operator; ``None`` means all.
+            contents: ``"columns"``: beside the bytes of keys and values go the columns that they
+                mean, where they are known. ``"raw"``: the bytes alone.
+            file_bytes: A file ends when its keys and values have so many bytes; a partition has at
+                least one for each family.
+            progress: Told what is being done, how much of it is done, and how much there is.
+
+        Raises:
+            ConfigError: pyarrow is missing, or a file cannot be written.
+            NotFoundError: There is no such query or operator.
+            UsageError: The folder has another export, or a complete one; another process took it
+                over; nothing is confirmed yet.
+            StateError: `VERSION_EXPIRED`: retention has passed the version.
+            RedisStateError: As `OperatorState.items`.
+        """
+        query = self.query(which)
+        return export_query(
+            self.client,
+            query,
+            Folder(to),
+            at=at,
+            operator=operator,
+            contents=contents,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -35,9 +35,9 @@ class Bank:
     Batches begin and end as those of `map_partitions_with_state_store`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **given: str) -> None:
         self.name = uuid.uuid4().hex
-        self._config = options.parse({"url": url})
+        self._config = options.parse({"url": url, **given})
         self._client = Client(self._config)
         self._rng = random.Random(7)
         self._balances = dict.fromkeys(range(ACCOUNTS), 100)

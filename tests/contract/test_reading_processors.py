@@ -22,6 +22,7 @@ from redis_state.errors import ConfigError, NotFoundError, UsageError
 from redis_state.reader import OperatorState
 from redis_state.testing import ProcessorTest
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Variables
+from tests.support.exporting import check_round_trip
 from tests.support.redis_server import RedisServer
 from tests.support.tables import assert_tables_are_items
 
@@ -91,6 +92,7 @@ def test_values_lists_and_maps(
         assert seen.get_many(["bob", "nobody"]) == [[{"n": 4, "who": "bob"}], None]
         assert list(seen.scan(prefix="bob")) == [{"user": "bob", "n": 4, "who": "bob"}]
         # The families of ours are not shown.
+        check_round_trip(redis_server.url, test.store)
         names = {family.name for family in count.families()}
         assert names == {"count", "seen", "signs"}
         with pytest.raises(NotFoundError, match="'count', 'seen', 'signs'") as caught:
@@ -170,6 +172,7 @@ def test_every_type(redis_server: RedisServer) -> None:
             assert found["inner"].as_dict() == {"a": 1, "more": [("x",), None]}
             assert found["by"]["k"]["c"] == 7
         assert assert_tables_are_items(state) == 2
+        check_round_trip(redis_server.url, test.store)
         assert sorted((key for key, _ in state.items()), key=str) == [
             {"at": AT, "n": 1},
             {"at": AT, "n": None},
@@ -197,6 +200,7 @@ def test_rows_with_a_time_to_live_are_read_until_a_batch_removes_them(
         assert found["value"]["n"] == 1
         assert assert_tables_are_items(count) == 1
         assert count.to_arrow().column_names == ["user", "site", "value", "ttlExpirationMs"]
+        check_round_trip(redis_server.url, test.store)
         test.run()
         test.keys("count")
         assert count.get(("ann", "a")) is None

@@ -22,6 +22,7 @@ from redis_state.reader import Reader
 from redis_state.reader.operator_state import OperatorState
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.spark.test_operators import EVENTS, events
+from tests.support.exporting import check_round_trip
 from tests.support.redis_server import RedisServer
 from tests.support.replaying import check_replay
 from tests.support.tables import assert_tables_are_items
@@ -163,6 +164,7 @@ def test_everything_is_read(
     # What each batch changed.
     for family in ("total", "seen", "signs", TIMERS):
         check_replay(operator(family), version, lists=family == "seen")
+    check_round_trip(shared_redis_server.url, query.info.gen, at=version - 1)
     # What does not fit is told.
     with pytest.raises(NotFoundError, match="'total'"):
         operator("absent").get({"k": "k1"}, version)

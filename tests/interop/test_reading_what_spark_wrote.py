@@ -14,6 +14,7 @@ import redis_state
 from redis_state.errors import FormatError, StateError
 from redis_state.reader import Query, Reader
 from tests.spark.streams import Streams
+from tests.support.exporting import check_round_trip
 from tests.support.redis_server import RedisServer
 from tests.support.replaying import check_replay
 from tests.support.tables import assert_tables_are_items
@@ -57,7 +58,9 @@ def sums(batches: int) -> dict[str | None, tuple[int, int]]:
     return found
 
 
-def test_an_aggregation_by_key(streams: Streams, reader: Reader) -> None:
+def test_an_aggregation_by_key(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
+) -> None:
     query = run(
         streams,
         reader,
@@ -81,6 +84,8 @@ def test_an_aggregation_by_key(streams: Streams, reader: Reader) -> None:
     with pytest.raises(StateError):
         state.get({"k": "a"}, version=BATCHES + 5)
     check_replay(state, BATCHES)
+    export = check_round_trip(shared_redis_server.url, query.info.gen, at=BATCHES - 1)
+    assert export.rows == len(sums(BATCHES))
 
 
 def test_without_a_version_the_confirmed_one_is_read(streams: Streams, reader: Reader) -> None:
@@ -119,13 +124,18 @@ def test_signed_state_is_for_who_has_the_key(
         counts = {key["k"]: value["count"] for key, value in state.items(version=BATCHES)}
         assert counts == {key: n for key, (_, n) in sums(BATCHES).items()}
         assert state.get({"k": "ü"}, version=BATCHES) == {"count": counts["ü"]}
+    url, key = shared_redis_server.url, str(secret)
+    check_round_trip(url, query.info.gen, at=BATCHES - 1, signing_key_file=key)
 
 
-def test_a_window_is_a_key_column_with_parts(streams: Streams, reader: Reader) -> None:
+def test_a_window_is_a_key_column_with_parts(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
+) -> None:
     def build(df: DataFrame) -> DataFrame:
         return df.groupBy(sf.window("ts", "1 minute"), "k").count()
 
-    state = run(streams, reader, build).operator()
+    query = run(streams, reader, build)
+    state = query.operator()
     rows = {(key["k"], tuple(key["window"])): value for key, value in state.items(version=BATCHES)}
     assert len(rows) == sum(len(rows_of(batch)) for batch in range(BATCHES))
     window = {"start": START, "end": START + timedelta(minutes=1)}
@@ -134,6 +144,7 @@ def test_a_window_is_a_key_column_with_parts(streams: Streams, reader: Reader) -
     assert assert_tables_are_items(state, version=BATCHES) == len(rows)
     first = state.scan(version=BATCHES, prefix={"window": window})
     assert {row["k"] for row in first} == {row["k"] for row in rows_of(0)}
+    check_round_trip(shared_redis_server.url, query.info.gen, at=BATCHES - 1)
 
 
 def test_deduplication(streams: Streams, reader: Reader) -> None:
@@ -144,7 +155,9 @@ def test_deduplication(streams: Streams, reader: Reader) -> None:
     assert assert_tables_are_items(state, version=BATCHES) == len(sums(BATCHES))
 
 
-def test_session_windows_lie_under_a_prefix(streams: Streams, reader: Reader) -> None:
+def test_session_windows_lie_under_a_prefix(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
+) -> None:
     def build(df: DataFrame) -> DataFrame:
         watermarked = df.withWatermark("ts", "1 hour")
         return watermarked.groupBy(sf.session_window("ts", "10 seconds"), "k").count()
@@ -158,9 +171,12 @@ def test_session_windows_lie_under_a_prefix(streams: Streams, reader: Reader) ->
     assert query.operator().get(key, version=BATCHES) == value
     check_replay(query.operator(), BATCHES)
     assert assert_tables_are_items(query.operator(), version=BATCHES) == len(rows)
+    check_round_trip(shared_redis_server.url, query.info.gen, at=BATCHES - 1)
 
 
-def test_a_join_has_several_stores(streams: Streams, reader: Reader) -> None:
+def test_a_join_has_several_stores(
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
+) -> None:
     right = streams.input("right", SCHEMA)
     right.add(rows_of(0))
 
@@ -187,3 +203,5 @@ def test_a_join_has_several_stores(streams: Streams, reader: Reader) -> None:
     assert rows["left-keyToNumValues"] == len(keyed)
     assert rows["left-keyWithIndexToValue"] == rows_left
     assert rows["right-keyToNumValues"] == sum(row["k"] is not None for row in rows_of(0))
+    export = check_round_trip(shared_redis_server.url, query.info.gen, at=BATCHES - 1)
+    assert {one.store: one.rows for one in export.stores} == rows

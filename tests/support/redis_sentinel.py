@@ -65,15 +65,15 @@ class SentinelSet:
 
     def await_roles(self, *roles: bytes) -> None:
         """Until the servers are what is given for each: `master` or `slave`."""
+        wait_until(lambda: self.roles() == list(roles), "the servers to change their roles")
 
-        def roles_now() -> list[bytes]:
-            found = []
-            for server in self.servers:
-                with server.client() as client:
-                    found.append(client.role()[0])
-            return found
-
-        wait_until(lambda: roles_now() == list(roles), "the servers to change their roles")
+    def roles(self) -> list[bytes]:
+        """What each server takes itself for: `master` or `slave`."""
+        found = []
+        for server in self.servers:
+            with server.client() as client:
+                found.append(client.role()[0])
+        return found
 
     def start(self) -> SentinelSet:
         for server in self.servers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,13 @@ from pathlib import Path
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
-from redis_state.errors import FormatError, Kind, NotFoundError, StateError, UnavailableError
+from redis_state.errors import FormatError, NotFoundError, UnavailableError
 from redis_state.format.entry import Segment
-from redis_state.ids import PartitionId
+from redis_state.ids import PartitionId, Pin
 from redis_state.maintain.checkpoint import Progress, silent
-from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.runs import STAGED_TTL_MS
+from redis_state.recovery.bringing_back import describe, serves
 from redis_state.recovery.copies.files import (
     Copy,
     CopyPart,
@@ -27,7 +25,6 @@ from redis_state.recovery.copies.files import (
     version_of,
 )
 from redis_state.recovery.copies.part import Head, PartFile
-from redis_state.recovery.doctor import look_at
 from redis_state.recovery.rewind import Rewind, committed_batches, plan_rewind
 
 _TRIES = 3
@@ -68,33 +65,16 @@ class Restore:
         self.rewind.carry_out()
 
     def _register(self, client: Client) -> None:
-        """So that readers and maintenance find it before the query runs; it renews all of that."""
-        what, copy = "describing the query", self.copy
-        query = keys.query(copy.gen, tenant=self.tenant)
-        known = {"f": "1", **copy.query}
-        time, *_ = client.call(
-            what,
-            [
-                ("TIME",),
-                *(("HSETNX", query, name, value.encode()) for name, value in known.items()),
-                ("PERSIST", query),
-            ],
-        )
-        seen_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-        listed = {copy.gen: json.dumps(_listing(copy, seen_ms))}
+        copy = self.copy
         counts = Counter((part.operator, part.store) for part in copy.parts)
-        for (operator, store), count in counts.items():
-            listed[f"{copy.gen}:{operator}:{store}"] = str(count)
-        checkpoints = keys.checkpoints(tenant=self.tenant)
-        client.call(what, [("HSETNX", checkpoints, *pair) for pair in listed.items()])
-
-
-def _listing(copy: Copy, seen_ms: int) -> dict[str, str | int]:
-    """The entry in the list of checkpoints."""
-    created = copy.query.get("created", "")
-    texts = {name: copy.query.get(name, "") for name in ("path", "id", "name")}
-    created_ms = int(created) if created.isdecimal() else copy.created_ms
-    return {**texts, "created": created_ms, "seen": seen_ms}
+        describe(
+            client,
+            copy.gen,
+            copy.query,
+            counts,
+            created_ms=copy.created_ms,
+            tenant=self.tenant,
+        )
 
 
 def newest_fitting(checkpoint: Path) -> Copy | None:
@@ -185,27 +165,7 @@ def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
 
 
 def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
-    """Whether Redis has the partition and serves the version; false if it has no manifest."""
-    health = look_at(client, id_)
-    if not health.present:
-        return False
-    if health.purged:
-        raise purged_error(f"restoring version {copy.version}", copy.gen, where=str(id_))
-    if copy.version in health.loadable:
-        partition = PartitionClient(client, id_, versions_to_retain=1)
-        if partition.open("", copy.version).pin.uid == head.uid:
-            return True
-    raise StateError(
-        f"restoring version {copy.version}",
-        kind=Kind.STATE_LOST,
-        found="Redis has this partition, but in other versions"
-        if not health.problem
-        else health.problem,
-        advice="Nothing was changed: existing state is never replaced. `redis-state doctor` "
-        "says what it serves. If that does not help, stop the query, remove all of it with "
-        f"`redis-state purge --gen {copy.gen} --now`, and restore.",
-        where=str(id_),
-    )
+    return serves(client, id_, Pin(copy.version, head.uid), what="restoring", verb="restore")
 
 
 def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> None:

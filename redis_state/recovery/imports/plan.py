@@ -1,0 +1,285 @@
+"""What an import has to do, whether it may, and the doing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.errors import FormatError, Kind, StateError, UsageError
+from redis_state.ids import EMPTY
+from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.protocol.registry import PYTHON_OPERATOR
+from redis_state.protocol.runs import check_name, checkpoint_gen
+from redis_state.reader.exports.folder import Folder
+from redis_state.reader.exports.manifest import (
+    Export,
+    ExportedPartition,
+    ExportedStore,
+    damaged,
+    read_export,
+)
+from redis_state.recovery.bringing_back import describe, serves
+from redis_state.recovery.imports.partition import PartitionImport
+from redis_state.recovery.imports.room import check_room
+from redis_state.recovery.marker import gen_of
+from redis_state.recovery.rewind import Rewind, plan_rewind
+
+_GEN_DIGITS = 32
+_IMPORTED = "imported"
+_BATCH = re.compile(r"(\d+) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
+
+_Place = tuple[ExportedStore, ExportedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import that may be made.
+
+    Attributes:
+        gen: Id of the checkpoint in which the state will be.
+        name: Of a store of Python, under which it will be found; ``None`` for a query of Spark.
+        missing: Partitions that Redis does not have.
+        there: Number of those that serve the version already.
+        rewind: What moves the newer entries of Spark's logs aside; ``None`` if no checkpoint was
+            given.
+        stored: About how many bytes the missing ones will take in Redis.
+    """
+
+    folder: Folder
+    export: Export
+    gen: str
+    name: str | None
+    missing: tuple[_Place, ...]
+    there: int
+    rewind: Rewind | None
+    stored: int
+    tenant: str = ""
+
+    def carry_out(self, client: Client, progress: Progress = silent) -> None:
+        """Import the partitions, then the registry, then the name, then move the entries.
+
+        It can be interrupted anywhere and run again.
+
+        Raises:
+            FormatError: A file changed meanwhile.
+            StateError: Another one made a partition, or took the name, meanwhile.
+            FullError: Redis has no memory left.
+            ConfigError: An entry cannot be moved; all state is imported.
+        """
+        for number, (store, part) in enumerate(self.missing, 1):
+            id_ = store.id(self.gen, part.partition, tenant=self.tenant)
+            PartitionImport(client, self.folder, store, part, id_).run()
+            progress("importing partitions", number, len(self.missing))
+        counts = {(one.operator, one.store): len(one.partitions) for one in self.export.stores}
+        created_ms = self.export.created
+        fields = self._fields()
+        describe(client, self.gen, fields, counts, created_ms=created_ms, tenant=self.tenant)
+        self._mark(client)
+        if self.rewind is not None:
+            self.rewind.carry_out()
+
+    def _fields(self) -> dict[str, str]:
+        """The registry's fields, with the batches that the imported versions are of."""
+        fields = dict(self.export.fields)
+        for store in self.export.stores:
+            name = f"batch:{store.operator}:{store.store}"
+            words = _BATCH.fullmatch(fields.get(name, ""))
+            if words is not None and self.export.batch is not None:
+                first, partitions, layout = words[2], words[3], words[5]
+                fields[name] = f"{self.export.batch} {first} {partitions} {_IMPORTED} {layout}"
+        if self.name is not None:
+            fields |= {"name": self.name, "path": keys.name_field(self.name), "id": self.gen}
+        return fields
+
+    def _mark(self, client: Client) -> None:
+        """From here on the program finds its store by the name."""
+        if self.name is None:
+            return
+        what = "naming what was imported"
+        key, field = keys.names(tenant=self.tenant), keys.name_field(self.name)
+        named = [("HSETNX", key, field, self.gen), ("HGET", key, field)]
+        found = client.call(what, named)[-1]
+        if found != self.gen.encode():
+            raise _name_taken(what, self.name)
+
+
+def plan_import(
+    client: Client,
+    folder: Folder,
+    *,
+    name: str | None = None,
+    checkpoint: Path | None = None,
+    marker_gen: str | None = None,
+    tenant: str = "",
+    progress: Progress = silent,
+) -> Import:
+    """Check all files of an export, and look what Redis has; nothing is changed.
+
+    Args:
+        name: Of a store of Python: the name that it gets; ``None`` keeps its own.
+        checkpoint: The folder of Spark's logs; ``None`` leaves them alone.
+        marker_gen: The id of the checkpoint; ``None`` means the one in its marker file.
+
+    Raises:
+        NotFoundError: There is no export.
+        UsageError: The export was interrupted; it cannot have that name; or the commit log does
+            not have its batch.
+        FormatError: A file is damaged, or the export is of another checkpoint.
+        StateError: Redis has a partition that does not serve the version, or a newer store of the
+            name.
+        FullError: Redis has too little memory.
+        ConfigError: A file cannot be read.
+    """
+    export = read_export(folder)
+    what = f"importing {folder}"
+    gen, own_name = _target(client, export, name, tenant=tenant, what=what)
+    if checkpoint is not None and own_name is None:
+        _check_marker(what, export, marker_gen or gen_of(str(checkpoint)), checkpoint)
+    rewind = None if checkpoint is None else _rewind(what, export, checkpoint)
+    _check_files(folder, export, progress)
+    missing: list[_Place] = []
+    there = 0
+    for store in export.stores:
+        for part in store.partitions:
+            if part.pin == EMPTY:
+                continue
+            id_ = store.id(gen, part.partition, tenant=tenant)
+            if serves(client, id_, part.pin, what="importing", verb="import"):
+                there += 1
+            else:
+                missing.append((store, part))
+    stored = sum(part.stored for _, part in missing)
+    check_room(client, stored, what=what)
+    return Import(folder, export, gen, own_name, tuple(missing), there, rewind, stored, tenant)
+
+
+def _target(
+    client: Client, export: Export, name: str | None, *, tenant: str, what: str
+) -> tuple[str, str | None]:
+    """The id of the checkpoint to import into, and the name of a store of Python."""
+    of_python = all(store.name == PYTHON_OPERATOR for store in export.stores)
+    if not of_python:
+        if name is not None:
+            raise UsageError(
+                what,
+                found="the state is a query's of Spark, which belongs to its checkpoint folder",
+                advice="Leave --as out; or import it with another --key-prefix or into another "
+                "Redis. Nothing was changed.",
+            )
+        return export.gen, None
+    wanted = export.name if name is None else name
+    check_name(wanted, what="the name of a store")
+    known = checkpoint_gen(client, wanted, tenant=tenant)
+    if name is None or name == export.name:
+        if known is not None and known != export.gen:
+            raise _name_taken(what, wanted)
+        return export.gen, wanted
+    if known is not None:
+        return known, wanted
+    own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    return own, wanted
+
+
+def _name_taken(what: str, name: str) -> StateError:
+    return StateError(
+        what,
+        kind=Kind.STATE_LOST,
+        found=f"a store of the name {name[:80]!r} was begun anew, under another id",
+        advice="It was not replaced. Import under another name, with --as NAME; or purge that "
+        "store with `redis-state purge --gen … --now`, and import again.",
+    )
+
+
+def _check_marker(what: str, export: Export, gen: str, checkpoint: Path) -> None:
+    if gen != export.gen:
+        raise FormatError(
+            what,
+            found="the export is of another checkpoint",
+            advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
+            where=str(checkpoint),
+        )
+
+
+def _rewind(what: str, export: Export, checkpoint: Path) -> Rewind:
+    if export.batch is None:
+        raise UsageError(
+            what,
+            found="its versions are no batches of Spark",
+            advice="Leave --checkpoint out. Nothing was changed.",
+        )
+    rewind = plan_rewind(checkpoint, export.batch)
+    _check_timeline(what, export, checkpoint)
+    return rewind
+
+
+def _check_timeline(what: str, export: Export, checkpoint: Path) -> None:
+    """Refuse an export of a batch that was planned again after the export was made.
+
+    The entry of the offset log has the time at which its batch was planned. In checkpoint format 2
+    the commit log also names the attempts.
+    """
+    batch = str(export.batch)
+    found = ""
+    planned_ms = _planned_ms(checkpoint / "offsets" / batch)
+    if planned_ms is not None and planned_ms > export.created:
+        found = f"batch {batch} was planned again after the export was made"
+    uids = _uids(checkpoint / "commits" / batch)
+    for store in export.stores:
+        logged = uids.get(str(store.operator)) or []
+        pairs = zip(store.partitions, logged, strict=False)
+        if any(part.pin != EMPTY and part.uid not in (known or ()) for part, known in pairs):
+            found = f"the commit log names other attempts at batch {batch}"
+    if found:
+        raise StateError(
+            what,
+            kind=Kind.STATE_LOST,
+            found=f"the export belongs to a timeline that a rewind of the query has left: {found}",
+            advice="Nothing was changed. Use an export of this timeline, or a copy "
+            "(`redis-state restore`).",
+            where=str(checkpoint),
+        )
+
+
+def _planned_ms(entry: Path) -> int | None:
+    """When Spark planned a batch; ``None`` if the entry does not say it."""
+    for line in _lines(entry):
+        try:
+            planned = json.loads(line)["batchTimestampMs"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if type(planned) is int:
+            return planned
+    return None
+
+
+def _uids(entry: Path) -> Mapping[str, list[list[str]]]:
+    """The attempts that a commit log entry names, by operator and partition; empty in format 1."""
+    for line in _lines(entry):
+        try:
+            found = json.loads(line)["stateUniqueIds"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _lines(entry: Path) -> list[str]:
+    try:
+        return entry.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _check_files(folder: Folder, export: Export, progress: Progress) -> None:
+    files = export.files
+    for number, file in enumerate(files, 1):
+        if folder.sha256(file.path) != (file.bytes, file.sha256):
+            raise damaged(folder, f"{file.path} does not match its SHA-256")
+        progress("checking the files", number, len(files))

@@ -1,0 +1,88 @@
+"""Live reads while masters change: every read is answered, and of one version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import redis_state
+from redis_state.errors import ConflictError
+from redis_state.reader import Query
+from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank
+from tests.support.redis_sentinel import SentinelSet
+
+READS = 30
+
+
+@pytest.fixture
+def bank(sentinels: SentinelSet) -> Iterator[Bank]:
+    made = Bank(sentinels.url, durability="replicas:1", deadline="60s")
+    yield made
+    made.close()
+
+
+@contextmanager
+def committing(bank: Bank) -> Iterator[None]:
+    """Batches all the time; one whose beginning a fail-over lost is run again, as Spark does."""
+    stop, failed = threading.Event(), []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                try:
+                    bank.run()
+                except ConflictError:
+                    continue
+        except BaseException as error:  # noqa: BLE001  # told in the test's own thread
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
+
+
+class Looker:
+    """Reads in turns, and confirmed versions never go back: commits wait for a replica."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._newest = 0
+        self._turn = 0
+
+    def read(self) -> None:
+        self._turn += 1
+        state = self._query.operator()
+        if self._turn % 3:
+            found = state.get_many(list(range(ACCOUNTS)))
+        else:
+            found = [value for _, value in state.items()]
+        assert (len(found), sum(found)) == (ACCOUNTS, SUM)
+        version = self._query.view().version
+        assert version is not None
+        assert version >= self._newest
+        self._newest = version
+
+
+@pytest.mark.parametrize("fail_overs", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_reads_go_on_over_fail_overs(sentinels: SentinelSet, bank: Bank, fail_overs: int) -> None:
+    bank.run()
+    bank.run()
+    with redis_state.connect(sentinels.url, deadline="60s") as reader, committing(bank):
+        looker = Looker(reader.query(bank.name))
+        for number in range(fail_overs):
+            sentinels.fail_over()
+            wanted = [b"slave", b"master"] if number % 2 == 0 else [b"master", b"slave"]
+            while sentinels.roles() != wanted:
+                looker.read()
+            for _ in range(READS):
+                looker.read()
+            if number + 1 < fail_overs:
+                sentinels.await_replicas()
