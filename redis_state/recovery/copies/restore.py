@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, Kind, NotFoundError, StateError, UnavailableError
+from redis_state.files import Folder
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import Progress, silent
@@ -97,7 +97,7 @@ def _listing(copy: Copy, seen_ms: int) -> dict[str, str | int]:
     return {**texts, "created": created_ms, "seen": seen_ms}
 
 
-def newest_fitting(checkpoint: Path) -> Copy | None:
+def newest_fitting(checkpoint: Folder) -> Copy | None:
     """The newest copy whose batch the commit log has, on the same timeline.
 
     Raises:
@@ -115,7 +115,7 @@ def newest_fitting(checkpoint: Path) -> Copy | None:
 
 def plan_restore(
     client: Client,
-    checkpoint: Path,
+    checkpoint: Folder,
     gen: str,
     *,
     to_batch: int | None = None,
@@ -152,7 +152,7 @@ def plan_restore(
     return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
 
 
-def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
+def _chosen(checkpoint: Folder, to_batch: int | None) -> Copy:
     what = "looking for a copy of the state"
     if to_batch is None:
         newest = newest_fitting(checkpoint)
