@@ -211,8 +211,14 @@ class Folder:
             self.files.remove(old.path)
 
     def missing(self) -> str:
-        """What to say of it if it is not there, as a clause."""
-        return self.files.missing(self.path)
+        """What to say of it if it is not there, as a clause.
+
+        Raises:
+            ConfigError: It may not be looked at.
+            UnavailableError: The file system gives no answer.
+        """
+        with self._told(f"looking for {self}"):
+            return self.files.missing(self.path)
 
     def spellings(self) -> set[str]:
         """Every way in which Hadoop may spell it, with its scheme; docs/format.md, section 9."""

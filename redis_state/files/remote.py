@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
@@ -71,13 +71,13 @@ class RemoteFiles:
             else:
                 self._fs, self.root = fsspec.filesystem(place.protocol, **given), place.path
         except ImportError as error:
-            package = place.package or "the package that fsspec names"
+            package = place.package
             raise ConfigError(
                 what,
-                found=f"its driver is missing: {_text(error)}",
-                advice=f"Install {package}, for example with `pip install {place.package}`."
-                if place.package
-                else f"Install {package}.",
+                found=f"the package {package} is missing, which speaks with it"
+                if package
+                else f"its driver is missing: {_text(error)}",
+                advice=f"Run `pip install {package}`." if package else "Install that package.",
             ) from error
         except ValueError as error:
             raise ConfigError(
@@ -143,12 +143,14 @@ class RemoteFiles:
     def missing(self, path: str) -> str:
         """As `Files.missing`; tells a bucket that is not there from a folder."""
         bucket = self._place.bucket
-        # Whoever may not look at the bucket itself is told of the folder alone.
-        with suppress(Exception):
-            if bucket and not self._fs.exists(bucket):
-                return f"there is no bucket or container {bucket}, or it is another account's"
+        try:
             if self._fs.isfile(path):
                 return "it is not a folder"
+            self._fs.ls(path)
+        except FileNotFoundError as error:
+            # All object stores say so of the bucket, and of a folder give its path alone.
+            if bucket and re.search("(bucket|container) does not exist", str(error)):
+                return f"there is no bucket or container {bucket}"
         return "there is no such folder"
 
     def spellings(self, shown: str) -> set[str]:
@@ -182,9 +184,13 @@ class RemoteFiles:
                 advice="Check its address, port and region, and that it can be reached from here; "
                 "then run the command again.",
             )
+        if type(error) is RuntimeError and self._place.protocol == "webhdfs":
+            found = f"the name node answered: {_text(error)}"
+        else:
+            found = type(error).__name__ + (f", status {status}" if status else "")
         return ConfigError(
             attempted,
-            found=type(error).__name__ + (f", status {status}" if status else ""),
+            found=found,
             advice="Check the address, its rights and --storage-options, then run the command "
             "again.",
         )
