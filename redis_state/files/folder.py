@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -200,11 +200,13 @@ class Folder:
                 self.files.rename(old.path, new.path)
                 return
             if there is None:
-                self.files.create(new.path, raw)
+                # Another command may have been first; what is there then is looked at below.
+                with suppress(FileExistsError):
+                    self.files.create(new.path, raw)
         if self.read(target) != raw:
             raise ConfigError(
                 what,
-                found="what was written is not what can be read",
+                found="what can be read there is not what was written",
                 advice="Nothing was deleted. Check the file system, then run the command again.",
             )
         with self._told(f"deleting {old}, which is at {target} now"):

@@ -12,6 +12,7 @@ from redis_state.files.urls import Place, options_of
 
 _PIECE_BYTES = 8 << 20
 _TEXT_MAX = 200
+_NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
 _REFUSED_STATUS = (401, 403)
 _NO_CREDENTIALS = {
     "ClientAuthenticationError",
@@ -82,7 +83,8 @@ class RemoteFiles:
         except ValueError as error:
             raise ConfigError(
                 what,
-                found=_text(error),
+                # Of an option that is wrong the text could be a secret.
+                found=_text(error) if place.address else "an option is wrong, or one too many",
                 advice="Give an address whose scheme fsspec knows, and options that its file "
                 "system takes.",
             ) from error
@@ -122,7 +124,7 @@ class RemoteFiles:
 
     def create(self, path: str, raw: bytes) -> None:
         """In one request, with the condition that nothing is there, where the driver has one."""
-        if self._fs.exists(path):
+        if self._is_there(path):
             raise FileExistsError(path)
         if not self._place.bucket:
             # Object stores have none, and a driver would make a bucket that it cannot see.
@@ -133,8 +135,16 @@ class RemoteFiles:
         """HDFS answers a refused rename with a truth value, which fsspec does not look at."""
         self._fs.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
         self._fs.mv(source, target)
-        if self._fs.exists(source) or not self._fs.exists(target):
+        if self._is_there(source) or not self._is_there(target):
             raise PermissionError(f"{source} was not renamed")
+
+    def _is_there(self, path: str) -> bool:
+        """Without `exists` of fsspec, which takes every error for an absence."""
+        try:
+            self._fs.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def remove(self, path: str) -> None:
         """As `Files.remove`."""
@@ -149,7 +159,7 @@ class RemoteFiles:
             self._fs.ls(path)
         except FileNotFoundError as error:
             # All object stores say so of the bucket, and of a folder give its path alone.
-            if bucket and re.search("(bucket|container) does not exist", str(error)):
+            if bucket and _NO_BUCKET.search(str(error)):
                 return f"there is no bucket or container {bucket}"
         return "there is no such folder"
 

@@ -17,6 +17,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _S3 = ("s3a", "s3", "s3n")
 _GCS = ("gs", "gcs")
 _AZURE = ("abfs", "abfss", "wasb", "wasbs", "az")
+_AZURE_PUBLIC = ".core.windows.net"
 _HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _PORT_HTTP, _PORT_HTTPS, _PORT_RPC = 9870, 9871, 8020
 # What fsspec's own defaults leave for minutes, or for ever.
@@ -110,6 +111,9 @@ def _azure(authority: str, path: str) -> Place:
     defaults: dict[str, Any] = {"anon": False}
     if host:
         defaults["account_name"] = host.split(".", 1)[0]
+        if not host.endswith(_AZURE_PUBLIC):
+            # adlfs speaks with the other of the two names that an account has.
+            defaults["account_host"] = host.replace(".dfs.", ".blob.", 1)
     roots = tuple(f"{scheme}://{authority}" for scheme in _AZURE[:4])
     whole = f"{container}/{path}".rstrip("/")
     return Place("abfs", whole, "", "adlfs", container, defaults, roots)

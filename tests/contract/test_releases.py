@@ -18,7 +18,7 @@ def test_what_a_release_left_is_read(
 ) -> None:
     left = load(name)
     put_keys(left["keys"], redis_server)
-    put_files(left["files"], tmp_path)
+    put_files(left, tmp_path)
     with connect(redis_server.url) as reader:
         assert rows_of(reader, left["gen"]) == left["rows"]
     assert any(left["rows"].values())

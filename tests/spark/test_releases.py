@@ -12,7 +12,7 @@ from tests.spark.test_checkpoint_format_2 import format_of
 from tests.spark.test_checkpoints import use_server
 from tests.support.redis_server import RedisServer
 from tests.support.releases import load, put_files, put_keys, written
-from tests.upgrades.job import go_on
+from tests.upgrades.job import run
 
 __all__ = ["use_server"]
 pytestmark = pytest.mark.spark
@@ -28,10 +28,10 @@ def test_a_query_goes_on(
     left = load(name)
     server, checkpoint = use_server(), streams.checkpoint(left["query"])
     put_keys(left["keys"], server)
-    put_files(left["files"], checkpoint)
+    put_files(left, checkpoint, folder=streams.folder)
     redis_conf({"onPathChange": "adopt"})
     output: Output = {}
     with format_of(streams.spark, left["format"]):
-        go_on(streams, left["query"], REDIS, output)
+        run(streams, left["query"], 1, REDIS, output)
     assert {str(n): lines for n, lines in output.items()} == left["later"]
     assert main(["doctor", "--url", server.url, "--checkpoint", str(checkpoint)]) == 0

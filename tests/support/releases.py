@@ -10,6 +10,7 @@ from typing import Any
 
 from redis_state.reader import Reader
 from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.versions import LATEST
 from tests.support.redis_server import RedisServer
 
 FOLDER = Path(__file__).resolve().parents[1] / "releases"
@@ -44,11 +45,23 @@ def files_of(checkpoint: Path) -> dict[str, str]:
     }
 
 
-def put_files(files: dict[str, str], checkpoint: Path) -> None:
-    for name, text in files.items():
+def put_files(left: Left, checkpoint: Path, *, folder: Path | None = None) -> None:
+    """Write the checkpoint anew.
+
+    Args:
+        folder: What takes the place of the old folder in files of Spark that name it: the log of
+            its file source, and the metadata of an operator.
+    """
+    files = {name: base64.b64decode(text) for name, text in left["files"].items()}
+    if folder is not None:
+        old, new = left["folder"].encode(), str(folder).encode()
+        for name in [name for name, raw in files.items() if old in raw]:
+            files[name] = files[name].replace(old, new)
+            files.pop(str(Path(name).with_name(f".{Path(name).name}.crc")), None)
+    for name, raw in files.items():
         path = checkpoint / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(text))
+        path.write_bytes(raw)
 
 
 def keys_of(server: RedisServer) -> dict[str, Any]:
@@ -81,7 +94,7 @@ def put_keys(found: dict[str, Any], server: RedisServer) -> None:
 
 
 def rows_of(reader: Reader, gen: str) -> dict[str, list[str]]:
-    """All rows of all stores of a query, as sorted text."""
+    """All rows of all stores of a query, as sorted text; the driver confirms a batch later."""
     query = reader.query(gen)
     found: dict[str, list[str]] = {}
     for info in query.operators():
@@ -91,7 +104,7 @@ def rows_of(reader: Reader, gen: str) -> dict[str, list[str]]:
             families = [family for family in families if family.name != DEFAULT_FAMILY]
         for family in families:
             state = query.operator(info.operator, info.store, family=family.name)
-            rows = state.list_items() if family.multi_value else state.items()
+            rows = state.list_items(at=LATEST) if family.multi_value else state.items(at=LATEST)
             place = f"{info.operator} {info.store} {family.name}"
             found[place] = sorted(str(row) for row in rows)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def test_what_a_driver_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["port"], found["use_https"]) == (9871, True)
     found = options_of(place_of("abfss://box@name.dfs.core.windows.net/a"), {})
     assert (found["account_name"], found["anon"]) == ("name", False)
+    assert "account_host" not in found
+    found = options_of(place_of("abfss://box@name.dfs.core.chinacloudapi.cn/a"), {})
+    assert found["account_host"] == "name.blob.core.chinacloudapi.cn"
     assert options_of(place_of("s3a://bucket/a"), {})["use_listings_cache"] is False
 
 
@@ -95,6 +99,19 @@ def test_what_a_driver_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_that_leads_nowhere(address: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         folder_at(address)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"pip install 'redis-state\[checkpoints\]' s3fs"):
+        folder_at("s3a://bucket/a")
+    assert folder_at(str(tmp_path)).items() == []
+
+
+def test_a_wrong_option_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match="an option is wrong") as told:
+        folder_at("hdfs://node/a", storage_options={"kerberos": True, "user": "hunter2"})
+    assert "hunter2" not in str(told.value)
 
 
 def test_storage_options_are_never_quoted(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import redis_state
-from tests.spark.streams import Output, Row, Streams
+from tests.spark.streams import Output, Streams
 from tests.spark.test_operators import EVENTS, events, joined, running_sum, two_inputs
 from tests.spark.test_transform_with_state import OUT, Everything
 
@@ -103,31 +102,11 @@ def session(url: str, folder: Path) -> SparkSession:
 
 
 def run(streams: Streams, query: str, part: int, provider: str, output: Output) -> None:
-    batches = _batches(query)
-    # What was there before is written once more, with the same name and time: Spark has seen it.
-    _feed(streams, query, batches if part else batches[: len(batches) // 2], provider, output)
-
-
-def go_on(streams: Streams, query: str, provider: str, output: Output) -> None:
-    """The second half, in a folder that has never had the first."""
-    batches = _batches(query)
-    _feed(streams, query, batches[len(batches) // 2 :], provider, output)
-
-
-def _batches(query: str) -> list[list[list[dict[str, Any]]]]:
-    return two_inputs(41) if "join" in query else [[batch[0]] for batch in events(42)]
-
-
-def _feed(
-    streams: Streams,
-    query: str,
-    batches: Sequence[Sequence[Sequence[Row]]],
-    provider: str,
-    output: Output,
-) -> None:
     build, mode = QUERIES[query]
+    batches = two_inputs(41) if "join" in query else [[batch[0]] for batch in events(42)]
     inputs = [streams.input(f"{query} {i}", EVENTS) for i in range(len(batches[0]))]
-    for batch in batches:
+    # What was there before is written once more, with the same name and time: Spark has seen it.
+    for batch in batches if part else batches[: len(batches) // 2]:
         for source, rows in zip(inputs, batch, strict=True):
             source.add(rows)
     frame = build([source.stream(streams.spark) for source in inputs])

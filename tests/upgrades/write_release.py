@@ -47,6 +47,7 @@ def write(name: str, server: RedisServer, folder: Path) -> None:
         "query": query,
         "format": number,
         "gen": gen,
+        "folder": str(folder),
         "files": files_of(checkpoint),
         "keys": keys_of(server),
         "rows": rows,
