@@ -9,20 +9,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of, words_of
 from redis_state.cli.connection import ProgressLine, add_arguments, command_of, config_of
 from redis_state.cli.help import example
 from redis_state.cli.maintain import PROBLEMS_STATUS
 from redis_state.errors import ConfigError
+from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.registry import QueryInfo
 from redis_state.recovery.copies import newest_fitting
 from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, older_of_folder
-from redis_state.recovery.marker import gen_of, local_path
+from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import newest_commit
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def add_to(subparsers: Subparsers) -> None:
             "has to be done first.",
         ),
     )
-    parser.add_argument("--checkpoint", metavar="PATH", help="in the local file system")
+    add_checkpoint(parser)
+    add_storage_options(parser)
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id, if its folder has no marker file, or is elsewhere; without "
+        help="the checkpoint's id, if its folder has no marker file, or was copied; without "
         "--checkpoint Spark's logs are not looked at",
     )
     add_arguments(parser)
@@ -63,7 +65,7 @@ class Place:
     """
 
     gen: str
-    folder: Path | None
+    folder: Folder | None
     which: str
     server: str
 
@@ -87,11 +89,12 @@ def place_of(arguments: argparse.Namespace) -> Place:
             advice="Give its folder with --checkpoint, or its id with --gen; `redis-state queries` "
             "lists the ids.",
         )
-    words = [] if checkpoint is None else ["--checkpoint", checkpoint]
+    words = words_of(arguments)
     words += [] if gen is None else ["--gen", gen]
-    gen = gen_of(checkpoint) if gen is None else gen
+    folder = None if checkpoint is None else folder_of(arguments)
+    if gen is None and folder is not None:
+        gen = gen_of(folder)
     check_gen(gen, attempted="looking at a checkpoint")
-    folder = None if checkpoint is None else local_path(checkpoint)
     return Place(gen, folder, shlex.join(words), command_of(arguments))
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.export import told
 from redis_state.cli.help import example
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.reader.exports.folder import Folder
 from redis_state.recovery.imports import Import, plan_import
-from redis_state.recovery.marker import local_path
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -37,11 +37,8 @@ def add_to(subparsers: Subparsers) -> None:
         ),
     )
     parser.add_argument("folder", metavar="FOLDER", help="that of the export, or a URL of it")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        help="the query's checkpoint, a local folder; its logs are to end with the batch",
-    )
+    add_checkpoint(parser)
+    add_storage_options(parser)
     parser.add_argument(
         "--gen",
         help="the checkpoint's id from its marker file, if the folder was copied here from "
@@ -63,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, tell, and import."""
     config = config_of(arguments)
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
-    path = None if arguments.checkpoint is None else local_path(arguments.checkpoint)
+    checkpoint = None if arguments.checkpoint is None else folder_of(arguments)
     with closing(Client(config)) as client:
         try:
             plan = plan_import(
                 client,
                 Folder(arguments.folder),
                 name=arguments.as_name,
-                checkpoint=path,
+                checkpoint=checkpoint,
                 marker_gen=arguments.gen,
                 tenant=tenant,
                 progress=line,

@@ -18,6 +18,8 @@ from redis_state.errors import ConfigError
 
 URL_VARIABLE = "REDIS_STATE_URL"
 PROFILE_VARIABLE = "REDIS_STATE_PROFILE"
+STORAGE_OPTIONS = "storage_options"
+"""A key of a profile: the file of options for the file systems of checkpoints."""
 _FILE = Path("redis-state/profiles.toml")
 _SIZE_MAX = 1 << 20
 _EXAMPLE = 'Write a table a profile, such as [production] and below it url = "redis://host:6379/0".'
@@ -48,12 +50,11 @@ def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
         )
     if url is not None:
         return {"url": url}
+    profile = _profile_meant(profile)
     if profile is None:
         found = os.environ.get(URL_VARIABLE)
         if found:
             return {"url": found}
-        profile = os.environ.get(PROFILE_VARIABLE) or None
-    if profile is None:
         raise ConfigError(
             "choosing a server",
             found="none is named",
@@ -63,6 +64,36 @@ def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
     return read_profile(profile)
 
 
+def storage_options_file(url: str | None, profile: str | None) -> str | None:
+    """The file that the profile names for the file systems of checkpoints; ``None`` if none does.
+
+    Args:
+        url: As the command got it; `profile` too.
+
+    Raises:
+        ConfigError: The profile cannot be read, or does not name a path.
+    """
+    name = _profile_meant(profile) if url is None else None
+    if name is None:
+        return None
+    what, table = _table(name)
+    found = table.get(STORAGE_OPTIONS)
+    if found is None or isinstance(found, str):
+        return found
+    raise ConfigError(
+        what,
+        found=f"{STORAGE_OPTIONS} is not a path",
+        advice=f'Put them into a JSON file, and write {STORAGE_OPTIONS} = "…" with its path.',
+    )
+
+
+def _profile_meant(profile: str | None) -> str | None:
+    """The profile that names the server, where no `--url` does."""
+    if profile is None and not os.environ.get(URL_VARIABLE):
+        return os.environ.get(PROFILE_VARIABLE) or None
+    return profile
+
+
 def read_profile(name: str) -> dict[str, Any]:
     """The options of one profile.
 
@@ -70,6 +101,22 @@ def read_profile(name: str) -> dict[str, Any]:
         ConfigError: The file cannot be read or is not TOML, there is no such profile, or an option
             of it is unknown, a password, or no plain value.
     """
+    what, found = _table(name)
+    options: dict[str, Any] = {}
+    for key, value in found.items():
+        if key == STORAGE_OPTIONS:
+            continue
+        name = _checked(what, key, value)
+        if name in options:
+            raise ConfigError(what, found=f"'{name}' is given twice", advice="Give it once.")
+        options[name] = value
+    if "url" not in options:
+        raise ConfigError(what, found="it has no url", advice=_EXAMPLE)
+    return options
+
+
+def _table(name: str) -> tuple[str, Mapping[str, Any]]:
+    """What is done, for errors, and the profile as it stands there."""
     path = profiles_path()
     what = f"reading profile '{name}' in {path}"
     profiles = _read(path, what)
@@ -81,15 +128,7 @@ def read_profile(name: str) -> dict[str, Any]:
             found="there is no such profile",
             advice=f"Profiles there: {there or 'none'}. {_EXAMPLE}",
         )
-    options: dict[str, Any] = {}
-    for key, value in found.items():
-        name = _checked(what, key, value)
-        if name in options:
-            raise ConfigError(what, found=f"'{name}' is given twice", advice="Give it once.")
-        options[name] = value
-    if "url" not in options:
-        raise ConfigError(what, found="it has no url", advice=_EXAMPLE)
-    return options
+    return what, found
 
 
 def _checked(what: str, key: str, value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress
+from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError, NotFoundError
@@ -40,8 +41,9 @@ def add_to(subparsers: Subparsers) -> None:
         ),
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--checkpoint", metavar="PATH", help="a checkpoint in the local file system")
+    add_checkpoint(which)
     which.add_argument("--gen", help="the checkpoint's id, as `redis-state queries` prints it")
+    add_storage_options(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="count only, change nothing")
     how.add_argument("--now", action="store_true", help="remove at once and for good")
@@ -55,7 +57,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Purge, after asking, or recall."""
     config = config_of(arguments)
-    gen: str = arguments.gen if arguments.checkpoint is None else gen_of(arguments.checkpoint)
+    gen: str = arguments.gen if arguments.checkpoint is None else gen_of(folder_of(arguments))
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
         if arguments.recall:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.copies import Copy, plan_restore
-from redis_state.recovery.marker import gen_of, local_path
+from redis_state.recovery.marker import gen_of
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -33,16 +34,15 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
         ),
     )
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH", help="in the local file system"
-    )
+    add_checkpoint(parser, required=True)
+    add_storage_options(parser)
     parser.add_argument(
         "--to-batch", type=int, metavar="N", help="the copy of this batch instead of the newest one"
     )
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id from its marker file, if the folder was copied here from "
-        "another file system; move the entries that the command names there, too",
+        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
+        "entries that the command names in the original, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
@@ -53,8 +53,8 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, tell, and restore."""
     config = config_of(arguments)
-    path = local_path(arguments.checkpoint)
-    gen = arguments.gen or gen_of(arguments.checkpoint)
+    folder = folder_of(arguments)
+    gen = arguments.gen or gen_of(folder)
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         try:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
                 refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
             plan = plan_restore(
                 client,
-                path,
+                folder,
                 gen,
                 to_batch=arguments.to_batch,
                 tenant=tenant,

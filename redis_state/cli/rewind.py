@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
+from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.errors import Kind, StateError
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.doctor import diagnose
-from redis_state.recovery.marker import gen_of, local_path
+from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import newest_commit, plan_rewind
 
 if TYPE_CHECKING:
@@ -35,14 +36,13 @@ def add_to(subparsers: Subparsers) -> None:
             "--to-batch 41"
         ),
     )
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH", help="in the local file system"
-    )
+    add_checkpoint(parser, required=True)
+    add_storage_options(parser)
     parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id from its marker file, if the folder was copied here from "
-        "another file system; move the entries that the command names there, too",
+        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
+        "entries that the command names in the original, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
@@ -53,18 +53,18 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, check that Redis can serve it, and move."""
     config = config_of(arguments)
-    path = local_path(arguments.checkpoint)
-    gen = arguments.gen or gen_of(arguments.checkpoint)
-    plan = plan_rewind(path, arguments.to_batch)
+    folder = folder_of(arguments)
+    gen = arguments.gen or gen_of(folder)
+    plan = plan_rewind(folder, arguments.to_batch)
     tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {arguments.to_batch}"
     with closing(Client(config)) as client:
         found = diagnose(client, gen, tenant=tenant)
         if arguments.yes:
             refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
     if found.purged:
-        raise purged_error(what, gen, where=str(path))
+        raise purged_error(what, gen, where=str(folder))
     if arguments.to_batch + 1 not in found.common:
-        newest = found.newest_batch(at_most=newest_commit(path))
+        newest = found.newest_batch(at_most=newest_commit(folder))
         raise StateError(
             what,
             kind=Kind.STATE_LOST,
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             if newest is None
             else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
             f"--to-batch {newest}.",
-            where=str(path),
+            where=str(folder),
         )
     for name in plan.files:
         print(f"{name} -> {plan.folder}/{name}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from itertools import count
-from pathlib import Path
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
+from redis_state.files import Folder
 from redis_state.ids import is_gen
 from redis_state.recovery.rewind import LOGS
 
@@ -15,44 +15,24 @@ NAME = "_redis_state"
 _STATE = "state"
 _FORMAT = 1
 _BYTES_MAX = 1 << 16
-_SCHEMES = ("file://", "file:")
 
 
-def local_path(checkpoint: str) -> Path:
-    """The path of a checkpoint in the local file system.
-
-    Raises:
-        ConfigError: It is in another one.
-    """
-    for scheme in _SCHEMES:
-        if checkpoint.startswith(scheme):
-            return Path(checkpoint.removeprefix(scheme))
-    if "://" in checkpoint:
-        raise ConfigError(
-            f"reading the checkpoint {checkpoint}",
-            found="it is not in a local file system",
-            advice=f"Read its file {_STATE}/{NAME} there, and give the 'gen' in it with --gen. "
-            "Where the logs are needed too, copy the folders offsets and commits to a local folder "
-            "and give that one with --checkpoint.",
-        )
-    return Path(checkpoint)
-
-
-def gen_of(checkpoint: str) -> str:
+def gen_of(checkpoint: Folder) -> str:
     """The id of a checkpoint.
 
     Raises:
         StateError: There is no marker file, or it was copied from another checkpoint.
         FormatError: The file is damaged.
-        ConfigError: There is no such folder, or it is not in a local file system.
+        ConfigError: There is no such folder, or it cannot be read.
+        UnavailableError: Its file system gives no answer.
     """
-    state = local_path(checkpoint).absolute() / _STATE
-    found = _read(state / NAME)
+    state = checkpoint / _STATE
+    found = _read(state, NAME)
     if found is None:
-        raise _without_marker(state)
+        raise _without_marker(checkpoint)
     gen, path_hash = found
     for number in count(1):
-        adopted = _read(state / f"{NAME}.{number}")
+        adopted = _read(state, f"{NAME}.{number}")
         if adopted is None:
             break
         if adopted[0] != gen:
@@ -73,16 +53,16 @@ def gen_of(checkpoint: str) -> str:
     return gen
 
 
-def _without_marker(state: Path) -> ConfigError | StateError:
-    folder = state.parent
-    if not folder.is_dir():
+def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
+    items = checkpoint.items()
+    if items is None:
         return ConfigError(
-            f"reading the checkpoint {folder}",
-            found="there is no such folder on this machine",
+            f"reading the checkpoint {checkpoint}",
+            found=checkpoint.missing(),
             advice="Give the folder that the query has as checkpointLocation. If it was deleted, "
             "`redis-state queries` lists what is left in Redis, and --gen names it.",
         )
-    if not any((folder / log).is_dir() for log in LOGS):
+    if not any(item.name in LOGS and item.is_folder for item in items):
         found = "the folder is there, but Spark has written no query into it"
         advice = (
             "Give the folder that the query has as checkpointLocation: it holds offsets and "
@@ -96,23 +76,17 @@ def _without_marker(state: Path) -> ConfigError | StateError:
             "--gen; `redis-state queries` lists the ids."
         )
     return StateError(
-        f"reading the checkpoint {folder}", kind=Kind.MARKER_MISSING, found=found, advice=advice
+        f"reading the checkpoint {checkpoint}",
+        kind=Kind.MARKER_MISSING,
+        found=found,
+        advice=advice,
     )
 
 
-def _read(path: Path) -> tuple[str, str] | None:
+def _read(state: Folder, name: str) -> tuple[str, str] | None:
     """Gen and hash of the path; ``None`` if there is no such file."""
-    attempted = f"reading the marker file {path}"
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_BYTES_MAX)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(
-            attempted, found=type(error).__name__, advice="Make it readable."
-        ) from error
-    return _parse(attempted, raw)
+    raw = state.read(name, most=_BYTES_MAX)
+    return None if raw is None else _parse(f"reading the marker file {state / name}", raw)
 
 
 def _parse(attempted: str, raw: bytes) -> tuple[str, str]:
@@ -128,17 +102,6 @@ def _parse(attempted: str, raw: bytes) -> tuple[str, str]:
     return gen, path_hash
 
 
-def _hashes(state: Path) -> set[str]:
-    """Of the qualified path as Hadoop spells it, with and without symbolic links."""
-    paths = {str(state), str(state.resolve()), str(Path(*_without_dots(state)))}
-    return {hashlib.sha256(f"file:{path}".encode()).hexdigest() for path in paths}
-
-
-def _without_dots(path: Path) -> list[str]:
-    parts: list[str] = []
-    for part in path.parts:
-        if part == ".." and len(parts) > 1:
-            parts.pop()
-        elif part != "..":
-            parts.append(part)
-    return parts
+def _hashes(state: Folder) -> set[str]:
+    """Of the qualified path as Hadoop spells it."""
+    return {hashlib.sha256(path.encode()).hexdigest() for path in state.spellings()}

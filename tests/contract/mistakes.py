@@ -214,9 +214,14 @@ def moved_folder(scene: Scene) -> str:
     return command("purge", "--url", server.url, "--checkpoint", str(moved), "--yes")
 
 
-def elsewhere(_scene: Scene) -> str:
-    """The folder is in another file system"""
-    return command("doctor", "--url", URL, "--checkpoint", "s3a://bucket/flights")
+def without_a_driver(_scene: Scene) -> str:
+    """The folder is in a file system without its driver"""
+    return command("doctor", "--url", URL, "--checkpoint", "gs://bucket/flights")
+
+
+def file_system_down(_scene: Scene) -> str:
+    """The file system of the folder gives no answer"""
+    return command("doctor", "--url", URL, "--checkpoint", "webhdfs://127.0.0.1:1/flights")
 
 
 def purge_while_running(scene: Scene) -> str:
@@ -415,7 +420,8 @@ MISTAKES: dict[str, list[Callable[[Scene], str]]] = {
         no_checkpoint,
         no_marker,
         moved_folder,
-        elsewhere,
+        without_a_driver,
+        file_system_down,
         purge_while_running,
         rewind_while_running,
         rewind_too_far,

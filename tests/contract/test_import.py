@@ -22,6 +22,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import FormatError, FullError, StateError, UsageError
+from redis_state.files import folder_at
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import Reader
 from redis_state.reader.exports.folder import Folder
@@ -225,20 +226,20 @@ def test_an_export_of_another_timeline(
     later = raw.time()[0] * 1000 + 60_000
     (checkpoint / "offsets" / batch).write_text(f'v1\n{{"batchTimestampMs":{later}}}\n')
     with pytest.raises(StateError, match="planned again after the export was made"):
-        imported(redis_server, folder, checkpoint=checkpoint)
+        imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
     (checkpoint / "offsets" / batch).write_text('v1\n{"batchTimestampMs":1}\n')
     ids = json.dumps({"stateUniqueIds": {"0": [[uid(9)]] * 4}})
     (checkpoint / "commits" / batch).write_text(f"v2\n{ids}")
     with pytest.raises(StateError, match="names other attempts"):
-        imported(redis_server, folder, checkpoint=checkpoint)
+        imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
     with pytest.raises(FormatError, match="of another checkpoint"):
-        imported(redis_server, folder, checkpoint=checkpoint, marker_gen="f" * 32)
+        imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)), marker_gen="f" * 32)
     with pytest.raises(UsageError, match="belongs to its checkpoint folder"):
         imported(redis_server, folder, name="copy")
     assert raw.dbsize() == 0
     ids = json.dumps({"stateUniqueIds": {"0": [[uid(VERSIONS)]] * 4}})
     (checkpoint / "commits" / batch).write_text(f"v2\n{ids}")
-    imported(redis_server, folder, checkpoint=checkpoint)
+    imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
 
 
 @pytest.mark.usefixtures("planted")
@@ -326,6 +327,6 @@ def test_a_name_that_was_begun_anew(
     with pytest.raises(StateError, match="begun anew, under another id"):
         imported(redis_server, folder)
     with pytest.raises(UsageError, match="no batches of Spark"):
-        imported(redis_server, folder, name="other", checkpoint=folder)
+        imported(redis_server, folder, name="other", checkpoint=folder_at(str(folder)))
     assert {key: raw.dump(key) for key in raw.keys("*")} == before
     imported(redis_server, folder, name="other")

@@ -6,6 +6,7 @@ import hmac
 import json
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 
 from redis_state import connect, keys
 from redis_state.acl import Role, rules
+from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
-from redis_state.config import PASSWORD_VARIABLE
+from redis_state.config import PASSWORD_VARIABLE, parse
+from redis_state.files import folder_at
+from redis_state.recovery.copies import plan_restore
 from tests.contract.copying import part_name, plant_copy, write_manifest
 from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
+from tests.support.interruptions import Interrupted, interrupting
 from tests.support.redis_server import RedisServer
 
 UA, DL = {"carrier": "UA"}, {"carrier": "DL"}
@@ -212,6 +217,34 @@ def test_an_unfinished_copy_is_none(case: Case, planted: Planted, raw: Any) -> N
     (folder / "manifest").unlink()
     raw.flushdb()
     case.refused("[REDIS_NOT_FOUND]")
+
+
+def test_a_restore_that_is_killed_after_each_step_is_finished(
+    case: Case, planted: Planted, raw: Any
+) -> None:
+    """After each partition, and after each file that moves: then the same command again."""
+    plant_copy(planted, case.checkpoint, COPIED)
+    wanted = {key: value for key, value in dump(raw).items() if f"}}:d:{VERSIONS}:" not in key}
+    raw.flushdb()
+    folder = folder_at(str(case.checkpoint))
+    kills: list[str] = []
+
+    def kill(what: str, *_: int) -> None:
+        if what == "restoring partitions":
+            raise Interrupted
+
+    with closing(Client(parse({"url": case.server.url}))) as client:
+        while True:
+            plan = plan_restore(client, interrupting(folder, at=0), GEN)
+            if not plan.missing and not plan.rewind.files:
+                break
+            kills.append("a partition" if plan.missing else "a file")
+            with pytest.raises(Interrupted):
+                plan.carry_out(client, kill)
+    assert kills == ["a partition"] * planted.partitions + ["a file"] * 6
+    assert dump(raw) == wanted
+    assert case.run("doctor") == 0
+    assert raw.hget(keys.query(GEN), "op:0:default")
 
 
 def bent(change: Callable[[bytes], bytes]) -> Callable[[int, bytes], bytes]:

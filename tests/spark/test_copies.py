@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from redis_state.cli.main import main
+from redis_state.files import folder_at
 from redis_state.recovery.copies import copies_of, read_copy
 from redis_state.recovery.copies.files import FOLDER, version_of
 from tests.spark.streams import Output, Streams
@@ -30,7 +31,7 @@ def copying(redis_conf: Callable[..., None]) -> None:
 
 
 def versions(checkpoint: Path) -> list[int]:
-    return [version_of(folder) for folder in copies_of(checkpoint)]
+    return [version_of(folder) for folder in copies_of(folder_at(str(checkpoint)))]
 
 
 def wait_for_copy(checkpoint: Path, version: int) -> None:
@@ -39,7 +40,7 @@ def wait_for_copy(checkpoint: Path, version: int) -> None:
 
     def is_there() -> bool:
         newest = versions(checkpoint)[:1] == [version]
-        return newest and len(list(folder.iterdir())) == len(copies_of(checkpoint)) <= KEPT
+        return newest and len(list(folder.iterdir())) == len(versions(checkpoint)) <= KEPT
 
     wait_until(is_there, f"a copy of version {version}")
 
@@ -92,7 +93,7 @@ def test_a_join_goes_on_as_if_nothing_had_happened(
             query.run(0, 1, 2)
         checkpoint = streams.checkpoint(struck.name)
         wait_for_copy(checkpoint, max(struck.output) // EVERY * EVERY)
-        copy = read_copy(copies_of(checkpoint)[0])
+        copy = read_copy(copies_of(folder_at(str(checkpoint)))[0])
         assert len({part.store for part in copy.parts}) == 4
         calm.run(3)
         server.stop()
@@ -126,13 +127,15 @@ def test_a_rewind_makes_copies_of_its_own(job: Job) -> None:
     job.run()
     checkpoint = job.streams.checkpoint(NAME)
     wait_for_copy(checkpoint, 4)
-    (abandoned, *_) = copies_of(checkpoint)
+    (abandoned, *_) = copies_of(folder_at(str(checkpoint)))
     job.rewind_to(1)
     job.output.clear()
     job.run()  # The file source gives out in one batch what it had seen before.
     job.feed(2)
     job.run()
-    wait_until(lambda: not abandoned.exists(), "the copy of the abandoned timeline to go")
+    wait_until(
+        lambda: not Path(abandoned.path).exists(), "the copy of the abandoned timeline to go"
+    )
     wait_for_copy(checkpoint, 4)
     job.check()
 

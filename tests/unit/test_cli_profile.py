@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redis_state.cli.connection import add_arguments, command_of, config_of
-from redis_state.cli.profile import profiles_path
+from redis_state.cli.profile import profiles_path, storage_options_file
 from redis_state.config import Config
 from redis_state.errors import ConfigError
 
@@ -97,6 +97,24 @@ def test_a_password_file_of_the_profile_wins_over_the_environment(
     config = found("--profile", "production")
     assert (config.password, config.password_file) == (None, "/run/secrets/redis")
     assert found("--profile", "other").password == "secret"
+
+
+def test_the_options_of_file_systems_are_those_of_the_profile_that_is_meant(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(PROFILES.replace("[other]", 'storage_options = "s3.json"\n[other]'))
+    assert found("--profile", "production").username == "dashboard"
+    assert storage_options_file(None, "production") == "s3.json"
+    assert storage_options_file(None, "other") is None
+    assert storage_options_file("redis://other:6379", None) is None
+    monkeypatch.setenv("REDIS_STATE_PROFILE", "production")
+    assert storage_options_file(None, None) == "s3.json"
+    assert storage_options_file("redis://other:6379", None) is None
+    monkeypatch.setenv("REDIS_STATE_URL", "redis://other:6379")
+    assert storage_options_file(None, None) is None
+    file.write_text(PROFILES.replace("[other]", 'storage_options = {secret = "s"}\n[other]'))
+    with pytest.raises(ConfigError, match="storage_options is not a path"):
+        storage_options_file(None, "production")
 
 
 def test_advice_can_be_pasted() -> None:

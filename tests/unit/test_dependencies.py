@@ -43,7 +43,8 @@ def test_every_artifact_of_the_jvm_is_on_the_page() -> None:
     assert given is not None
     properties = {one.tag.removeprefix(POM): one.text or "" for one in given}
     # Modules of a Spark minor name its jars, and nothing else, with a version.
-    poms = [ADAPTER / "pom.xml", ADAPTER / "core/pom.xml", ADAPTER / "scalafmt/pom.xml"]
+    folders = (".", "core", "file-systems", "scalafmt")
+    poms = [ADAPTER / folder / "pom.xml" for folder in folders]
     found = dict(one for pom in poms for one in artifacts(pom, properties))
     (bom,) = re.findall(
         r":(cyclonedx-maven-plugin):([\d.]+):", (ROOT / "tools/sbom.sh").read_text()

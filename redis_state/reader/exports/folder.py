@@ -273,7 +273,7 @@ def _file_system(place: str) -> tuple[Any, str]:
         file_system, root = FileSystem.from_uri(place)
     except (ArrowException, OSError, ValueError) as error:
         try:
-            from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it ships no types
+            from fsspec.core import url_to_fs
 
             file_system, root = url_to_fs(place)
         except (ImportError, ValueError, OSError):

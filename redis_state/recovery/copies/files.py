@@ -7,14 +7,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from redis_state import keys
 from redis_state.errors import FormatError
+from redis_state.files import Folder
 from redis_state.ids import PartitionId, StoreId, is_gen
 
-FOLDER = Path("state") / "_redis_state_copies"
+FOLDER = "state/_redis_state_copies"
 MANIFEST = "manifest"
 FORMAT = 1
 _NAME = re.compile(r"([1-9][0-9]{0,18})-[0-9a-f]{32}")
@@ -60,7 +60,7 @@ class Copy:
         created_ms: Milliseconds since 1970.
     """
 
-    folder: Path
+    folder: Folder
     gen: str
     version: int
     run_id: str
@@ -80,44 +80,45 @@ class Copy:
         return sum(part.bytes for part in self.parts)
 
 
-def copies_of(checkpoint: Path) -> list[Path]:
-    """Folders of the copies that were finished, newest version first."""
+def copies_of(checkpoint: Folder) -> list[Folder]:
+    """Folders of the copies that were finished, newest version first.
+
+    Raises:
+        ConfigError: The folder cannot be read.
+    """
     folder = checkpoint / FOLDER
-    try:
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-    except OSError:
-        return []
-    return sorted(
-        (path for path in found if (path / MANIFEST).is_file()), key=version_of, reverse=True
-    )
+    items = folder.items() or ()
+    found = [folder / item.name for item in items if _NAME.fullmatch(item.name)]
+    return sorted((one for one in found if one.has(MANIFEST)), key=version_of, reverse=True)
 
 
-def version_of(folder: Path) -> int:
+def version_of(folder: Folder) -> int:
     """The version that the name of a copy's folder says."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else 0
 
 
-def offsets_of(checkpoint: Path, batch: int) -> str | None:
-    """What tells the timelines of a batch apart; ``None`` if the offset log no longer has it."""
-    try:
-        return hashlib.sha256((checkpoint / "offsets" / str(batch)).read_bytes()).hexdigest()
-    except OSError:
-        return None
+def offsets_of(checkpoint: Folder, batch: int) -> str | None:
+    """What tells the timelines of a batch apart; ``None`` if the offset log no longer has it.
+
+    Raises:
+        ConfigError: The entry cannot be read.
+    """
+    raw = checkpoint.read(f"offsets/{batch}")
+    return None if raw is None else hashlib.sha256(raw).hexdigest()
 
 
-def read_copy(folder: Path) -> Copy:
+def read_copy(folder: Folder) -> Copy:
     """Read the manifest of a copy.
 
     Raises:
         FormatError: It is damaged, or of a format that this release does not know.
+        ConfigError: It cannot be read.
     """
     what = f"reading the copy in {folder}"
-    try:
-        with (folder / MANIFEST).open("rb") as file:
-            raw = file.read(_MANIFEST_BYTES_MAX)
-    except OSError as error:
-        raise damaged(what, f"its manifest cannot be read: {type(error).__name__}") from error
+    raw = folder.read(MANIFEST, most=_MANIFEST_BYTES_MAX)
+    if raw is None:
+        raise damaged(what, "its manifest is gone")
     text = raw[_DIGEST_LINE:]
     if raw[:_DIGEST_LINE] != hashlib.sha256(text).hexdigest().encode() + b"\n":
         raise damaged(what, "its manifest does not match its SHA-256")
@@ -138,7 +139,7 @@ def damaged(what: str, found: str) -> FormatError:
     )
 
 
-def _parse(folder: Path, raw: Any) -> Copy:
+def _parse(folder: Folder, raw: Any) -> Copy:
     gen, offsets = _text(raw["gen"]), _text(raw["offsets"])
     version = _whole(raw["version"])
     query = {

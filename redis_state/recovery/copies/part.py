@@ -7,11 +7,10 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 from redis_state import keys
 from redis_state.errors import FormatError
+from redis_state.files import Opened
 from redis_state.format import block
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.segment import combined_checksum
@@ -88,6 +87,7 @@ class PartFile:
 
         Raises:
             FormatError: The file is damaged, or a signature does not match.
+        ConfigError: It cannot be read.
         """
         with self._opened() as source:
             for segment in self._head(source).segments:
@@ -105,11 +105,10 @@ class PartFile:
         return self.head()
 
     def _opened(self) -> _Source:
-        path: Path = self._copy.folder / self._part.name
-        try:
-            return _Source(path.open("rb"), self._what, self._part.bytes)
-        except OSError as error:
-            raise damaged(self._what, type(error).__name__) from error
+        file = self._copy.folder.open(self._part.name)
+        if file is None:
+            raise damaged(self._what, "it is not there")
+        return _Source(file, self._what, self._part.bytes)
 
     def _head(self, source: _Source) -> Head:
         if source.take(len(MAGIC)) != MAGIC:
@@ -179,7 +178,7 @@ class PartFile:
 class _Source:
     """Reads a file, and never more of it than it has to hold."""
 
-    def __init__(self, file: BinaryIO, what: str, left: int) -> None:
+    def __init__(self, file: Opened, what: str, left: int) -> None:
         self._file = file
         self._what = what
         self._left = left
@@ -195,10 +194,7 @@ class _Source:
         """The next bytes."""
         if length > self._left:
             raise damaged(self._what, "it is cut off")
-        try:
-            found = self._file.read(length)
-        except OSError as error:
-            raise damaged(self._what, type(error).__name__) from error
+        found = self._file.read(length)
         if len(found) != length:
             raise damaged(self._what, "it is cut off")
         self._left -= length

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, NotFoundError, UnavailableError
+from redis_state.files import Folder
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.maintain.checkpoint import Progress, silent
@@ -77,7 +77,7 @@ class Restore:
         )
 
 
-def newest_fitting(checkpoint: Path) -> Copy | None:
+def newest_fitting(checkpoint: Folder) -> Copy | None:
     """The newest copy whose batch the commit log has, on the same timeline.
 
     Raises:
@@ -95,7 +95,7 @@ def newest_fitting(checkpoint: Path) -> Copy | None:
 
 def plan_restore(
     client: Client,
-    checkpoint: Path,
+    checkpoint: Folder,
     gen: str,
     *,
     to_batch: int | None = None,
@@ -132,7 +132,7 @@ def plan_restore(
     return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
 
 
-def _chosen(checkpoint: Path, to_batch: int | None) -> Copy:
+def _chosen(checkpoint: Folder, to_batch: int | None) -> Copy:
     what = "looking for a copy of the state"
     if to_batch is None:
         newest = newest_fitting(checkpoint)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from redis_state import keys
+from redis_state import files, keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError, Kind, StateError, UsageError
 from redis_state.ids import EMPTY
@@ -114,7 +113,7 @@ def plan_import(
     folder: Folder,
     *,
     name: str | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: files.Folder | None = None,
     marker_gen: str | None = None,
     tenant: str = "",
     progress: Progress = silent,
@@ -140,7 +139,7 @@ def plan_import(
     what = f"importing {folder}"
     gen, own_name = _target(client, export, name, tenant=tenant, what=what)
     if checkpoint is not None and own_name is None:
-        _check_marker(what, export, marker_gen or gen_of(str(checkpoint)), checkpoint)
+        _check_marker(what, export, marker_gen or gen_of(checkpoint), checkpoint)
     rewind = None if checkpoint is None else _rewind(what, export, checkpoint)
     _check_files(folder, export, progress)
     missing: list[_Place] = []
@@ -196,7 +195,7 @@ def _name_taken(what: str, name: str) -> StateError:
     )
 
 
-def _check_marker(what: str, export: Export, gen: str, checkpoint: Path) -> None:
+def _check_marker(what: str, export: Export, gen: str, checkpoint: files.Folder) -> None:
     if gen != export.gen:
         raise FormatError(
             what,
@@ -206,7 +205,7 @@ def _check_marker(what: str, export: Export, gen: str, checkpoint: Path) -> None
         )
 
 
-def _rewind(what: str, export: Export, checkpoint: Path) -> Rewind:
+def _rewind(what: str, export: Export, checkpoint: files.Folder) -> Rewind:
     if export.batch is None:
         raise UsageError(
             what,
@@ -218,7 +217,7 @@ def _rewind(what: str, export: Export, checkpoint: Path) -> Rewind:
     return rewind
 
 
-def _check_timeline(what: str, export: Export, checkpoint: Path) -> None:
+def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None:
     """Refuse an export of a batch that was planned again after the export was made.
 
     The entry of the offset log has the time at which its batch was planned. In checkpoint format 2
@@ -226,10 +225,10 @@ def _check_timeline(what: str, export: Export, checkpoint: Path) -> None:
     """
     batch = str(export.batch)
     found = ""
-    planned_ms = _planned_ms(checkpoint / "offsets" / batch)
+    planned_ms = _planned_ms(_lines(checkpoint, f"offsets/{batch}"))
     if planned_ms is not None and planned_ms > export.created:
         found = f"batch {batch} was planned again after the export was made"
-    uids = _uids(checkpoint / "commits" / batch)
+    uids = _uids(_lines(checkpoint, f"commits/{batch}"))
     for store in export.stores:
         logged = uids.get(str(store.operator)) or []
         pairs = zip(store.partitions, logged, strict=False)
@@ -246,9 +245,9 @@ def _check_timeline(what: str, export: Export, checkpoint: Path) -> None:
         )
 
 
-def _planned_ms(entry: Path) -> int | None:
+def _planned_ms(entry: Iterable[str]) -> int | None:
     """When Spark planned a batch; ``None`` if the entry does not say it."""
-    for line in _lines(entry):
+    for line in entry:
         try:
             planned = json.loads(line)["batchTimestampMs"]
         except (ValueError, TypeError, KeyError):
@@ -258,9 +257,9 @@ def _planned_ms(entry: Path) -> int | None:
     return None
 
 
-def _uids(entry: Path) -> Mapping[str, list[list[str]]]:
+def _uids(entry: Iterable[str]) -> Mapping[str, list[list[str]]]:
     """The attempts that a commit log entry names, by operator and partition; empty in format 1."""
-    for line in _lines(entry):
+    for line in entry:
         try:
             found = json.loads(line)["stateUniqueIds"]
         except (ValueError, TypeError, KeyError):
@@ -270,16 +269,15 @@ def _uids(entry: Path) -> Mapping[str, list[list[str]]]:
     return {}
 
 
-def _lines(entry: Path) -> list[str]:
+def _lines(checkpoint: files.Folder, entry: str) -> list[str]:
     try:
-        return entry.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        return (checkpoint.read(entry) or b"").decode().splitlines()
+    except UnicodeDecodeError:
         return []
 
 
 def _check_files(folder: Folder, export: Export, progress: Progress) -> None:
-    files = export.files
-    for number, file in enumerate(files, 1):
+    for number, file in enumerate(export.files, 1):
         if folder.sha256(file.path) != (file.bytes, file.sha256):
             raise damaged(folder, f"{file.path} does not match its SHA-256")
-        progress("checking the files", number, len(files))
+        progress("checking the files", number, len(export.files))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from redis_state.files import folder_at
 from redis_state.recovery.copies import Copy
 from redis_state.recovery.copies.restore import newest_fitting
 from tests.faults.system.world import PARTITIONS
@@ -140,7 +141,9 @@ class Administrators:
         play.world.restored(copy.batch)
 
     def _copy(self) -> Copy | None:
-        return newest_fitting(self._play.folder) if self._play.world.logged else None
+        return (
+            newest_fitting(folder_at(str(self._play.folder))) if self._play.world.logged else None
+        )
 
     def _lose(self, beginning: str) -> None:
         lost = [name for name in self._play.lab.key_names() if name.startswith(beginning.encode())]

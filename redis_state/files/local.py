@@ -1,0 +1,96 @@
+"""The local file system, and what is mounted there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from redis_state.errors import ConfigError
+from redis_state.files.folder import Item
+
+
+class LocalFiles:
+    """Needs no library. `fsspec` has the local one, too; this also works without it."""
+
+    renames = True
+
+    def items(self, path: str) -> list[Item]:
+        """As `Files.items`."""
+        found = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir()
+                found.append(Item(entry.name, is_folder, 0 if is_folder else _size(entry)))
+        return found
+
+    def size(self, path: str) -> int:
+        """As `Files.size`."""
+        if Path(path).is_dir():
+            raise IsADirectoryError(path)
+        return Path(path).stat().st_size
+
+    def open(self, path: str) -> BinaryIO:
+        """As `Files.open`."""
+        return Path(path).open("rb")
+
+    def read(self, path: str) -> bytes:
+        """As `Files.read`."""
+        return Path(path).read_bytes()
+
+    def create(self, path: str, raw: bytes) -> None:
+        """As `Files.create`."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("xb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rename(self, source: str, target: str) -> None:
+        """As `Files.rename`."""
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(source).rename(target)
+
+    def remove(self, path: str) -> None:
+        """As `Files.remove`."""
+        Path(path).unlink()
+
+    def missing(self, path: str) -> str:
+        """As `Files.missing`."""
+        if Path(path).exists():
+            return "it is not a folder"
+        return "there is no such folder on this machine"
+
+    def error(self, attempted: str, error: Exception) -> ConfigError:
+        """As `Files.error`."""
+        text = error.strerror if isinstance(error, OSError) else None
+        return ConfigError(
+            attempted,
+            found=f"{type(error).__name__}: {text}" if text else type(error).__name__,
+            advice="Check the rights and the disk, then run the command again.",
+        )
+
+    def spellings(self, shown: str) -> set[str]:
+        """As `Files.spellings`, with and without symbolic links."""
+        whole = Path(shown)
+        return {
+            f"file:{one}" for one in (whole, whole.resolve(), Path(*_without_dots(whole.parts)))
+        }
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:
+        # A temporary file that was renamed meanwhile.
+        return 0
+
+
+def _without_dots(parts: tuple[str, ...]) -> list[str]:
+    kept: list[str] = []
+    for part in parts:
+        if part == ".." and len(kept) > 1:
+            kept.pop()
+        elif part != "..":
+            kept.append(part)
+    return kept

@@ -1,0 +1,66 @@
+"""Opens a folder by its address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redis_state.errors import ConfigError
+from redis_state.files.folder import Folder
+from redis_state.files.local import LocalFiles
+from redis_state.files.urls import LOCAL, place_of
+
+_OPTIONS_BYTES_MAX = 1 << 20
+
+
+def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None) -> Folder:
+    """A folder by the address that Spark has for it.
+
+    Nothing is asked of the file system yet.
+
+    Args:
+        address: A path, or `file:`, `s3a://`, `gs://`, `abfss://`, `hdfs://` and so on; others go
+            to fsspec as they are.
+        storage_options: What fsspec's file system takes, such as `endpoint_url` of S3.
+
+    Raises:
+        ConfigError: A package is missing, or the address or an option is wrong.
+    """
+    place = place_of(address)
+    if place.protocol == LOCAL:
+        path = str(Path(place.path).absolute())
+        return Folder(LocalFiles(), path, path)
+    from redis_state.files.remote import RemoteFiles
+
+    files = RemoteFiles(place, storage_options or {})
+    return Folder(files, files.root.rstrip("/"), address.rstrip("/"))
+
+
+def read_storage_options(path: str) -> dict[str, Any]:
+    """What a JSON file says of a file system, so that no secret is on a command line.
+
+    Raises:
+        ConfigError: It cannot be read, or is no JSON object.
+    """
+    what = f"reading the storage options in {path}"
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(_OPTIONS_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            what, found=f"{error.strerror or type(error).__name__}", advice="Check its path."
+        ) from error
+    try:
+        found = json.loads(raw) if len(raw) <= _OPTIONS_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        # What the parser says could quote a secret.
+        raise ConfigError(
+            what,
+            found="it is not a JSON object",
+            advice='Write the options of the fsspec file system, such as {"endpoint_url": "…"}.',
+        ) from None
+    return found

@@ -1,0 +1,218 @@
+"""Every other file system, through fsspec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, BinaryIO, cast
+
+from redis_state.errors import ConfigError, RedisStateError, UnavailableError
+from redis_state.files.folder import Item
+from redis_state.files.urls import Place, options_of
+
+_PIECE_BYTES = 8 << 20
+_TEXT_MAX = 200
+_NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
+_REFUSED_STATUS = (401, 403)
+_NO_CREDENTIALS = {
+    "ClientAuthenticationError",
+    "CredentialRetrievalError",
+    "DefaultCredentialsError",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "RefreshError",
+    "TokenRetrievalError",
+}
+_NO_ANSWER = {
+    "ClientConnectorError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "ConnectionError",
+    "EndpointConnectionError",
+    "ReadTimeoutError",
+    "ServerDisconnectedError",
+    "ServiceRequestError",
+    "ServiceResponseError",
+    "Timeout",
+}
+
+
+class RemoteFiles:
+    """A file system of fsspec.
+
+    Args:
+        options: What the user gives it.
+
+    Attributes:
+        root: The path of the place, as this file system has it.
+
+    Raises:
+        ConfigError: A package is missing, or an option is wrong.
+    """
+
+    def __init__(self, place: Place, options: Mapping[str, Any]) -> None:
+        self._place = place
+        self._fs: Any
+        self.root: str
+        self.renames = place.renames
+        what = f"opening the file system of {place.roots[0]}"
+        try:
+            import fsspec
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                what,
+                found="the package fsspec is missing",
+                advice=f"Run `pip install 'redis-state[checkpoints]' {place.package}`.",
+            ) from error
+        try:
+            given = options_of(place, options)
+            if place.address:
+                self._fs, self.root = fsspec.core.url_to_fs(place.address, **given)
+            else:
+                self._fs, self.root = fsspec.filesystem(place.protocol, **given), place.path
+        except ImportError as error:
+            package = place.package
+            raise ConfigError(
+                what,
+                found=f"the package {package} is missing, which speaks with it"
+                if package
+                else f"its driver is missing: {_text(error)}",
+                advice=f"Run `pip install {package}`." if package else "Install that package.",
+            ) from error
+        except ValueError as error:
+            raise ConfigError(
+                what,
+                # Of an option that is wrong the text could be a secret.
+                found=_text(error) if place.address else "an option is wrong, or one too many",
+                advice="Give an address whose scheme fsspec knows, and options that its file "
+                "system takes.",
+            ) from error
+        except Exception as error:
+            raise self.error(what, error) from error
+
+    def items(self, path: str) -> list[Item]:
+        """As `Files.items`."""
+        found = []
+        for info in self._fs.ls(path, detail=True):
+            name = str(info["name"]).rstrip("/")
+            # Some stores keep an empty object for a folder, or list a file as its own folder.
+            if name.strip("/") == path.strip("/"):
+                if info["type"] != "directory" and not path.endswith("/") and info.get("size"):
+                    raise NotADirectoryError(path)
+                continue
+            is_folder = info["type"] == "directory"
+            size = 0 if is_folder else int(info.get("size") or 0)
+            found.append(Item(name.rsplit("/", 1)[-1], is_folder, size))
+        return found
+
+    def size(self, path: str) -> int:
+        """As `Files.size`."""
+        info = self._fs.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(path)
+        return int(info["size"])
+
+    def open(self, path: str) -> BinaryIO:
+        """As `Files.open`."""
+        file = self._fs.open(path, "rb", block_size=_PIECE_BYTES, cache_type="readahead")
+        return cast("BinaryIO", file)
+
+    def read(self, path: str) -> bytes:
+        """As `Files.read`."""
+        return bytes(self._fs.cat_file(path))
+
+    def create(self, path: str, raw: bytes) -> None:
+        """In one request, with the condition that nothing is there, where the driver has one."""
+        if self._is_there(path):
+            raise FileExistsError(path)
+        if not self._place.bucket:
+            # Object stores have none, and a driver would make a bucket that it cannot see.
+            self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        self._fs.pipe_file(path, raw, mode="create")
+
+    def rename(self, source: str, target: str) -> None:
+        """HDFS answers a refused rename with a truth value, which fsspec does not look at."""
+        self._fs.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+        self._fs.mv(source, target)
+        if self._is_there(source) or not self._is_there(target):
+            raise PermissionError(f"{source} was not renamed")
+
+    def _is_there(self, path: str) -> bool:
+        """Without `exists` of fsspec, which takes every error for an absence."""
+        try:
+            self._fs.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, path: str) -> None:
+        """As `Files.remove`."""
+        self._fs.rm_file(path)
+
+    def missing(self, path: str) -> str:
+        """As `Files.missing`; tells a bucket that is not there from a folder."""
+        bucket = self._place.bucket
+        try:
+            if self._fs.isfile(path):
+                return "it is not a folder"
+            self._fs.ls(path)
+        except FileNotFoundError as error:
+            # All object stores say so of the bucket, and of a folder give its path alone.
+            if bucket and _NO_BUCKET.search(str(error)):
+                return f"there is no bucket or container {bucket}"
+        return "there is no such folder"
+
+    def spellings(self, shown: str) -> set[str]:
+        """As `Files.spellings`."""
+        rest = shown.partition(":")[2].lstrip("/")
+        if self._place.has_authority:
+            rest = rest.partition("/")[2]
+        inside = "/".join(name for name in rest.split("/") if name)
+        return {f"{root}/{inside}" for root in self._place.roots}
+
+    def error(self, attempted: str, error: Exception) -> RedisStateError:
+        """As `Files.error`.
+
+        Most texts of libraries are left out: they hold addresses, and those may hold tokens.
+        """
+        names = {kind.__name__ for kind in type(error).__mro__}
+        status = _status(error)
+        if names & {"PermissionError", *_NO_CREDENTIALS} or status in _REFUSED_STATUS:
+            said = _text(error) if isinstance(error, PermissionError) else type(error).__name__
+            return ConfigError(
+                attempted,
+                found=f"the file system refuses it: {said}",
+                advice="Give this process the credentials of the query, by the means of "
+                f"{self._place.package or 'its driver'} (environment, files, --storage-options), "
+                "and the rights that operations.md lists.",
+            )
+        if names & _NO_ANSWER or isinstance(error, (ConnectionError, TimeoutError)):
+            return UnavailableError(
+                attempted,
+                found=f"the file system gives no answer: {type(error).__name__}",
+                advice="Check its address, port and region, and that it can be reached from here; "
+                "then run the command again.",
+            )
+        if type(error) is RuntimeError and self._place.protocol == "webhdfs":
+            found = f"the name node answered: {_text(error)}"
+        else:
+            found = type(error).__name__ + (f", status {status}" if status else "")
+        return ConfigError(
+            attempted,
+            found=found,
+            advice="Check the address, its rights and --storage-options, then run the command "
+            "again.",
+        )
+
+
+def _status(error: Exception) -> int | None:
+    """The answer of a server, of those libraries that keep it."""
+    found = getattr(getattr(error, "response", None), "status_code", None)
+    found = getattr(error, "status", found)
+    return found if isinstance(found, int) else None
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:_TEXT_MAX].rstrip(".") if lines else type(error).__name__

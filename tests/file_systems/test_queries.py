@@ -1,0 +1,139 @@
+"""Queries whose checkpoints lie in a real S3 server, by S3A, and in a real HDFS."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import redis_state
+from redis_state.cli.main import main
+from redis_state.files import Folder, folder_at
+from redis_state.recovery.copies import copies_of
+from redis_state.recovery.copies.files import version_of
+from tests.file_systems.servers import Store, class_path
+from tests.spark.streams import Input
+from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import application
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.spark]
+
+SCHEMA = "k string, v long"
+COPIED = 4
+
+
+@pytest.fixture(scope="module")
+def spark(
+    shared_redis_server: RedisServer,
+    s3_store: Store,
+    hdfs_store: Store,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkSession]:
+    settings = {
+        f"spark.hadoop.{name}": value
+        for store in (s3_store, hdfs_store)
+        for name, value in store.conf.items()
+    }
+    settings["spark.jars"] = class_path("s3a").replace(os.pathsep, ",")
+    settings["spark.sql.shuffle.partitions"] = "2"
+    builder = application(
+        "checkpoints", tmp_path_factory.mktemp("spark"), settings, master="local[2]"
+    )
+    builder = redis_state.configure(builder, url=shared_redis_server.url, copy_every_batches=2)
+    with pytest.MonkeyPatch.context() as patch:
+        # The owner of what the mini cluster has.
+        patch.setenv("HADOOP_USER_NAME", getpass.getuser())
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+class Job:
+    """A sum per key over files, with its checkpoint in a file system."""
+
+    def __init__(self, spark: SparkSession, store: Store, folder: Path) -> None:
+        self._spark = spark
+        self._store = store
+        self.url = f"{store.url}/{folder.name}/flights"
+        self._input = Input(folder / "input", SCHEMA)
+        self._fed = 0
+        self.output: dict[int, dict[str, int]] = {}
+
+    def feed(self, batches: int) -> None:
+        for _ in range(batches):
+            self._fed += 1
+            self._input.add([{"k": f"k{n}", "v": self._fed} for n in range(4)])
+
+    def run(self) -> None:
+        def keep(batch: object, number: int) -> None:
+            rows = batch.collect()  # type: ignore[attr-defined]  # PySpark's stub of the function
+            self.output[number] = {row["k"]: row["total"] for row in rows}
+
+        sums = self._input.stream(self._spark).groupBy("k").agg(sf.sum("v").alias("total"))
+        query = (
+            sums.writeStream.outputMode("update")
+            .option("checkpointLocation", self.url)
+            .foreachBatch(keep)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def check(self) -> None:
+        totals = {n: sum(range(n + 2)) for n in range(self._fed)}
+        assert self.output == {n: {f"k{k}": totals[n] for k in range(4)} for n in totals}
+
+    def folder(self) -> Folder:
+        return folder_at(self.url, storage_options=self._store.options)
+
+
+def test_a_query_outlives_its_server(
+    spark: SparkSession,
+    store: Store,
+    shared_redis_server: RedisServer,
+    options_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Marker file, copies, doctor, restore and rewind, each where the checkpoint is."""
+
+    def command(name: str, *words: str) -> int:
+        place = ["--url", shared_redis_server.url, "--checkpoint", job.url]
+        return main([name, *place, "--storage-options", str(options_file), *words])
+
+    job = Job(spark, store, tmp_path)
+    job.feed(6)
+    job.run()
+    job.check()
+    wait_until(
+        lambda: [version_of(one) for one in copies_of(job.folder())][:1] == [COPIED],
+        f"a copy of version {COPIED}",
+    )
+    assert command("doctor") == 0
+    names = [item.name for item in (job.folder() / "state").items() or ()]
+    assert [name for name in names if name.startswith("._redis_state")] == []
+    with shared_redis_server.client() as client:
+        client.flushdb()
+    job.feed(1)
+    with pytest.raises(Exception, match="REDIS_STATE_LOST"):
+        job.run()
+    # The start that failed is younger than three minutes.
+    assert command("restore", "--yes", "--force") == 0
+    assert "2 partitions were restored" in capsys.readouterr().out
+    job.output.clear()
+    job.run()
+    assert command("doctor") == 0
+    # The file source gives out in one batch what it had seen before.
+    assert job.output[max(job.output)] == {f"k{k}": sum(range(8)) for k in range(4)}
+    assert command("rewind", "--to-batch", "3", "--yes", "--force") == 0
+    job.output.clear()
+    job.run()
+    assert job.output[max(job.output)] == {f"k{k}": sum(range(8)) for k in range(4)}
+    assert command("doctor") == 0

@@ -1,0 +1,280 @@
+"""Checkpoint files: addresses, an interrupted rewind, and what drivers get wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
+from redis_state.files import Folder, folder_at, read_storage_options
+from redis_state.files.urls import options_of, place_of
+from redis_state.recovery.marker import gen_of
+from redis_state.recovery.rewind import plan_rewind
+from tests.support.interruptions import Interrupted, interrupting
+
+NEWEST = 4
+TO_BATCH = 2
+GEN = "0123456789abcdef0123456789abcdef"
+
+# Hadoop's qualified path of each address, which the marker file has the hash of.
+ADDRESSES = {
+    "s3a://bucket/a/b": ("s3", "bucket/a/b", "s3a://bucket/a/b"),
+    "s3://bucket/a/b/": ("s3", "bucket/a/b", "s3a://bucket/a/b"),
+    "S3A://bucket/what?#%20": ("s3", "bucket/what?#%20", "s3a://bucket/what?#%20"),
+    "gs://bucket/a//b": ("gcs", "bucket/a//b", "gs://bucket/a/b"),
+    "abfss://box@name.dfs.core.windows.net/a": (
+        "abfs",
+        "box/a",
+        "abfss://box@name.dfs.core.windows.net/a",
+    ),
+    "wasbs://box@name.blob.core.windows.net/a": (
+        "abfs",
+        "box/a",
+        "wasbs://box@name.blob.core.windows.net/a",
+    ),
+    "hdfs://node:9000/a": ("webhdfs", "/a", "hdfs://node:9000/a"),
+    "hdfs://node:8020/a": ("webhdfs", "/a", "hdfs://node/a"),
+    "hdfs://node/a": ("webhdfs", "/a", "hdfs://node:8020/a"),
+    "webhdfs://node:9870/a": ("webhdfs", "/a", "hdfs://node:8020/a"),
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_of_spark(address: str) -> None:
+    protocol, path, _ = ADDRESSES[address]
+    place = place_of(address)
+    assert (place.protocol, place.path) == (protocol, path)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [one for one in ADDRESSES if ADDRESSES[one][0] in ("s3", "webhdfs")],
+)
+def test_hadoop_spells_it_among_others(address: str) -> None:
+    assert ADDRESSES[address][2] in folder_at(address).spellings()
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_local_address(prefix: str, tmp_path: Path) -> None:
+    folder = folder_at(f"{prefix}{tmp_path}")
+    assert str(folder) == str(tmp_path)
+    assert f"file:{tmp_path}" in folder.spellings()
+    assert folder.items() == []
+    assert (folder / "none").items() is None
+    assert (folder / "none").read("none") is None
+
+
+def test_what_a_driver_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "spark")
+    found = options_of(place_of("hdfs://node:8020/a"), {})
+    assert (found["host"], found["port"], found["user"]) == ("node", 9870, "spark")
+    found = options_of(place_of("hdfs://cluster/a"), {"host": "node", "kerberos": True})
+    assert (found["host"], found["kerberos"], "user" in found) == ("node", True, False)
+    found = options_of(place_of("swebhdfs://node/a"), {})
+    assert (found["port"], found["use_https"]) == (9871, True)
+    found = options_of(place_of("abfss://box@name.dfs.core.windows.net/a"), {})
+    assert (found["account_name"], found["anon"]) == ("name", False)
+    assert "account_host" not in found
+    found = options_of(place_of("abfss://box@name.dfs.core.chinacloudapi.cn/a"), {})
+    assert found["account_host"] == "name.blob.core.chinacloudapi.cn"
+    assert options_of(place_of("s3a://bucket/a"), {})["use_listings_cache"] is False
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3a:///a", "it names no bucket, container or host"),
+        ("gs://bucket/a", "the package gcsfs is missing"),
+        ("nonesuch://host/a", "Protocol not known: nonesuch"),
+    ],
+)
+def test_an_address_that_leads_nowhere(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        folder_at(address)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"pip install 'redis-state\[checkpoints\]' s3fs"):
+        folder_at("s3a://bucket/a")
+    assert folder_at(str(tmp_path)).items() == []
+
+
+def test_a_wrong_option_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match="an option is wrong") as told:
+        folder_at("hdfs://node/a", storage_options={"kerberos": True, "user": "hunter2"})
+    assert "hunter2" not in str(told.value)
+
+
+def test_storage_options_are_never_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    path.write_text('{"secret": "hunter2"')
+    with pytest.raises(ConfigError, match="it is not a JSON object") as told:
+        read_storage_options(str(path))
+    assert "hunter2" not in str(told.value)
+    path.write_text('{"endpoint_url": "http://localhost"}')
+    assert read_storage_options(str(path)) == {"endpoint_url": "http://localhost"}
+    with pytest.raises(ConfigError, match="No such file"):
+        read_storage_options(str(tmp_path / "none"))
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    files = MemoryFileSystem()
+    yield files
+    files.rm("/flights", recursive=True)
+
+
+@pytest.fixture(params=["local", "memory"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """Batches 0 to 4 are committed, and batch 5 is planned; one that renames, one that does not."""
+    if request.param == "local":
+        folder = folder_at(str(tmp_path))
+    else:
+        request.getfixturevalue("memory")
+        folder = folder_at("memory://flights")
+    for log, newest in (("offsets", NEWEST + 1), ("commits", NEWEST)):
+        for batch in range(newest + 1):
+            folder.files.create((folder / log / str(batch)).path, f"{log} {batch}".encode())
+            if folder.files.renames:
+                folder.files.create((folder / log / f".{batch}.crc").path, b"crc")
+        folder.files.create((folder / log / f".{newest + 1}.8a0f.tmp").path, b"half")
+    return folder
+
+
+def left(folder: Folder, log: str) -> list[int]:
+    return sorted(int(item.name) for item in (folder / log).items() or () if item.name.isdecimal())
+
+
+def content(folder: Folder) -> dict[str, bytes | None]:
+    """What a folder holds, below it too."""
+    found: dict[str, bytes | None] = {}
+    for item in folder.items() or ():
+        if item.is_folder:
+            inside = content(folder / item.name)
+            found |= {f"{item.name}/{name}": raw for name, raw in inside.items()}
+        else:
+            found[item.name] = folder.read(item.name)
+    return found
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_rewind_that_is_killed_leaves_what_spark_can_read(
+    checkpoint: Folder, *, after: bool
+) -> None:
+    """Killed before or after each step, and finished by the same command."""
+    before, steps = content(checkpoint), 0
+    while True:
+        plan = plan_rewind(interrupting(checkpoint, at=int(not after), after=after), TO_BATCH)
+        try:
+            plan.carry_out()
+        except Interrupted:
+            steps += 1
+            planned, committed = left(checkpoint, "offsets"), left(checkpoint, "commits")
+            assert planned == list(range(len(planned)))
+            assert committed in (planned, planned[:-1]), "as a driver leaves it that ends"
+            assert len(committed) > TO_BATCH
+            continue
+        break
+    assert steps > NEWEST - TO_BATCH
+    assert left(checkpoint, "offsets") == left(checkpoint, "commits") == [0, 1, 2]
+    moved = content(checkpoint / "rewound-to-2.1")
+    assert {**content(checkpoint), **moved}.items() >= before.items()
+    assert (checkpoint / "rewound-to-2.2").items() is None
+
+
+def test_a_second_rewind_to_a_batch_has_a_folder_of_its_own(checkpoint: Folder) -> None:
+    plan_rewind(checkpoint, TO_BATCH).carry_out()
+    for log in ("offsets", "commits"):
+        path = (checkpoint / log / str(TO_BATCH + 1)).path
+        checkpoint.files.create(path, b"the same batch, at another time")
+    assert plan_rewind(checkpoint, TO_BATCH).folder == "rewound-to-2.2"
+
+
+def test_two_at_once_do_not_overwrite(checkpoint: Folder) -> None:
+    first, second = (plan_rewind(checkpoint, TO_BATCH) for _ in range(2))
+    first.carry_out()
+    with pytest.raises(UsageError, match="Another command, or the query, is at work"):
+        second.carry_out()
+    checkpoint.files.create((checkpoint / "offsets/9").path, b"one")
+    checkpoint.files.create((checkpoint / "aside/9").path, b"another")
+    with pytest.raises(UsageError, match="is there with other bytes"):
+        checkpoint.move("offsets/9", "aside/9")
+    assert checkpoint.read("offsets/9") == b"one"
+
+
+def test_a_marker_file_elsewhere(memory: Any) -> None:
+    address = "memory://flights"
+    digest = hashlib.sha256(f"{address}/state".encode()).hexdigest()
+    marker = {"format": 1, "gen": GEN, "path": digest}
+    memory.pipe_file("/flights/state/_redis_state", json.dumps(marker).encode())
+    assert gen_of(folder_at(address)) == GEN
+    marker["path"] = hashlib.sha256(b"memory://other/state").hexdigest()
+    memory.pipe_file("/flights/state/_redis_state", json.dumps(marker).encode())
+    with pytest.raises(RedisStateError, match="CHECKPOINT_MOVED_OR_COPIED"):
+        gen_of(folder_at(address))
+
+
+class Failing(MemoryFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """A file system that gives out what drivers do give out."""
+
+    protocol = "failing"
+    cut = b""
+    error: Exception | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.replace("failing://", "memory://"))
+        return stripped
+
+    def ls(self, path: str, detail: bool = True, **settings: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return super().ls(path, detail=detail, **settings)
+
+    def cat_file(self, path: str, *arguments: Any, **settings: Any) -> Any:
+        return self.cut or super().cat_file(path, *arguments, **settings)
+
+
+@pytest.fixture
+def failing(memory: Any) -> Iterator[type[Failing]]:
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    memory.pipe_file("/flights/offsets/0", b"v1")
+    yield Failing
+    Failing.cut, Failing.error = b"", None
+
+
+def test_an_error_page_in_place_of_a_file_is_not_taken_for_it(failing: type[Failing]) -> None:
+    failing.cut = b"<html>502 Bad Gateway</html>"
+    with pytest.raises(ConfigError, match="it has 2 bytes, and 28 were given out"):
+        folder_at("failing://flights").read("offsets/0")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            PermissionError("Access Denied"),
+            ConfigError,
+            "the file system refuses it: Access Denied",
+        ),
+        (ConnectionResetError(), UnavailableError, "gives no answer: ConnectionResetError"),
+        (TimeoutError(), UnavailableError, "gives no answer: TimeoutError"),
+        (ValueError("token=hunter2"), ConfigError, "listing failing://flights; ValueError"),
+    ],
+)
+def test_what_a_driver_raises_becomes_an_error_of_ours(
+    failing: type[Failing], error: Exception, kind: type[RedisStateError], said: str
+) -> None:
+    failing.error = error
+    with pytest.raises(kind, match=said) as told:
+        folder_at("failing://flights").items()
+    assert "hunter2" not in str(told.value)
