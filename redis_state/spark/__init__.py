@@ -6,8 +6,8 @@ from redis_state.spark.map_partitions import (
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
 )
-from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.moving import Migration, migrate
+from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
 from redis_state.spark.processor.columns import ColumnState
 from redis_state.spark.transform_with_state import (

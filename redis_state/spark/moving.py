@@ -96,9 +96,10 @@ def migrate(
 ) -> Migration:
     """Make a new checkpoint with the same state in another provider.
 
-    The query must not run. Nothing of its checkpoint is changed. The new folder becomes a checkpoint
-    in one step, the last one; if this call is interrupted, Spark refuses the folder, and the same
-    call goes on where it was. Start the query with the new folder then, with the provider of `to`.
+    The query must not run. Nothing of its checkpoint is changed. The new folder becomes a
+    checkpoint in one step, the last one; if this call is interrupted, Spark refuses the folder, and
+    the same call goes on where it was. Start the query with the new folder then, with the provider
+    of `to`.
 
     Args:
         spark: A session with our jar, as `configure` makes it. If the state is in Redis now, it has
@@ -107,8 +108,8 @@ def migrate(
         to_checkpoint: A folder that does not exist.
         to: ``redis://…`` as in `configure`, ``rocksdb`` or ``hdfs-backed``.
         dry_run: Only read, count and check.
-        progress: Called now and then with the partitions that are done, all partitions, and the rows
-            that were moved.
+        progress: Called now and then with the partitions that are done, all partitions, and the
+            rows that were moved.
         **options: Of the server that `to` names, as in `configure`.
 
     Raises:

@@ -50,7 +50,7 @@ final class CheckpointMove(
     val side = sourceOf(checkpoint)
     counters.expect(stores.map(_.partitions).sum)
     val found = engine(checkpoint).digests(stores, side, counters)
-    RedisTarget.checkRoom(targetOf(checkpoint), found.map(_._2))
+    RedisTarget.checkRoom(targetOf(checkpoint))(found.map(_._2))
     MoveReport(
       checkpoint,
       provider,
@@ -61,6 +61,9 @@ final class CheckpointMove(
   def run(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
+    RedisTarget.checkRoom(there) {
+      engine(checkpoint).digests(stores, sourceOf(checkpoint), MoveWatcher.None).map(_._2)
+    }
     begin(checkpoint)
     copyFiles(checkpoint, stores)
     counters.expect(stores.map(_.partitions).sum)
@@ -82,7 +85,10 @@ final class CheckpointMove(
   private def checkTarget(checkpoint: QueryCheckpoint): Unit =
     if (files.exists(target) && files.list(target).nonEmpty) {
       QueryCheckpoint.textOf(new Path(target, Record), hadoopConf) match {
-        case Some(text) if text == record(checkpoint) => ()
+        case Some(text) if text == record(checkpoint) =>
+          val metadata = QueryCheckpoint.textOf(new Path(target, Metadata), hadoopConf)
+          if (metadata.exists(_ != NotYet))
+            throw refused("that move was finished. Start the query with the new folder")
         case Some(_) => throw refused(
             "a move of another checkpoint, batch or target was interrupted in it. Delete the folder and begin again")
         case None => throw refused("it has files already. Name a folder that does not exist")
@@ -116,12 +122,13 @@ final class CheckpointMove(
     MoveConf.of(session.sessionState.conf, checkpoint, provider, more)
 
   /** From here on the folder is one that no query starts from. */
-  private def begin(checkpoint: QueryCheckpoint): Unit =
-    if (!files.exists(new Path(target, Record))) {
-      files.mkdirs(target)
-      write(new Path(target, Record), record(checkpoint))
-      write(new Path(target, Metadata), NotYet)
-    }
+  private def begin(checkpoint: QueryCheckpoint): Unit = {
+    files.mkdirs(target)
+    write(new Path(target, Record), record(checkpoint))
+    write(new Path(target, Metadata), NotYet)
+    // A log that shows the batch would tell a writer that others have gone on from it.
+    Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log => files.delete(new Path(target, log)))
+  }
 
   private def record(checkpoint: QueryCheckpoint): String = compact(render(
     ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~

@@ -67,6 +67,19 @@ private[redisstate] final case class QueryCheckpoint(
     offsets.metadata,
     "conf" -> (SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider)))
 
+  /**
+   * The entry of a next batch that has no new data: it ends where this one ended, with the watermark that Spark would give it.
+   *
+   * @param nowMs of the driver's clock
+   */
+  def emptyBatchWith(provider: String, nowMs: Long): LogEntry = {
+    val watermark = (commit.metadata \ "nextBatchWatermarkMs").extractOpt[Long].getOrElse(0L)
+    val before = (offsets.metadata \ "batchTimestampMs").extractOpt[Long].getOrElse(0L)
+    val times = ("batchWatermarkMs" -> watermark) ~ ("batchTimestampMs" -> math.max(nowMs, before))
+    val entry = offsetsWith(provider)
+    entry.copy(metadata = merged(entry.metadata, times))
+  }
+
   def commitWith(uids: Map[Long, Seq[Seq[String]]]): LogEntry =
     if (!hasIds) commit
     else {

@@ -6,7 +6,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate._
 
-import org.redisstate.core.backend.Command
+import org.redisstate.core.backend.{Command, Topology}
 import org.redisstate.core.errors.FullException
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
@@ -34,19 +34,27 @@ private[redisstate] object RedisTarget {
       } finally ExecutorRegistry.release(conf.connection)
     }
 
-  /** @throws FullException if the server's memory cannot hold what is to come */
-  def checkRoom(side: StateSide, digests: Seq[StateDigest]): Unit =
+  /**
+   * @param digests what is to come; not asked for if the server has no limit
+   * @throws FullException if the server's memory cannot hold it
+   */
+  def checkRoom(side: StateSide)(digests: => Seq[StateDigest]): Unit =
     if (side.provider == Providers.Redis) {
-      val need = digests.map(d => d.bytes + d.rows * RowBytes).sum
-      free(confOf(side.conf)).filter(_ < need).foreach { free =>
-        throw new FullException(
-          s"move state to Redis: it may need $need bytes, and the server has $free bytes free below its maxmemory. " +
-            "Nothing was changed. Raise maxmemory, or use a server with more memory.")
+      free(confOf(side.conf)).foreach { free =>
+        val need = digests.map(d => d.bytes + d.rows * RowBytes).sum
+        if (free < need) {
+          throw new FullException(
+            s"move state to Redis: it may need $need bytes, and the server has $free bytes free below its maxmemory. " +
+              "Nothing was changed. Raise maxmemory, or use a server with more memory.")
+        }
       }
     }
 
   /** None where the server has no limit, or is a cluster, whose nodes have one each. */
-  private def free(conf: RedisStateConf): Option[Long] = {
+  private def free(conf: RedisStateConf): Option[Long] =
+    if (conf.connection.url.topology == Topology.Cluster) None else freeOf(conf)
+
+  private def freeOf(conf: RedisStateConf): Option[Long] = {
     val backend = ExecutorRegistry.acquire(conf.connection)
     try {
       val reply = backend.call("ask for the server's memory", Seq(Command("INFO", "memory"))).head

@@ -60,6 +60,10 @@ trait MoveWatcher {
   def partitionDone(spec: StoreSpec, digest: StateDigest): Unit
 }
 
+object MoveWatcher {
+  val None: MoveWatcher = (_, _) => ()
+}
+
 /**
  * Moves the rows of stores between providers, as Spark jobs with a task for each partition. Rows are read by the source's provider and
  * written by the target's, both as Spark's own operators see them; what was written is read again and compared.
@@ -69,7 +73,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
 
   private val context = session.sparkContext
   private lazy val conf: Broadcast[SerializableConfiguration] =
-    SerializableConfiguration.broadcast(context, hadoopConf)
+    context.broadcast(new SerializableConfiguration(hadoopConf))
 
   /**
    * Moves stores one after the other.
@@ -85,9 +89,9 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
       watcher: MoveWatcher): Seq[MovedStore] = inQuery {
     withPositions(stores).map { case (spec, at) =>
       val moved = routing.fold(copy(spec, at, source, target, watcher)) { routing =>
-        val read = digest(spec, at, source, NoWatcher)
+        val read = digest(spec, at, source, MoveWatcher.None)
         val routed = rows(spec, at, source, routing)
-        MovedStore(spec, read, write(spec, target, routed, watcher))
+        MovedStore(spec, read, write(spec, at, target, routed, watcher))
       }
       checkEqual(moved)
       moved
@@ -138,13 +142,15 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
   /** Writes each partition of `rows` as the partition of the store with its number. */
   def write(
       spec: StoreSpec,
+      at: Int,
       target: StateSide,
       rows: RDD[MovedRow],
       watcher: MoveWatcher): Seq[WrittenPartition] = {
     val conf = this.conf
     val written = rows.mapPartitionsWithIndex { (partition, moved) =>
       val packer = new RowPacker(spec)
-      Iterator(writePartition(spec, target, partition, conf.value.value) { writer =>
+      val uid = target.uid(spec.operator, partition, at)
+      Iterator(writePartition(spec, target, partition, uid, conf.value.value) { writer =>
         moved.foreach(row => writer.put(packer.unpack(row)))
       }._2)
     }
@@ -165,6 +171,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
         target,
         partition,
         source.uid(spec.operator, partition, at),
+        target.uid(spec.operator, partition, at),
         conf.value.value)
     } { case (_, written) => watcher.partitionDone(spec, written.digest) }
     MovedStore(spec, done.map(_._1).foldLeft(StateDigest.Empty)(_ + _), done.map(_._2))
@@ -199,10 +206,6 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
 
 object StateEngine {
 
-  private object NoWatcher extends MoveWatcher {
-    override def partitionDone(spec: StoreSpec, digest: StateDigest): Unit = ()
-  }
-
   /** Each store with its position in its operator, which is that of its unique id in the commit log. */
   def withPositions(stores: Seq[StoreSpec]): Seq[(StoreSpec, Int)] =
     stores.map(spec => spec -> stores.filter(_.operator == spec.operator).indexOf(spec))
@@ -221,15 +224,17 @@ object StateEngine {
       target: StateSide,
       partition: Int,
       uid: Option[String],
+      uidThere: Option[String],
       hadoopConf: Configuration): (StateDigest, WrittenPartition) =
     read(spec, source, partition, uid, hadoopConf) { reader =>
-      earlier(spec, target, partition, hadoopConf) match {
+      earlier(spec, target, partition, uidThere, hadoopConf) match {
         case Some(there) =>
           val wanted = reader.digest()
-          if (wanted != there.digest) throw otherMove(spec, partition)
+          if (wanted != there.digest || uidThere.exists(!there.uid.contains(_)))
+            throw otherMove(spec, partition)
           wanted -> there
         case None =>
-          writePartition(spec, target, partition, hadoopConf)(writer =>
+          writePartition(spec, target, partition, uidThere, hadoopConf)(writer =>
             reader.entries.foreach(writer.put))
       }
     }
@@ -239,8 +244,9 @@ object StateEngine {
       spec: StoreSpec,
       target: StateSide,
       partition: Int,
+      wanted: Option[String],
       hadoopConf: Configuration)(fill: StoreWriter => Unit): (StateDigest, WrittenPartition) = {
-    val writer = new StoreWriter(spec, target, partition, hadoopConf)
+    val writer = new StoreWriter(spec, target, partition, wanted, hadoopConf)
     val (given, uid) =
       try {
         fill(writer)
@@ -260,9 +266,10 @@ object StateEngine {
       spec: StoreSpec,
       target: StateSide,
       partition: Int,
+      uid: Option[String],
       hadoopConf: Configuration): Option[WrittenPartition] =
     target.provider match {
-      case Providers.Redis => inRedis(spec, target, partition, hadoopConf)
+      case Providers.Redis => inRedis(spec, target, partition, uid, hadoopConf)
       case _ => None
     }
 
@@ -270,6 +277,7 @@ object StateEngine {
       spec: StoreSpec,
       target: StateSide,
       partition: Int,
+      uid: Option[String],
       hadoopConf: Configuration): Option[WrittenPartition] = {
     val provider = StoreReader.provider(spec, target, partition, hadoopConf)
     val found =
@@ -280,8 +288,10 @@ object StateEngine {
         }
       } catch { case e: Throwable if isAbsent(e) => None }
       finally provider.close()
-    found.map { uid =>
-      val known = Option.when(target.conf.enableStateStoreCheckpointIds)(uid)
+    found.map { there =>
+      val isWanted = uid.exists(_.replace("-", "") == there)
+      val known =
+        if (isWanted) uid else Option.when(target.conf.enableStateStoreCheckpointIds)(there)
       WrittenPartition(
         partition,
         read(spec, target, partition, known, hadoopConf)(_.digest()),

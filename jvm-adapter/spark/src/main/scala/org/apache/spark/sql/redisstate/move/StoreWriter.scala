@@ -5,14 +5,17 @@ import org.apache.hadoop.conf.Configuration
 /**
  * Writes all rows of one partition of a store as one version, which becomes readable as a whole
  * with `commit`. For one thread.
+ *
+ * @param uid that the version is to have; None for a new one, and where the provider takes none
  */
 private[redisstate] final class StoreWriter(
     spec: StoreSpec,
     side: StateSide,
     partition: Int,
+    uid: Option[String],
     hadoopConf: Configuration)
     extends AutoCloseable {
-  private val sink = TargetSink.open(spec, side, partition, hadoopConf)
+  private val sink = TargetSink.open(spec, side, partition, uid, hadoopConf)
   private val sum = new DigestSum(spec.families.map(_.name))
   private val names = spec.families.map(_.name).toArray
   private val store =

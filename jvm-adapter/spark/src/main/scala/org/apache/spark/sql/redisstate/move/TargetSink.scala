@@ -6,6 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.RedisStateStoreProvider
 
 import org.redisstate.core.errors.UnavailableException
 
@@ -23,13 +24,20 @@ private[redisstate] object TargetSink {
       spec: StoreSpec,
       side: StateSide,
       partition: Int,
+      uid: Option[String],
       hadoopConf: Configuration): TargetSink =
     if (side.provider == Providers.HdfsBacked) new Scratch(spec, side, partition, hadoopConf)
-    else new Empty(StoreReader.provider(spec, side, partition, hadoopConf), side.version - 1)
+    else new Empty(StoreReader.provider(spec, side, partition, hadoopConf), side.version - 1, uid)
 
   /** A provider that begins at any version. */
-  private final class Empty(provider: StateStoreProvider, before: Long) extends TargetSink {
-    override val store: StateStore = closing(provider)(EmptyStore.at(provider, before))
+  private final class Empty(provider: StateStoreProvider, before: Long, uid: Option[String])
+      extends TargetSink {
+    override val store: StateStore = closing(provider) {
+      provider match {
+        case ours: RedisStateStoreProvider => ours.getEmptyStore(before, uid)
+        case sparks => EmptyStore.at(sparks, before)
+      }
+    }
 
     override def commit(): Option[String] = {
       store.commit()
