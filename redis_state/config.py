@@ -290,6 +290,7 @@ class Config:
     key_prefix: str | None = None
     versions_to_retain: int | None = None
     ephemeral: bool = False
+    adopt: bool = False
     durability: str = "none"
     signing_key_file: str | None = None
     local_memory: str | int = "auto"

@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     key_prefix: str | None
     versions_to_retain: int | None
     ephemeral: bool | None
+    adopt: bool | None
     durability: str | None
     signing_key_file: str | Path | None
     local_memory: str | None

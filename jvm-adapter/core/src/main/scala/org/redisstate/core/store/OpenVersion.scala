@@ -44,5 +44,9 @@ final class OpenVersion private[store] (
   /** The rows of a family that this version, which is above 0, has otherwise than the one before. */
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
-  def write(): WriteSession = new WriteSession(store, local, held, isAlone, byUid)
+  def write(): WriteSession = write(Pin.newUid())
+
+  /** @param uid of the version that the commit gives; nothing else may ever have it */
+  def write(uid: String): WriteSession =
+    new WriteSession(store, local, held, isAlone, byUid, uid)
 }

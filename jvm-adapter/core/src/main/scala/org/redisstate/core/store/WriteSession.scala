@@ -24,18 +24,19 @@ import org.redisstate.core.local._
  * @param initiallyHeld whether the run holds the partition already
  * @param isAlone whether it begins with nothing, whatever its version holds
  * @param byUid whether the version was asked for by its uid
+ * @param uid of this attempt
  */
 final class WriteSession private[store] (
     store: VersionKeeper,
     local: LocalVersion,
     initiallyHeld: Boolean,
     val isAlone: Boolean,
-    byUid: Boolean)
+    byUid: Boolean,
+    uid: String)
     extends HeldRows {
   import WriteSession._
 
   private val client = store.client
-  private val uid = Pin.newUid()
   private val version = local.pin.version
   private val ident = Segment.deltaIdent(version + 1, uid)
   private val cycle = new LifeCycle

@@ -36,6 +36,9 @@ final class RedisStateConf private (
   val ephemeral: Boolean = flag("ephemeral")
   val adoptMovedCheckpoint: Boolean = text("onPathChange").contains("adopt")
 
+  /** Whether the state of a checkpoint of another provider is moved here when its query starts. */
+  val adopt: Boolean = flag("adopt")
+
   /** After how many batches the state is copied into the checkpoint; 0 means never. */
   val copyEveryBatches: Long = number("copyEveryBatches").get
 

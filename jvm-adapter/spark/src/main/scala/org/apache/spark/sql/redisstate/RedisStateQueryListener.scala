@@ -15,6 +15,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.redisstate.move.Adoption
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
@@ -72,22 +73,32 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       TransformWithStateAdvice.of(query.analyzedPlan, extensions).foreach(logError(_))
       val hadoopConf = session.sessionState.newHadoopConf()
       val checkpoint = new Path(query.resolvedCheckpointRoot)
-      pinnedProvider(checkpoint, hadoopConf).filter(_ != sqlConf.stateStoreProviderClass) match {
+      val stateful = StatefulPlan.is(query.analyzedPlan)
+      val foreign =
+        pinnedProvider(checkpoint, hadoopConf).filter(_ != sqlConf.stateStoreProviderClass)
+      val adopts = foreign.nonEmpty && stateful && StartRefused.isPossible &&
+        RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain).adopt
+      if (adopts) orRefused(query, event)(new Adoption(session, checkpoint, hadoopConf).run())
+      foreign.filterNot(_ => adopts) match {
         case Some(other) =>
           logWarning(
             s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
-              s"provider $other, and Spark keeps to that. Start it with a new checkpointLocation to use Redis.")
-        case None =>
-          val stateful = StatefulPlan.is(query.analyzedPlan)
-          try register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
-          catch {
-            case e: RedisStateException if stateful && StartRefused.isPossible =>
-              tellThoseBehind(query, event)
-              StartRefused.refuse(e)
-          }
+              s"provider $other, and Spark keeps to that. To move its state to Redis, start it once with " +
+              s"${RedisStateConf.Prefix}adopt=true, or use `redis-state migrate`.")
+        case None if stateful && StartRefused.isPossible =>
+          orRefused(query, event)(register(query, event, sqlConf, checkpoint, hadoopConf, stateful))
+        case None => register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
       }
     }
   }
+
+  private def orRefused(query: StreamExecution, event: QueryStartedEvent)(work: => Unit): Unit =
+    try work
+    catch {
+      case e: RedisStateException =>
+        tellThoseBehind(query, event)
+        StartRefused.refuse(e)
+    }
 
   /** Listeners behind this one, Spark's page of queries among them, would hear of the end of a query that they do not know. */
   private def tellThoseBehind(query: StreamExecution, event: QueryStartedEvent): Unit =

@@ -87,8 +87,16 @@ class RedisStateStoreProvider
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     val opened = if (loadEmpty) openEmpty(version) else open(version, stateStoreCkptId)
-    writeStore(opened, forceSnapshotOnCommit)
+    writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
+
+  /**
+   * A store that begins with nothing, whose commit gives the version after this one.
+   *
+   * @param uid that the commit is to have; None for a new one
+   */
+  private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
+    writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
     new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs)
@@ -103,7 +111,7 @@ class RedisStateStoreProvider
       s"$readStore cannot be upgraded to write version $version of $id")
     readStore match {
       case ours: RedisReadStateStore if link.exists(_.store.owns(ours.opened)) =>
-        writeStore(ours.opened, forceSnapshotOnCommit)
+        writeStore(ours.opened, forceSnapshotOnCommit, stateStoreCkptId)
       case ours: RedisReadStateStore =>
         val opened = open(version, stateStoreCkptId)
         if (opened.pin != ours.opened.pin) {
@@ -112,7 +120,7 @@ class RedisStateStoreProvider
             new UnavailableException(
               s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
         }
-        writeStore(opened, forceSnapshotOnCommit)
+        writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
       case _ => getStore(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty = false)
     }
   }
@@ -160,10 +168,15 @@ class RedisStateStoreProvider
     known
   }
 
-  private def writeStore(opened: OpenVersion, forceSnapshot: Boolean): StateStore = {
+  private def writeStore(
+      opened: OpenVersion,
+      forceSnapshot: Boolean,
+      asked: Option[String],
+      uid: Option[String] = None): StateStore = {
     val linked = connected(opened.pin.version)
     checkQuota(linked, opened.pin.version)
-    newStore(opened.write(), codecs, new Host(linked, forceSnapshot))
+    val session = uid.fold(opened.write())(opened.write)
+    newStore(session, codecs, new Host(linked, forceSnapshot, asked))
   }
 
   /** Of a run that writes the partition already; before the first write, `enter` asks. */
@@ -182,7 +195,10 @@ class RedisStateStoreProvider
   /** What a marker that is not there yet is waited for by. */
   private[redisstate] def clock: Clock = Clock.System
 
-  private final class Host(linked: Link, forceSnapshot: Boolean) extends StoreHost {
+  private final class Host(linked: Link, forceSnapshot: Boolean, asked: Option[String])
+      extends StoreHost {
+    override def baseId(pin: Pin): String = asked.filter(ours(_) == pin.uid).getOrElse(pin.uid)
+
     override def committed(pin: Pin): Unit = {
       if (!linked.instance.isShown) ExecutorRegistry.register(plan.conf.connection, linked.instance)
       if (forceSnapshot) snapshotNow(pin)
@@ -214,7 +230,10 @@ class RedisStateStoreProvider
 
   /** @param uid Spark's unique id of the version; None in checkpoint format 1 and right after it */
   private def open(version: Long, uid: Option[String]): OpenVersion =
-    opening(version, version)(_.open(version, uid))
+    opening(version, version)(_.open(version, uid.map(ours)))
+
+  /** As this provider writes an id: those of state that was moved here are still Spark's in its commit log. */
+  private def ours(uid: String): String = uid.replace("-", "")
 
   /** Nothing that was there before is needed, the marker of the checkpoint included. */
   private def openEmpty(version: Long): OpenVersion =

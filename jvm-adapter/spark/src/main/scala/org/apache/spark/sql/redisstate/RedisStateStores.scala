@@ -68,6 +68,9 @@ private[redisstate] trait StoreHost {
 
   /** Whether Spark tells versions apart by unique ids. */
   def withIds: Boolean
+
+  /** The unique id of the version below, as Spark asked for it: it compares the two as text. */
+  def baseId(pin: Pin): String
   def metrics(session: WriteSession): StateStoreMetrics
 }
 
@@ -234,7 +237,7 @@ private[redisstate] class RedisStateStore(
     if (host.withIds) {
       val pin = committed.getOrElse(
         throw outOfOrder("Cannot get checkpointInfo without committing the store"))
-      val base = if (session.isAlone || version == 0) None else Some(session.pin.uid)
+      val base = if (session.isAlone || version == 0) None else Some(host.baseId(session.pin))
       StateStoreCheckpointInfo(id.partitionId, pin.version, Some(pin.uid), base)
     } else StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
 

@@ -1,0 +1,150 @@
+"""`redis-state migrate`: make a checkpoint of another provider from one that there is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.connection import ProgressLine, add_arguments, config_of, options_of
+from redis_state.cli.help import example
+from redis_state.config import PASSWORD_VARIABLE
+from redis_state.errors import ConfigError
+from redis_state.maintain.activity import refuse_if_used
+from redis_state.recovery.marker import gen_of
+from redis_state.spark import Migration, configure, migrate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from redis_state.cli.command import Subparsers
+
+_SPARKS_OWN = ("rocksdb", "hdfs-backed")
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "migrate",
+        help="move the state of a stopped query to Redis, or back to Spark's own provider",
+        description="Make a new checkpoint folder with the state of a stopped query in another "
+        "provider. Nothing of the old folder is changed. The new one becomes a checkpoint in the "
+        "last step; until then Spark refuses it, and the same command goes on where it was. The "
+        "state is moved by a Spark session of this process, with pyspark as it is installed here.",
+        epilog=example(
+            "redis-state migrate --checkpoint /data/flights --to-checkpoint /data/flights-redis "
+            "--to redis://localhost:6379/0 --dry-run"
+        ),
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="PATH", help="of the query, anywhere Spark reads"
+    )
+    parser.add_argument(
+        "--to-checkpoint", required=True, metavar="PATH", help="a folder that does not exist"
+    )
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="TARGET",
+        help="redis://… or rediss://…, rocksdb, or hdfs-backed; for the latter two the connection "
+        "is the one of the server that has the state now",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only read, count and check; change nothing"
+    )
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--master", default="local[*]", help="of Spark (default: %(default)s)")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of Spark; may be repeated",
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, move, and tell."""
+    leaves = arguments.to in _SPARKS_OWN
+    if not leaves and "://" not in arguments.to:
+        raise ConfigError(
+            f"moving state to {arguments.to}",
+            found="it is neither a URL of Redis nor a provider of Spark's",
+            advice=f"Give redis://host:port/db, {' or '.join(_SPARKS_OWN)}.",
+        )
+    options = options_of(arguments, url=None if leaves else arguments.to)
+    if leaves:
+        _refuse_if_used(arguments)
+    else:
+        print("whether the query runs cannot be seen from here: make sure that it is stopped")
+    line = ProgressLine()
+    session = _session(arguments, options)
+    try:
+        moved = migrate(
+            session,
+            arguments.checkpoint,
+            arguments.to_checkpoint,
+            to=arguments.to,
+            dry_run=arguments.dry_run,
+            progress=lambda done, total, rows: line(f"{rows:,} rows, partitions", done, total),
+            **({} if leaves else {name: o for name, o in options.items() if name != "url"}),
+        )
+    finally:
+        line.end()
+        session.stop()
+    _tell(moved, arguments)
+    return 0
+
+
+def _refuse_if_used(arguments: argparse.Namespace) -> None:
+    """Only what is in Redis shows whether its query runs."""
+    config = config_of(arguments)
+    with closing(Client(config)) as client:
+        refuse_if_used(
+            client,
+            gen_of(arguments.checkpoint),
+            tenant=keys.tenant_of(config.key_prefix),
+            attempted="moving the state",
+            force=arguments.force,
+        )
+
+
+def _session(arguments: argparse.Namespace, options: dict[str, Any]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(arguments.master).appName("redis-state migrate")
+    builder = builder.config("spark.ui.enabled", "false")
+    for conf in arguments.conf:
+        name, is_there, value = conf.partition("=")
+        if not is_there:
+            raise ConfigError(
+                f"--conf {name}", found="it has no value", advice="Write it as NAME=VALUE."
+            )
+        builder = builder.config(name, value)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password and "password_file" not in options:
+        options = {**options, "password": password}
+    return configure(builder, **options).getOrCreate()
+
+
+def _tell(moved: Migration, arguments: argparse.Namespace) -> None:
+    for one in moved.stores:
+        print(
+            f"operator {one.operator} ({one.name}) store {one.store}: {one.partitions} partitions, "
+            f"{one.families} column families, {one.rows:,} rows, {one.size:,} bytes, "
+            f"digest {one.source}"
+        )
+    what = f"{moved.rows:,} rows, {moved.size:,} bytes of the state after batch {moved.batch}"
+    if arguments.dry_run:
+        print(f"{what} would be moved; nothing was changed")
+        return
+    written = sum(one.written for one in moved.stores)
+    partitions = sum(one.partitions for one in moved.stores)
+    kept = f"; {partitions - written} partitions were there already" if written < partitions else ""
+    print(f"{what} were moved and read again: equal digests{kept}")
+    print(f"start the query with checkpointLocation {arguments.to_checkpoint}")
