@@ -17,6 +17,7 @@ from redis_state.spark import (
     foreach_batch_with_state_store,
     lookup,
     map_partitions_with_state_store,
+    rescale_store,
     transform_columns_with_state,
     transform_with_state,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "foreach_batch_with_state_store",
     "lookup",
     "map_partitions_with_state_store",
+    "rescale_store",
     "state_objects",
     "stores",
     "transform_columns_with_state",

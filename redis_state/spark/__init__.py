@@ -9,6 +9,7 @@ from redis_state.spark.map_partitions import (
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
 from redis_state.spark.processor.columns import ColumnState
+from redis_state.spark.rescale import rescale_store
 from redis_state.spark.transform_with_state import (
     transform_columns_with_state,
     transform_with_state,
@@ -23,6 +24,7 @@ __all__ = [
     "foreach_batch_with_state_store",
     "lookup",
     "map_partitions_with_state_store",
+    "rescale_store",
     "transform_columns_with_state",
     "transform_with_state",
 ]

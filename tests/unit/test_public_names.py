@@ -28,6 +28,7 @@ NAMES = [
     "foreach_batch_with_state_store",
     "lookup",
     "map_partitions_with_state_store",
+    "rescale_store",
     "state_objects",
     "stores",
     "transform_columns_with_state",
