@@ -1,4 +1,4 @@
-"""A store of Python batches with another number of partitions: the output of one that kept its own."""
+"""A store of Python batches with another number of partitions gives out what it would have."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.backend.server import check_server
 from redis_state.codec import Codec
+from redis_state.config import Config
 from redis_state.errors import ConflictError, FullError, NotFoundError, StateError, UsageError
 from redis_state.format.entry import Entry
 from redis_state.ids import DEFAULT_STORE, EMPTY_UID, PartitionId, Pin, StoreId, text_number
@@ -105,7 +106,28 @@ def rescale_store(
         ConflictError: The query was started meanwhile.
         FullError: The server does not have the memory for both; this is found before it starts.
     """
-    config = options_table.resolve(None, url, options)
+    return rescale_with(
+        options_table.resolve(None, url, options),
+        name,
+        partitions,
+        group_of=group_of,
+        codec=codec,
+        dry_run=dry_run,
+        force=force,
+    )
+
+
+def rescale_with(
+    config: Config,
+    name: str,
+    partitions: int,
+    *,
+    group_of: GroupOf | None = None,
+    codec: Codec | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+) -> StoreRescale:
+    """As `rescale_store`, with options that are checked already."""
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
         store = _Store.find(client, name, tenant)
