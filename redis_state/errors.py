@@ -188,3 +188,17 @@ class InternalError(RedisStateError):
 
     kinds = (Kind.INTERNAL,)
     default_advice = "Report this as a defect of redis-state, with the stack trace."
+
+
+def of_jvm(message: str) -> RedisStateError:
+    """An error that the JVM adapter built, as one of this package with the same text.
+
+    Args:
+        message: Begins with ``[REDIS_<kind>]``.
+    """
+    head, _, detail = message.partition("] ")
+    kind = Kind(head.removeprefix("[REDIS_"))
+    family = next(one for one in RedisStateError.__subclasses__() if kind in one.kinds)
+    error = family(detail, kind=kind)
+    error.args = (message,)
+    return error

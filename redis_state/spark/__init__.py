@@ -7,6 +7,7 @@ from redis_state.spark.map_partitions import (
     map_partitions_with_state_store,
 )
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
+from redis_state.spark.moving import Migration, migrate
 from redis_state.spark.partition_task import BatchStore
 from redis_state.spark.processor.columns import ColumnState
 from redis_state.spark.rescale import rescale_store
@@ -19,11 +20,13 @@ __all__ = [
     "BatchStore",
     "ColumnState",
     "GroupState",
+    "Migration",
     "apply_in_pandas_with_state",
     "configure",
     "foreach_batch_with_state_store",
     "lookup",
     "map_partitions_with_state_store",
+    "migrate",
     "rescale_store",
     "transform_columns_with_state",
     "transform_with_state",

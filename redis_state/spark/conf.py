@@ -110,9 +110,25 @@ def conf_settings(
     }
     if FORMAT_CONF not in existing and minor_of(spark_version) not in _FORMAT_1_ONLY:
         settings[FORMAT_CONF] = "2"
-    prefix = config.conf_prefix()
-    settings.update({prefix + name: value for name, value in checked.items()})
+    settings.update(_confs(checked))
     return settings
+
+
+def redis_confs(options: Mapping[str, object]) -> dict[str, str]:
+    """Options of a server, as Spark's configuration names them.
+
+    Args:
+        options: As `configure` takes them, with ``url``.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    return _confs(config.normalize(_named(options)))
+
+
+def _confs(checked: Mapping[str, str]) -> dict[str, str]:
+    prefix = config.conf_prefix()
+    return {prefix + name: value for name, value in checked.items()}
 
 
 def _named(options: Mapping[str, object]) -> dict[str, object]:

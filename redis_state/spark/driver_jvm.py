@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def java_class(spark: SparkSession, name: str) -> Any | None:
-    """A class of the package `org.apache.spark.sql.redisstate`.
+    """A class of the package `org.apache.spark.sql.redisstate`, or of one inside it.
 
     Returns:
         ``None`` where the driver is in another process, as with Spark Connect, or lacks our jar.
@@ -19,6 +19,8 @@ def java_class(spark: SparkSession, name: str) -> Any | None:
         return None
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # it ships no types
 
-    found = getattr(jvm.org.apache.spark.sql.redisstate, name)
+    found = jvm.org.apache.spark.sql.redisstate
+    for part in name.split("."):
+        found = getattr(found, part)
     # A name that is not a class is taken for a package.
     return found if isinstance(found, JavaClass) else None

@@ -1,0 +1,235 @@
+package org.apache.spark.sql.redisstate.move
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileUtil, Path}
+import org.json4s.{JArray, JString, JValue}
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, parse, render}
+
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
+import org.apache.spark.sql.redisstate.QueryLogs
+
+import org.redisstate.core.errors.ConfigException
+
+/**
+ * Makes a new checkpoint from one of another provider. Nothing of the old one is changed. The new one becomes a checkpoint in the last
+ * step, when its `metadata` file, which nobody can read until then, is replaced; whatever happens before leaves a folder that no
+ * query starts from, and that the same move goes on with.
+ *
+ * @param to a folder that does not exist, or one that this same move was interrupted in
+ * @param provider class of the target
+ * @param targetConf confs of the target that the session does not have
+ */
+final class CheckpointMove(
+    session: SparkSession,
+    from: String,
+    to: String,
+    provider: String,
+    targetConf: java.util.Map[String, String]) {
+  import CheckpointMove._
+
+  private val hadoopConf: Configuration = session.sessionState.newHadoopConf()
+  private val source = qualified(from)
+  private val target = qualified(to)
+  private val files = CheckpointFileManager.create(target, hadoopConf)
+  private val counters = new MoveCounters
+
+  /** What is done so far; for any thread. */
+  def progress: MoveCounters = counters
+
+  /** Looks at everything and reads the source; nothing is changed. */
+  def dryRun(): MoveReport = Named.errors {
+    val (checkpoint, stores) = checked()
+    val side = sourceOf(checkpoint)
+    counters.expect(stores.map(_.partitions).sum)
+    val found = engine(checkpoint).digests(stores, side, counters)
+    RedisTarget.checkRoom(targetOf(checkpoint), found.map(_._2))
+    MoveReport(
+      checkpoint,
+      provider,
+      found.map { case (spec, digest) => MovedStore(spec, digest, Nil) })
+  }
+
+  /** Moves everything. May be called again after whatever happened. */
+  def run(): MoveReport = Named.errors {
+    val (checkpoint, stores) = checked()
+    val there = targetOf(checkpoint)
+    begin(checkpoint)
+    copyFiles(checkpoint, stores)
+    counters.expect(stores.map(_.partitions).sum)
+    RedisTarget.begin(there, checkpoint.queryId, hadoopConf)
+    val moved = engine(checkpoint).move(stores, sourceOf(checkpoint), there, None, counters)
+    finish(checkpoint, moved)
+    MoveReport(checkpoint, provider, moved)
+  }
+
+  private def checked(): (QueryCheckpoint, Seq[StoreSpec]) = {
+    val checkpoint = QueryCheckpoint.read(source, hadoopConf)
+    if (checkpoint.folder == target) throw refused("it is the folder that the state comes from")
+    checkTarget(checkpoint)
+    val stores = StateCatalog.read(checkpoint, hadoopConf)
+    Providers.checkTarget(provider, stores, checkpoint.hasIds)
+    (checkpoint, stores)
+  }
+
+  private def checkTarget(checkpoint: QueryCheckpoint): Unit =
+    if (files.exists(target) && files.list(target).nonEmpty) {
+      QueryCheckpoint.textOf(new Path(target, Record), hadoopConf) match {
+        case Some(text) if text == record(checkpoint) => ()
+        case Some(_) => throw refused(
+            "a move of another checkpoint, batch or target was interrupted in it. Delete the folder and begin again")
+        case None => throw refused("it has files already. Name a folder that does not exist")
+      }
+    }
+
+  private def refused(why: String) = new ConfigException(
+    s"move the state of $source to $target: $why. Nothing was changed.")
+
+  private def engine(checkpoint: QueryCheckpoint) =
+    new StateEngine(session, hadoopConf, checkpoint.queryId)
+
+  private def sourceOf(checkpoint: QueryCheckpoint): StateSide = StateSide(
+    checkpoint.stateRoot.toString,
+    checkpoint.version,
+    storeConf(checkpoint, checkpoint.provider, Map.empty),
+    UUID.randomUUID().toString,
+    checkpoint.uids)
+
+  private def targetOf(checkpoint: QueryCheckpoint): StateSide = StateSide(
+    new Path(target, "state").toString,
+    checkpoint.version,
+    storeConf(checkpoint, provider, targetConf.asScala.toMap),
+    UUID.randomUUID().toString,
+    Map.empty)
+
+  private def storeConf(
+      checkpoint: QueryCheckpoint,
+      provider: String,
+      more: Map[String, String]): StateStoreConf =
+    MoveConf.of(session.sessionState.conf, checkpoint, provider, more)
+
+  /** From here on the folder is one that no query starts from. */
+  private def begin(checkpoint: QueryCheckpoint): Unit =
+    if (!files.exists(new Path(target, Record))) {
+      files.mkdirs(target)
+      write(new Path(target, Record), record(checkpoint))
+      write(new Path(target, Metadata), NotYet)
+    }
+
+  private def record(checkpoint: QueryCheckpoint): String = compact(render(
+    ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~
+      ("to" -> provider)))
+
+  /** All but the state and Spark's logs; of the operators what describes their stores. */
+  private def copyFiles(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Unit = {
+    list(source).filterNot(path => Skipped(path.getName)).foreach { path =>
+      copy(path, new Path(target, path.getName))
+    }
+    stores.map(_.operator).distinct.foreach { operator =>
+      val here = new Path(checkpoint.stateRoot, operator.toString)
+      val there = new Path(new Path(target, "state"), operator.toString)
+      list(here).filter(path => OfOperators(path.getName)).foreach { path =>
+        copy(path, new Path(there, path.getName))
+      }
+      list(new Path(there, "_metadata/v2")).foreach(renameSchemas(_, operator))
+    }
+    stores.foreach { spec =>
+      val schemas = Seq(source, target).map { folder =>
+        StoreSchema.file(StateStoreId(
+          new Path(folder, "state").toString,
+          spec.operator,
+          StateStore.PARTITION_ID_TO_CHECK_SCHEMA,
+          spec.name))
+      }
+      if (files.exists(schemas.head)) copy(schemas.head, schemas.last)
+    }
+  }
+
+  /** Operator metadata names schema files with their whole path. */
+  private def renameSchemas(metadata: Path, operator: Long): Unit = {
+    val text = QueryCheckpoint.textOf(metadata, hadoopConf).get
+    val (version, json) = text.splitAt(text.indexOf('\n') + 1)
+    val root = new Path(target, "state")
+    val named = parse(json).transformField { case ("stateSchemaFilePaths", JArray(paths)) =>
+      "stateSchemaFilePaths" -> (JArray(paths.map {
+        case JString(path) =>
+          JString(StateCatalog.schemaFile(root, operator, new Path(path)).toString)
+        case other => other
+      }): JValue)
+    }
+    write(metadata, version + compact(render(named)))
+  }
+
+  private def finish(checkpoint: QueryCheckpoint, moved: Seq[MovedStore]): Unit = {
+    val uids = moved.groupBy(_.spec.operator).map { case (operator, stores) =>
+      val ofStores = stores.map(_.partitions.map(_.uid.getOrElse("")))
+      operator -> ofStores.head.indices.map(partition => ofStores.map(_(partition)))
+    }
+    val before = checkpoint.batch - 1
+    // Spark looks at the entry before the last one when it starts.
+    copyIfThere(s"${QueryLogs.Offsets}/$before")
+    copyIfThere(s"${QueryLogs.Commits}/$before")
+    write(
+      new Path(target, s"${QueryLogs.Offsets}/${checkpoint.batch}"),
+      checkpoint.offsetsWith(provider).text)
+    write(
+      new Path(target, s"${QueryLogs.Commits}/${checkpoint.batch}"),
+      checkpoint.commitWith(uids).text)
+    write(
+      new Path(target, Metadata),
+      QueryCheckpoint.textOf(new Path(source, Metadata), hadoopConf).get)
+    files.delete(new Path(target, Record))
+  }
+
+  private def copyIfThere(name: String): Unit =
+    QueryCheckpoint.textOf(new Path(source, name), hadoopConf).foreach(write(
+      new Path(target, name),
+      _))
+
+  private def write(file: Path, text: String): Unit = {
+    files.mkdirs(file.getParent)
+    val out = files.createAtomic(file, overwriteIfPossible = true)
+    try {
+      out.write(text.getBytes(UTF_8))
+      out.close()
+    } catch {
+      case e: Throwable =>
+        out.cancel()
+        throw e
+    }
+  }
+
+  private def copy(from: Path, to: Path): Unit = {
+    val there = to.getFileSystem(hadoopConf)
+    there.delete(to, true)
+    there.mkdirs(to.getParent)
+    FileUtil.copy(from.getFileSystem(hadoopConf), from, there, to, false, true, hadoopConf)
+    ()
+  }
+
+  private def list(folder: Path): Seq[Path] =
+    if (files.exists(folder)) files.list(folder).toSeq.map(_.getPath) else Nil
+
+  private def qualified(path: String): Path = {
+    val named = new Path(path)
+    named.getFileSystem(hadoopConf).makeQualified(named)
+  }
+}
+
+private[redisstate] object CheckpointMove {
+  private val Metadata = "metadata"
+  private val Record = "_redis_state_move"
+  private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata)
+  private val OfOperators = Set("_metadata", "_stateSchema")
+
+  /** Spark's parser of JSON shows the beginning when it refuses it. */
+  private val NotYet =
+    "This_checkpoint_is_not_complete__run_the_same_redis-state_migrate_again_or_delete_the_folder"
+}

@@ -1,0 +1,87 @@
+package org.apache.spark.sql.redisstate.move
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate._
+
+import org.redisstate.core.backend.Command
+import org.redisstate.core.errors.FullException
+import org.redisstate.core.protocol.{GenClaims, RunRegistry}
+
+/** What has to be there before tasks write into Redis: as the listener of a query does it, so does a move. */
+private[redisstate] object RedisTarget {
+
+  /** Decides on the gen of the target, and registers the move as its run. */
+  def begin(side: StateSide, queryId: String, hadoopConf: Configuration): Unit =
+    if (side.provider == Providers.Redis) {
+      val conf = confOf(side.conf)
+      StartCheck.run(conf)
+      val marker = new MarkerFile(side.stateRoot, hadoopConf)
+      val backend = ExecutorRegistry.acquire(conf.connection)
+      try {
+        val identity = new CheckpointIdentity(marker, new GenClaims(backend, conf.keyPrefix))
+        identity.begin(side.runId, 0, stateful = true, conf.adoptMovedCheckpoint).foreach { gen =>
+          val fields = Map(
+            "path" -> marker.pathHash,
+            "id" -> queryId,
+            "name" -> "",
+            "created" -> System.currentTimeMillis().toString)
+          new RunRegistry(backend, conf.keyPrefix, gen)
+            .register(side.runId, byDriver = true, above = 0, fields)
+        }
+      } finally ExecutorRegistry.release(conf.connection)
+    }
+
+  /** @throws FullException if the server's memory cannot hold what is to come */
+  def checkRoom(side: StateSide, digests: Seq[StateDigest]): Unit =
+    if (side.provider == Providers.Redis) {
+      val need = digests.map(d => d.bytes + d.rows * RowBytes).sum
+      free(confOf(side.conf)).filter(_ < need).foreach { free =>
+        throw new FullException(
+          s"move state to Redis: it may need $need bytes, and the server has $free bytes free below its maxmemory. " +
+            "Nothing was changed. Raise maxmemory, or use a server with more memory.")
+      }
+    }
+
+  /** None where the server has no limit, or is a cluster, whose nodes have one each. */
+  private def free(conf: RedisStateConf): Option[Long] = {
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try {
+      val reply = backend.call("ask for the server's memory", Seq(Command("INFO", "memory"))).head
+      val fields =
+        new String(reply.asInstanceOf[Array[Byte]], "UTF-8").linesIterator.map(_.trim.split(":", 2))
+          .collect { case Array(name, value) => name -> value }.toMap
+      for {
+        most <- fields.get("maxmemory").flatMap(_.toLongOption)
+        used <- fields.get("used_memory").flatMap(_.toLongOption)
+        if most > 0
+      } yield most - used
+    } finally ExecutorRegistry.release(conf.connection)
+  }
+
+  private def confOf(conf: StateStoreConf): RedisStateConf =
+    RedisStateConf(conf.sqlConfs, conf.minVersionsToRetain)
+
+  /** What a row takes in a block beside its bytes, at most. */
+  private val RowBytes = 16L
+}
+
+/** The conf of a store as a task of a query would have it. */
+private[redisstate] object MoveConf {
+
+  def of(
+      session: SQLConf,
+      checkpoint: QueryCheckpoint,
+      provider: String,
+      more: Map[String, String]): StateStoreConf = {
+    val conf = session.clone()
+    (checkpoint.conf ++ more).foreach { case (key, value) => conf.setConfString(key, value) }
+    conf.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key, provider)
+    conf.setConfString(
+      SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key,
+      if (checkpoint.hasIds) "2" else "1")
+    StateStoreConf(conf)
+  }
+}

@@ -1,0 +1,187 @@
+"""Moves the state of a stopped query to another provider, in a Spark session that has our jar."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis_state.errors import ConfigError, RedisStateError, of_jvm
+from redis_state.spark.conf import PROVIDER_CLASS, redis_confs
+from redis_state.spark.driver_jvm import java_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
+
+    from redis_state.option_types import Options
+
+_SPARKS = "org.apache.spark.sql.execution.streaming.state"
+TARGETS = {
+    "rocksdb": f"{_SPARKS}.RocksDBStateStoreProvider",
+    "hdfs-backed": f"{_SPARKS}.HDFSBackedStateStoreProvider",
+}
+"""Spark's own providers, by what `migrate` calls them."""
+
+_POLL_S = 0.2
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedStore:
+    """One store of an operator.
+
+    Attributes:
+        name: Spark's name of the operator.
+        families: Number of column families that can hold rows.
+        rows: Keys with what they hold; a list is one row.
+        size: Bytes of keys and values as Spark has them in memory.
+        source: Digest of what was read, 32 hexadecimal digits: two sums of XXH64 hashes.
+        target: Digest of what can be read where it was written; equal to `source`. Of a dry run
+            that of nothing.
+        written: Partitions that were written now. The others were there from an interrupted move.
+    """
+
+    operator: int
+    name: str
+    store: str
+    partitions: int
+    families: int
+    rows: int
+    size: int
+    source: str
+    target: str
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What was moved, or would be.
+
+    Attributes:
+        batch: The last committed batch, whose state it is.
+        source: Class of the provider that the checkpoint has.
+        target: Class of the provider that it goes to.
+        format: Spark's checkpoint format, 1 or 2.
+    """
+
+    batch: int
+    source: str
+    target: str
+    format: int
+    stores: tuple[MovedStore, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all stores."""
+        return sum(store.rows for store in self.stores)
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values of all stores."""
+        return sum(store.size for store in self.stores)
+
+
+def migrate(
+    spark: SparkSession,
+    checkpoint: str,
+    to_checkpoint: str,
+    *,
+    to: str,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> Migration:
+    """Make a new checkpoint with the same state in another provider.
+
+    The query must not run. Nothing of its checkpoint is changed. The new folder becomes a checkpoint
+    in one step, the last one; if this call is interrupted, Spark refuses the folder, and the same
+    call goes on where it was. Start the query with the new folder then, with the provider of `to`.
+
+    Args:
+        spark: A session with our jar, as `configure` makes it. If the state is in Redis now, it has
+            the options of the server.
+        checkpoint: The query's `checkpointLocation`, in any file system that Spark reads.
+        to_checkpoint: A folder that does not exist.
+        to: ``redis://…`` as in `configure`, ``rocksdb`` or ``hdfs-backed``.
+        dry_run: Only read, count and check.
+        progress: Called now and then with the partitions that are done, all partitions, and the rows
+            that were moved.
+        **options: Of the server that `to` names, as in `configure`.
+
+    Raises:
+        ConfigError: The folder is no checkpoint, its last batch is not committed, or the target
+            cannot take the state. Nothing was changed.
+        FormatError: A file of the checkpoint cannot be read, or what was written is not equal.
+        FullError: The server has too little memory.
+        RedisStateError: Another error of the server.
+    """
+    made = java_class(spark, "move.CheckpointMove")
+    if made is None:
+        raise ConfigError(
+            "moving the state of a checkpoint",
+            found="the session is one of Spark Connect, or has no jar of redis-state",
+            advice="Make a classic session with redis_state.configure.",
+        )
+    provider = TARGETS.get(to, PROVIDER_CLASS)
+    confs = redis_confs({"url": to, **options}) if provider == PROVIDER_CLASS else {}
+    move = made(spark._jsparkSession, checkpoint, to_checkpoint, provider, confs)
+    return _report(_watched(move, dry_run=dry_run, progress=progress))
+
+
+def _watched(move: Any, *, dry_run: bool, progress: Progress | None) -> str:
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            _tell(move, progress)
+
+    watcher = threading.Thread(target=watch, name="redis-state-migrate", daemon=True)
+    if progress is not None:
+        watcher.start()
+    try:
+        text = str((move.dryRun() if dry_run else move.run()).json())
+        _tell(move, progress)
+        return text
+    except Exception as error:
+        named = _named(error)
+        if named is None:
+            raise
+        raise named from None
+    finally:
+        done.set()
+
+
+def _tell(move: Any, progress: Progress | None) -> None:
+    if progress is not None:
+        counters = move.progress()
+        progress(counters.partitionsDone(), counters.partitionsAll(), counters.rows())
+
+
+def _named(error: Exception) -> RedisStateError | None:
+    cause = getattr(error, "java_exception", None)
+    if cause is None or not cause.getClass().getName().startswith("org.redisstate.core.errors."):
+        return None
+    return of_jvm(cause.getMessage())
+
+
+def _report(text: str) -> Migration:
+    found = json.loads(text)
+    stores = tuple(
+        MovedStore(
+            operator=one["operator"],
+            name=one["name"],
+            store=one["store"],
+            partitions=one["partitions"],
+            families=one["families"],
+            rows=one["rows"],
+            size=one["bytes"],
+            source=one["source"],
+            target=one["target"],
+            written=one["written"],
+        )
+        for one in found["stores"]
+    )
+    return Migration(found["batch"], found["from"], found["to"], 1 + found["withIds"], stores)
