@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from typing import Any
 
 from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE, server_options
 from redis_state.config import PASSWORD_VARIABLE, Config, parse
@@ -66,6 +67,20 @@ def command_of(arguments: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
+def options_of(arguments: argparse.Namespace, *, url: str | None = None) -> dict[str, Any]:
+    """The options of a connection that were named, but for a password of the environment.
+
+    Args:
+        url: The server, if it is not the one of the arguments.
+
+    Raises:
+        ConfigError: One is wrong, or no server is named.
+    """
+    options = {"deadline": _DEADLINE, **server_options(url or arguments.url, arguments.profile)}
+    given = {name: getattr(arguments, name) for name in _OPTIONS}
+    return options | {name: value for name, value in given.items() if value is not None}
+
+
 def config_of(arguments: argparse.Namespace) -> Config:
     """The checked options of a connection.
 
@@ -75,9 +90,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: One is wrong, or no server is named.
     """
-    options = {"deadline": _DEADLINE, **server_options(arguments.url, arguments.profile)}
-    given = {name: getattr(arguments, name) for name in _OPTIONS}
-    options |= {name: value for name, value in given.items() if value is not None}
+    options = options_of(arguments)
     if "password_file" not in options:
         options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
     return parse(options)

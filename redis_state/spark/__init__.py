@@ -6,11 +6,11 @@ from redis_state.spark.map_partitions import (
     foreach_batch_with_state_store,
     map_partitions_with_state_store,
 )
-from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.moving import Migration, migrate
+from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
 from redis_state.spark.processor.columns import ColumnState
-from redis_state.spark.rescale import rescale_store
+from redis_state.spark.rescaling import rescale, rescale_store
 from redis_state.spark.transform_with_state import (
     transform_columns_with_state,
     transform_with_state,
@@ -27,6 +27,7 @@ __all__ = [
     "lookup",
     "map_partitions_with_state_store",
     "migrate",
+    "rescale",
     "rescale_store",
     "transform_columns_with_state",
     "transform_with_state",

@@ -26,7 +26,7 @@ from redis_state.provider import StateStoreProvider
 from redis_state.reader.rows.murmur3 import partition_of
 from redis_state.reader.rows.spark_types import parse_schema
 from redis_state.spark.batches import Batch, begin_batch
-from redis_state.spark.rescale import store as under_test
+from redis_state.spark.rescaling import store as under_test
 from tests.support.redis_server import RedisServer
 
 LAYOUT = '"key k string; codec msgpack"'
@@ -89,8 +89,8 @@ class Query:
         return found
 
     def rescale(self, partitions: int, **given: Any) -> Any:
-        given = {"group_of": lambda key: key, "force": True} | given
-        return rescale_store(self.name, partitions, url=self.url, **given)
+        defaults: dict[str, Any] = {"group_of": lambda key: key, "force": True}
+        return rescale_store(self.name, partitions, url=self.url, **(defaults | given))
 
 
 ROWS = {f"k{number}": number for number in range(300)}

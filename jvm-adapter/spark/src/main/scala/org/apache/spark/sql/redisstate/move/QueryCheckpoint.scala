@@ -62,10 +62,12 @@ private[redisstate] final case class QueryCheckpoint(
 
   def hasIds: Boolean = uids.nonEmpty
 
-  /** The entry of the batch as a query with another provider would have it. */
-  def offsetsWith(provider: String): LogEntry = offsets.copy(metadata = merged(
-    offsets.metadata,
-    "conf" -> (SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider)))
+  /** The entry of the batch as a query with another provider, or another number of partitions, would have it. */
+  def offsetsWith(provider: String, partitions: Option[Int]): LogEntry =
+    offsets.copy(metadata = merged(
+      offsets.metadata,
+      "conf" -> ((SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ~
+        (SQLConf.SHUFFLE_PARTITIONS.key -> partitions.map(_.toString)))))
 
   def commitWith(uids: Map[Long, Seq[Seq[String]]]): LogEntry =
     if (!hasIds) commit

@@ -29,8 +29,8 @@ from redis_state.protocol.opening import open_commands
 from redis_state.protocol.registry import first_batch
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.spark.batches import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
-from redis_state.spark.rescale.placing import GroupOf, Placing, cannot
-from redis_state.spark.rescale.rows import Source, Target, renew, restore
+from redis_state.spark.rescaling.placing import GroupOf, Placing, cannot
+from redis_state.spark.rescaling.rows import Source, Target, renew, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11

@@ -18,7 +18,7 @@ from redis_state.keys import meta
 from redis_state.protocol import PartitionClient, SegmentGoneError
 from redis_state.protocol.version_rows import VersionRows
 from redis_state.spark.event_time import NOTES_KEY, Notes
-from redis_state.spark.rescale.placing import Hash, Placing, cannot
+from redis_state.spark.rescaling.placing import Hash, Placing, cannot
 
 BLOCKS_AT_ONCE = 64
 _TTL_MS = 24 * 3600 * 1000
