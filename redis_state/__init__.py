@@ -19,6 +19,8 @@ from redis_state.spark import (
     lookup,
     map_partitions_with_state_store,
     migrate,
+    rescale,
+    rescale_store,
     transform_columns_with_state,
     transform_with_state,
 )
@@ -46,6 +48,8 @@ __all__ = [
     "lookup",
     "map_partitions_with_state_store",
     "migrate",
+    "rescale",
+    "rescale_store",
     "state_objects",
     "stores",
     "transform_columns_with_state",

@@ -116,20 +116,21 @@ class SegmentWriter:
             FormatError: The family comes a second time, or its rows are not in key order.
             LimitError: A key or value is too large.
         """
+        blocks = self.begin_ordered(family)
+        for part in _cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET):
+            blocks.emit(part)
+            yield
+        blocks.end()
+
+    def begin_ordered(self, family: int) -> OrderedBlocks:
+        """For rows of an ordered family that come one by one, beside those of other writers.
+
+        Raises:
+            FormatError: The family comes a second time.
+        """
         if family in self._ordered:
             raise FormatError(f"writing {self.ident}", found="a family is written twice")
-        firsts: list[bytes] = []
-        before = b""
-        for part in _cut(of_family, rows_max=ROWS_A_BUCKET, bytes_max=BYTES_A_BUCKET):
-            if part[0][0] <= before:
-                raise FormatError(f"writing {self.ident}", found="rows are not in key order")
-            before = part[-1][0]
-            self._emit(f"{family}/{len(firsts)}", rows.encode(part))
-            firsts.append(part[0][0])
-            self._rows += len(part)
-            yield
-        if firsts:
-            self._ordered[family] = tuple(firsts)
+        return OrderedBlocks(self, family)
 
     def drain(self) -> dict[str, bytes]:
         """Hand out the fields written so far, which need not be held any longer."""
@@ -181,6 +182,56 @@ class SegmentWriter:
         self.fields[name] = encoded
         self._heads[name] = encoded[: block.HEADER_BYTES]
         self._bytes += len(encoded)
+
+
+@dataclass(slots=True)
+class OrderedBlocks:
+    """The blocks of one ordered family on their way into a segment."""
+
+    _writer: SegmentWriter
+    _family: int
+    _firsts: list[bytes] = field(default_factory=list)
+    _before: bytes = b""
+    _part: list[Row] = field(default_factory=list)
+    _size: int = 0
+
+    def put(self, row: Row) -> None:
+        """Add the next row; blocks are cut as `SegmentWriter.add_ordered` cuts them.
+
+        Raises:
+            FormatError: Rows are not in key order.
+            LimitError: A key or value is too large.
+        """
+        own = rows.raw_bytes(row)
+        full = self._size + own > BYTES_A_BUCKET or len(self._part) == ROWS_A_BUCKET
+        if self._part and (full or own > OWN_PART_BYTES):
+            self.emit(self._part)
+            self._part, self._size = [], 0
+        self._part.append(row)
+        self._size += own
+
+    def emit(self, part: Sequence[Row]) -> None:
+        """Add a block of these rows.
+
+        Raises:
+            FormatError: Rows are not in key order.
+            LimitError: A key or value is too large.
+        """
+        writer = self._writer
+        if part[0][0] <= self._before:
+            raise FormatError(f"writing {writer.ident}", found="rows are not in key order")
+        self._before = part[-1][0]
+        writer._emit(f"{self._family}/{len(self._firsts)}", rows.encode(part))
+        self._firsts.append(part[0][0])
+        writer._rows += len(part)
+
+    def end(self) -> None:
+        """Add what is left; nothing may follow."""
+        if self._part:
+            self.emit(self._part)
+            self._part = []
+        if self._firsts:
+            self._writer._ordered[self._family] = tuple(self._firsts)
 
 
 def _cut(all_rows: Iterable[Row], *, rows_max: int | None, bytes_max: int) -> Iterator[list[Row]]:

@@ -10,14 +10,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redis_state.codec.ordered_key import decode_first
+from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
 from redis_state.errors import FormatError
 from redis_state.format.header import Family, Header
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.reader.python_codec import codec_name_of
 from redis_state.reader.rows.codec import Codec, codec_of
 
-_PROCESSORS = ("$timers", "$expiry of ")
-_NOT_BY_TIME = "$timers of groups"
+_PROCESSORS = (TIMERS, EXPIRY_OF)
 _EVENT_TIME = "__event_time"
 _MS = "Ms"
 
@@ -30,7 +30,7 @@ def times_of_blocks(family: Family, header: Header) -> list[int]:
     """
     first = header.ordered.get(family.id, ())
     if codec_name_of(family) is not None:
-        if family.name == _NOT_BY_TIME or not family.name.startswith(_PROCESSORS):
+        if family.name == TIMERS_BY_GROUP or not family.name.startswith(_PROCESSORS):
             return []
         return [_number(decode_first(key, FAMILY_BYTES)[0]) for key in first]
     if family.kind not in ("range", "ts-prefix"):

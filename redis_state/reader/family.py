@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
+from redis_state.codec.processor_families import EXPIRY_OF
 from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
@@ -25,10 +26,6 @@ RowCodec = Codec | PythonCodec | TypedRowCodec
 
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
-
-
-EXPIRY_OF = "$expiry of "
-"""What stands in front of a variable's name: the family that says when its rows end."""
 
 
 class FamilyChoice:

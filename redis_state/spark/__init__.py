@@ -10,6 +10,7 @@ from redis_state.spark.moving import Migration, migrate
 from redis_state.spark.pandas_with_state import GroupState, apply_in_pandas_with_state
 from redis_state.spark.partition_task import BatchStore
 from redis_state.spark.processor.columns import ColumnState
+from redis_state.spark.rescaling import rescale, rescale_store
 from redis_state.spark.transform_with_state import (
     transform_columns_with_state,
     transform_with_state,
@@ -26,6 +27,8 @@ __all__ = [
     "lookup",
     "map_partitions_with_state_store",
     "migrate",
+    "rescale",
+    "rescale_store",
     "transform_columns_with_state",
     "transform_with_state",
 ]

@@ -205,6 +205,8 @@ def refused(
         case ["FIRST", known]:
             found = f"the store began with batch {known}, not {first}"
             advice = f"Give first_batch_id={known}."
+        case ["MOVED", _]:
+            return moved(what)
         case ["GAP", "-"]:
             return lost(what, name, int(first))
         case ["GAP", newest]:
@@ -279,6 +281,16 @@ def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
             newest = is_newest(client, batch.gen, batch.run.run_id, tenant=batch.tenant)
             if not newest or tries == _PIN_TRIES_MAX - 1:
                 raise
+
+
+def moved(what: str) -> ConflictError:
+    """The error for a call that holds the checkpoint which the store had before a rescale."""
+    return ConflictError(
+        what,
+        found="the store was given another number of partitions, and has another checkpoint now",
+        advice="Stop the query and start it again. If that is refused, too, `redis-state rescale "
+        "--store` was interrupted at its last step: run it again. Nothing was changed here.",
+    )
 
 
 def named(partitions: Sequence[int]) -> str:

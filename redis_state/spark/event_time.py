@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.ordered_key import encode_key
+from redis_state.codec.processor_families import NOTES
 from redis_state.errors import FormatError, InternalError
 from redis_state.format.rows import stored_key
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 RAW_SCHEMA = json.dumps({"type": "redis-state.python", "codec": "raw"})
 """Of families that only we read."""
 
-_FAMILY = "$batch"
 _FAMILY_ID = 1
 """Of the first family that a task declares, so that others find it without a table."""
 
@@ -79,7 +79,7 @@ def declare_notes(store: FamilyStore) -> None:
     Raises:
         InternalError: It has another id than it has to have.
     """
-    prefix = store.declare(_FAMILY, key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True)
+    prefix = store.declare(NOTES, key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True)
     if prefix != stored_key(_FAMILY_ID, b""):
         raise InternalError("declaring the times of batches", found="their family has another id")
 

@@ -119,6 +119,19 @@ def migrate(
         FullError: The server has too little memory.
         RedisStateError: Another error of the server.
     """
+    made = mover(spark)
+    provider = TARGETS.get(to, PROVIDER_CLASS)
+    confs = redis_confs({"url": to, **options}) if provider == PROVIDER_CLASS else {}
+    move = made(spark._jsparkSession, checkpoint, to_checkpoint, provider, confs)
+    return carried_out(move, dry_run=dry_run, progress=progress)
+
+
+def mover(spark: SparkSession) -> Any:
+    """The class of our jar that moves checkpoints.
+
+    Raises:
+        ConfigError: The session has none.
+    """
     made = java_class(spark, "move.CheckpointMove")
     if made is None:
         raise ConfigError(
@@ -126,9 +139,15 @@ def migrate(
             found="the session is one of Spark Connect, or has no jar of redis-state",
             advice="Make a classic session with redis_state.configure.",
         )
-    provider = TARGETS.get(to, PROVIDER_CLASS)
-    confs = redis_confs({"url": to, **options}) if provider == PROVIDER_CLASS else {}
-    move = made(spark._jsparkSession, checkpoint, to_checkpoint, provider, confs)
+    return made
+
+
+def carried_out(move: Any, *, dry_run: bool, progress: Progress | None) -> Migration:
+    """What a move did.
+
+    Raises:
+        RedisStateError: As the JVM has it.
+    """
     return _report(_watched(move, dry_run=dry_run, progress=progress))
 
 

@@ -23,7 +23,7 @@ from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.registry import WITH_INITIAL_STATE
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup import look_up
-from redis_state.spark.batches import OPERATOR, PLACE, named, not_opened, refused
+from redis_state.spark.batches import OPERATOR, PLACE, moved, named, not_opened, refused
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
 
 PLANNED_COLUMN = "redis_state planned"
@@ -183,6 +183,8 @@ def take_plan(client: Client, gen: str, *, tenant: str) -> int:
     what = "making a stateful operator"
     query = [keys.query(gen, tenant=tenant)]
     reply = client.script(what, script("join"), query, [PLACE, str(STAGED_TTL_MS)])
+    if reply[0] == "MOVED":
+        raise moved(what)
     if reply[0] != "PLAN":
         raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
     return int(reply[1])

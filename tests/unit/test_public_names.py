@@ -30,6 +30,8 @@ NAMES = [
     "lookup",
     "map_partitions_with_state_store",
     "migrate",
+    "rescale",
+    "rescale_store",
     "state_objects",
     "stores",
     "transform_columns_with_state",

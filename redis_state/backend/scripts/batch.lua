@@ -2,9 +2,12 @@
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 operator and store, as <operator>:<store name>   2 'check' or 'begin'   3 run id   4 epoch
 --       5 batch id   6 first batch id   7 partitions, 0 for those it has   8 layout (key columns and codec)
--- Reply OK partitions · FENCED newest-epoch · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
+-- Reply OK partitions · FENCED newest-epoch · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · MOVED gen (the store has
+--       another checkpoint by now)
 -- Keeps: batch ids rise by one, or the newest is repeated; partitions and layout never change.
 local query, place = KEYS[1], 'batch:' .. ARGV[1]
+local moved = redis.call('HGET', query, 'moved:' .. ARGV[1])
+if moved then return {'MOVED', moved} end
 local batch, first, partitions = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local known = redis.call('HGET', query, place)
 if known then

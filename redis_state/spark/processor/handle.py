@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.streaming import stateful_processor as pyspark_state
 
+from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
 from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow, schema_json
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import RAW_SCHEMA
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 Shape = Literal["value", "list", "map"]
 
-TIMERS, TIMERS_BY_GROUP = "$timers", "$timers of groups"
-_TTL = "$expiry of "
 _INTERNAL = "$"
 
 
@@ -217,7 +216,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 advice="Declare it, or delete it.",
             )
         self._store.drop(stateName)
-        self._store.drop(_TTL + stateName)
+        self._store.drop(EXPIRY_OF + stateName)
 
     def getQueryInfo(self) -> QueryInfo:  # noqa: N802  # Spark's name
         """Which query, run and batch this is."""
@@ -234,7 +233,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             variable.expire()
         for name, ttl in self._running_out.items():
             if ttl.is_over():
-                self._store.drop(_TTL + name)
+                self._store.drop(EXPIRY_OF + name)
 
     def _with_timers(self, what: str) -> Timers:
         if self._timers is None:
@@ -294,13 +293,13 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
         if type(duration_ms) is not int or duration_ms <= 0:
             raise UsageError(what, found="its time to live is not a positive number of ms")
-        return TimeToLive(self._store, self._internal(_TTL + name), self.group, duration_ms)
+        return TimeToLive(self._store, self._internal(EXPIRY_OF + name), self.group, duration_ms)
 
     def _ttl_before(self, name: str) -> TimeToLive | None:
         """Of a variable that has none any more, while rows are there that were written with it."""
-        if _TTL + name not in self._store.families:
+        if EXPIRY_OF + name not in self._store.families:
             return None
-        prefix = self._internal(_TTL + name)
+        prefix = self._internal(EXPIRY_OF + name)
         found = self._running_out[name] = TimeToLive(self._store, prefix, self.group, None)
         return found
 

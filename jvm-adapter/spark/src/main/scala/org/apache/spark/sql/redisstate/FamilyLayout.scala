@@ -65,6 +65,10 @@ private[redisstate] object FamilyLayout {
     case _ => true
   }
 
+  /** The columns of a key but for the timestamp. */
+  def withoutTime(keySchema: StructType): StructType =
+    StructType(keySchema.filterNot(_.name == EventTime))
+
   private def kindOf(spec: KeyStateEncoderSpec): (FamilyKind, Seq[Int]) = spec match {
     case _: NoPrefixKeyStateEncoderSpec => (FamilyKind.Plain, Nil)
     case p: PrefixKeyScanStateEncoderSpec => (FamilyKind.Prefix, Seq(p.numColsPrefixKey))

@@ -7,14 +7,14 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileUtil, Path}
-import org.json4s.{JArray, JString, JValue}
+import org.json4s.{JArray, JInt, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
-import org.apache.spark.sql.redisstate.QueryLogs
+import org.apache.spark.sql.redisstate.{QueryLogs, RedisStateStoreProvider}
 
 import org.redisstate.core.errors.ConfigException
 
@@ -26,14 +26,33 @@ import org.redisstate.core.errors.ConfigException
  * @param to a folder that does not exist, or one that this same move was interrupted in
  * @param provider class of the target
  * @param targetConf confs of the target that the session does not have
+ * @param partitions of every operator from now on; None leaves them as they are
  */
 final class CheckpointMove(
     session: SparkSession,
     from: String,
     to: String,
     provider: String,
-    targetConf: java.util.Map[String, String]) {
+    targetConf: java.util.Map[String, String],
+    partitions: Option[Int]) {
   import CheckpointMove._
+
+  def this(
+      session: SparkSession,
+      from: String,
+      to: String,
+      provider: String,
+      targetConf: java.util.Map[String, String]) =
+    this(session, from, to, provider, targetConf, None)
+
+  /** To the provider that the checkpoint has, with another number of partitions. */
+  def this(
+      session: SparkSession,
+      from: String,
+      to: String,
+      targetConf: java.util.Map[String, String],
+      partitions: Int) =
+    this(session, from, to, classOf[RedisStateStoreProvider].getName, targetConf, Some(partitions))
 
   private val hadoopConf: Configuration = session.sessionState.newHadoopConf()
   private val source = qualified(from)
@@ -49,7 +68,10 @@ final class CheckpointMove(
     val (checkpoint, stores) = checked()
     val side = sourceOf(checkpoint)
     counters.expect(stores.map(_.partitions).sum)
-    val found = engine(checkpoint).digests(stores, side, counters)
+    rescaleOf(checkpoint, stores).foreach { rescale =>
+      engine(checkpoint).check(rescale.spread, side, rescale.routing)
+    }
+    val found = engine(checkpoint).digests(partitioned(checkpoint, stores), side, counters)
     RedisTarget.checkRoom(targetOf(checkpoint))(found.map(_._2))
     MoveReport(
       checkpoint,
@@ -68,10 +90,28 @@ final class CheckpointMove(
     copyFiles(checkpoint, stores)
     counters.expect(stores.map(_.partitions).sum)
     RedisTarget.begin(there, checkpoint.queryId, hadoopConf)
-    val moved = engine(checkpoint).move(stores, sourceOf(checkpoint), there, None, counters)
+    val moved = moveAll(checkpoint, stores, there)
     finish(checkpoint, moved)
     MoveReport(checkpoint, provider, moved)
   }
+
+  private def moveAll(
+      checkpoint: QueryCheckpoint,
+      stores: Seq[StoreSpec],
+      there: StateSide): Seq[MovedStore] = {
+    def move(some: Seq[StoreSpec], routing: Option[Routing]) =
+      engine(checkpoint).move(some, sourceOf(checkpoint), there, routing, counters)
+    rescaleOf(checkpoint, stores).fold(move(stores, None)) { rescale =>
+      move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))
+    }
+  }
+
+  private def rescaleOf(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Option[Rescale] =
+    partitions.map(Rescale(checkpoint, stores, _))
+
+  /** With the partitions that are there. */
+  private def partitioned(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Seq[StoreSpec] =
+    rescaleOf(checkpoint, stores).fold(stores)(_.stores)
 
   private def checked(): (QueryCheckpoint, Seq[StoreSpec]) = {
     val checkpoint = QueryCheckpoint.read(source, hadoopConf)
@@ -132,7 +172,7 @@ final class CheckpointMove(
 
   private def record(checkpoint: QueryCheckpoint): String = compact(render(
     ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~
-      ("to" -> provider)))
+      ("to" -> provider) ~ ("partitions" -> partitions)))
 
   /** All but the state and Spark's logs; of the operators what describes their stores. */
   private def copyFiles(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Unit = {
@@ -145,7 +185,9 @@ final class CheckpointMove(
       list(here).filter(path => OfOperators(path.getName)).foreach { path =>
         copy(path, new Path(there, path.getName))
       }
-      list(new Path(there, "_metadata/v2")).foreach(renameSchemas(_, operator))
+      list(new Path(there, "_metadata/v2")).foreach(describe(_, operator))
+      val unversioned = new Path(there, "_metadata/metadata")
+      if (files.exists(unversioned)) describe(unversioned, operator)
     }
     stores.foreach { spec =>
       val schemas = Seq(source, target).map { folder =>
@@ -159,17 +201,20 @@ final class CheckpointMove(
     }
   }
 
-  /** Operator metadata names schema files with their whole path. */
-  private def renameSchemas(metadata: Path, operator: Long): Unit = {
+  /** Operator metadata names schema files with their whole path, and the number of partitions. */
+  private def describe(metadata: Path, operator: Long): Unit = {
     val text = QueryCheckpoint.textOf(metadata, hadoopConf).get
     val (version, json) = text.splitAt(text.indexOf('\n') + 1)
     val root = new Path(target, "state")
-    val named = parse(json).transformField { case ("stateSchemaFilePaths", JArray(paths)) =>
-      "stateSchemaFilePaths" -> (JArray(paths.map {
-        case JString(path) =>
-          JString(StateCatalog.schemaFile(root, operator, new Path(path)).toString)
-        case other => other
-      }): JValue)
+    val named = parse(json).transformField {
+      case ("stateSchemaFilePaths", JArray(paths)) =>
+        "stateSchemaFilePaths" -> (JArray(paths.map {
+          case JString(path) =>
+            JString(StateCatalog.schemaFile(root, operator, new Path(path)).toString)
+          case other => other
+        }): JValue)
+      case ("numPartitions", before) =>
+        "numPartitions" -> partitions.fold(before)(JInt(_): JValue)
     }
     write(metadata, version + compact(render(named)))
   }
@@ -185,7 +230,7 @@ final class CheckpointMove(
     copyIfThere(s"${QueryLogs.Commits}/$before")
     write(
       new Path(target, s"${QueryLogs.Offsets}/${checkpoint.batch}"),
-      checkpoint.offsetsWith(provider).text)
+      checkpoint.offsetsWith(provider, partitions).text)
     write(
       new Path(target, s"${QueryLogs.Commits}/${checkpoint.batch}"),
       checkpoint.commitWith(uids).text)

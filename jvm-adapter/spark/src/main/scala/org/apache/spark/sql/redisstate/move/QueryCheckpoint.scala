@@ -62,10 +62,12 @@ private[redisstate] final case class QueryCheckpoint(
 
   def hasIds: Boolean = uids.nonEmpty
 
-  /** The entry of the batch as a query with another provider would have it. */
-  def offsetsWith(provider: String): LogEntry = offsets.copy(metadata = merged(
-    offsets.metadata,
-    "conf" -> (SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider)))
+  /** The entry of the batch as a query with another provider, or another number of partitions, would have it. */
+  def offsetsWith(provider: String, partitions: Option[Int]): LogEntry =
+    offsets.copy(metadata = merged(
+      offsets.metadata,
+      "conf" -> ((SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ~
+        (SQLConf.SHUFFLE_PARTITIONS.key -> partitions.map(_.toString)))))
 
   /**
    * The entry of a next batch that has no new data: it ends where this one ended, with the watermark that Spark would give it.
@@ -76,7 +78,7 @@ private[redisstate] final case class QueryCheckpoint(
     val watermark = (commit.metadata \ "nextBatchWatermarkMs").extractOpt[Long].getOrElse(0L)
     val before = (offsets.metadata \ "batchTimestampMs").extractOpt[Long].getOrElse(0L)
     val times = ("batchWatermarkMs" -> watermark) ~ ("batchTimestampMs" -> math.max(nowMs, before))
-    val entry = offsetsWith(provider)
+    val entry = offsetsWith(provider, None)
     entry.copy(metadata = merged(entry.metadata, times))
   }
 

@@ -106,6 +106,20 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
     withPositions(stores).map { case (spec, at) => spec -> digest(spec, at, side, watcher) }
   }
 
+  /** Reads all rows, and asks of each where it belongs; what cannot be told fails. */
+  def check(stores: Seq[StoreSpec], side: StateSide, routing: Routing): Unit = inQuery {
+    val conf = this.conf
+    withPositions(stores).foreach { case (spec, at) =>
+      run(spec.partitions) { partition =>
+        read(spec, side, partition, side.uid(spec.operator, partition, at), conf.value.value) {
+          reader =>
+            val partitionOf = routing.of(spec)
+            reader.entries.foreach(partitionOf(_))
+        }
+      }(_ => ())
+    }
+  }
+
   private def digest(
       spec: StoreSpec,
       at: Int,

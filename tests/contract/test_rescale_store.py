@@ -1,0 +1,278 @@
+"""Another number of partitions for a store of Python batches: interrupted, raced, refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from redis_state import config as options
+from redis_state import keys, rescale_store
+from redis_state.backend.client import Client
+from redis_state.cli.main import main
+from redis_state.errors import (
+    ConflictError,
+    FullError,
+    NotFoundError,
+    RedisStateError,
+    StateError,
+    UsageError,
+)
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from redis_state.reader.rows.murmur3 import partition_of
+from redis_state.reader.rows.spark_types import parse_schema
+from redis_state.spark.batches import Batch, begin_batch
+from redis_state.spark.rescaling import store as under_test
+from tests.support.redis_server import RedisServer
+
+LAYOUT = '"key k string; codec msgpack"'
+SCHEMA = parse_schema('{"type":"struct","fields":[{"name":"k","type":"string"}]}')
+
+
+class Query:
+    """A query whose batches set the keys that they are given."""
+
+    def __init__(self, client: Client, url: str) -> None:
+        self.client, self.url = client, url
+        self.config = options.parse({"url": url})
+        self.name = uuid.uuid4().hex
+
+    def begin(self, number: int, partitions: int | None = None) -> Batch:
+        return begin_batch(
+            self.client,
+            self.config,
+            name=self.name,
+            number=number,
+            first=0,
+            partitions=partitions,
+            partitions_default=3,
+            layout=LAYOUT,
+            codec_name="msgpack",
+        )
+
+    def store(self, batch: Batch, partition: int) -> Any:
+        provider = StateStoreProvider(
+            StateStoreProviderId(batch.store_id(partition), batch.run.run_id),
+            config=self.config,
+            run=batch.run,
+            client=self.client,
+        )
+        return provider.get_store(batch.version)
+
+    def commit(self, batch: Batch, rows: dict[str, int], *, only: int | None = None) -> None:
+        for partition in range(batch.partitions):
+            if only is not None and partition != only:
+                continue
+            store = self.store(batch, partition)
+            for key, value in rows.items():
+                if partition_of(SCHEMA, [key], partitions=batch.partitions) == partition:
+                    store.put(key, value)
+            store.commit()
+
+    def run(self, number: int, rows: dict[str, int], partitions: int | None = None) -> None:
+        self.commit(self.begin(number, partitions), rows)
+
+    def read(self, batch: Batch) -> dict[str, int]:
+        """All that a batch starts from; each key is where a task looks for it."""
+        found: dict[str, int] = {}
+        for partition in range(batch.partitions):
+            store = self.store(batch, partition)
+            own = dict(store.iterator())
+            store.abort()
+            for key in own:
+                assert partition_of(SCHEMA, [key], partitions=batch.partitions) == partition
+            found |= own
+        return found
+
+    def rescale(self, partitions: int, **given: Any) -> Any:
+        defaults: dict[str, Any] = {"group_of": lambda key: key, "force": True}
+        return rescale_store(self.name, partitions, url=self.url, **(defaults | given))
+
+
+ROWS = {f"k{number}": number for number in range(300)}
+
+
+@pytest.fixture
+def query(redis_server: RedisServer) -> Iterator[Query]:
+    config = options.parse({"url": redis_server.url})
+    with closing(Client(config)) as client:
+        made = Query(client, redis_server.url)
+        made.run(0, ROWS)
+        made.run(1, {"k7": 70})
+        yield made
+
+
+AFTER = ROWS | {"k7": 70}
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_the_newest_batch_may_run_again_and_the_next_one_goes_on(
+    query: Query, partitions: int
+) -> None:
+    query.rescale(partitions)
+    # Spark may not have logged batch 1: it starts from what was before it.
+    again = query.begin(1)
+    assert (again.partitions, query.read(again)) == (partitions, ROWS)
+    query.commit(again, {"k7": 71})
+    following = query.begin(2)
+    assert query.read(following) == ROWS | {"k7": 71}
+    query.commit(following, {"new": 1})
+    query.rescale(3)
+    assert query.read(query.begin(3)) == ROWS | {"k7": 71, "new": 1}
+
+
+def test_the_first_batch_may_run_again(redis_server: RedisServer) -> None:
+    config = options.parse({"url": redis_server.url})
+    with closing(Client(config)) as client:
+        query = Query(client, redis_server.url)
+        query.run(0, ROWS)
+        query.rescale(5)
+        assert query.read(query.begin(0)) == {}
+
+
+def test_a_batch_that_did_not_end_everywhere_is_named(query: Query) -> None:
+    query.commit(query.begin(2), {"k1": 1}, only=1)
+    with pytest.raises(StateError, match="partition 0, 2 does not hold version 3: batch 2 never"):
+        query.rescale(2)
+    query.run(2, {"k1": 1})
+    assert query.rescale(2).batch == 2
+
+
+def test_who_still_runs_is_fenced(query: Query) -> None:
+    batch = query.begin(2)
+    query.commit(batch, {})
+    late = query.store(batch, 0)
+    late.put("late", 1)
+    query.rescale(2)
+    with pytest.raises(ConflictError):
+        late.commit()
+    assert "late" not in query.read(query.begin(3))
+
+
+def test_a_query_that_starts_meanwhile_wins(query: Query) -> None:
+    passes = []
+
+    def start_once(key: str) -> str:
+        # The second pass has begun to write.
+        passes.append(key)
+        if len(passes) == len(ROWS) + 10:
+            query.run(2, {"k1": 100})
+        return key
+
+    with pytest.raises(ConflictError, match="the query was started meanwhile"):
+        query.rescale(2, group_of=start_once)
+    following = query.begin(3)
+    assert (following.partitions, query.read(following)) == (3, AFTER | {"k1": 100})
+    expire_by_themselves(query)
+
+
+def test_what_a_killed_call_wrote_expires(query: Query) -> None:
+    passes = []
+
+    def killed(key: str) -> str:
+        passes.append(key)
+        if len(passes) == len(ROWS) + 250:
+            raise KeyboardInterrupt
+        return key
+
+    with pytest.raises(KeyboardInterrupt):
+        query.rescale(2, group_of=killed)
+    expire_by_themselves(query)
+    assert query.read(query.begin(2)) == AFTER
+
+
+def expire_by_themselves(query: Query) -> None:
+    """Whatever is not of the query's own checkpoint has an expiry."""
+    gen = _gen(query)
+    (found,) = query.client.call("looking for keys", [("SCAN", "0", "COUNT", "10000")])
+    others = [key for key in found[1] if b":" in key and gen.encode() not in key]
+    kept = [key for key in others if b"rs}:" not in key]
+    assert kept
+    ttls = query.client.call("looking for expiries", [("PTTL", key) for key in kept])
+    assert min(ttls) > 0
+
+
+def _gen(query: Query) -> str:
+    field = keys.name_field(query.name)
+    (found,) = query.client.call("looking for a name", [("HGET", keys.names(), field)])
+    return str(found.decode())
+
+
+def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    before = query.begin(2)
+    query.commit(before, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(under_test._Store, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            query.rescale(2)
+    with pytest.raises(ConflictError, match="rescale --store` was interrupted at its last step"):
+        query.begin(3)
+    assert query.rescale(2).partitions == 2
+    assert query.read(query.begin(3)) == AFTER
+    with pytest.raises(UsageError, match="it has 2 partitions already"):
+        query.rescale(2)
+
+
+REFUSED: list[tuple[str, type[RedisStateError], Callable[[Query], Any], str]] = [
+    ("same", UsageError, lambda q: q.rescale(3), "it has 3 partitions already"),
+    ("none", UsageError, lambda q: q.rescale(0), "0 partitions were asked for"),
+    ("in use", UsageError, lambda q: q.rescale(2, force=False), "may be in use"),
+    ("unknown", NotFoundError, lambda q: rescale_store("?", 2, url=q.url), "no store of this name"),
+    ("misplaced", UsageError, lambda q: q.rescale(2, group_of=lambda key: key + "?"), "lies in"),
+    ("mistyped", UsageError, lambda q: q.rescale(2, group_of=lambda _: 5), "does not fit"),
+    ("width", UsageError, lambda q: q.rescale(2, group_of=lambda k: (k, k)), "2 values for 1 key"),
+]
+
+
+@pytest.mark.parametrize(("kind", "found", "text"), [one[1:] for one in REFUSED],
+                         ids=[one[0] for one in REFUSED])  # fmt: skip
+def test_what_is_refused_changes_nothing(
+    query: Query, kind: type[RedisStateError], found: Callable[[Query], Any], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        found(query)
+    assert query.read(query.begin(2)) == AFTER
+
+
+def test_a_store_alone_is_refused_by_name(redis_server: RedisServer) -> None:
+    id_ = StateStoreProviderId(StateStoreId("alone", 0, 0), "r")
+    with closing(StateStoreProvider(id_, url=redis_server.url)) as provider:
+        store = provider.get_store(0)
+        store.put("a", 1)
+        store.commit()
+    with pytest.raises(UsageError, match="it is a store alone, whose program itself says"):
+        rescale_store("alone", 2, url=redis_server.url)
+
+
+def test_too_little_memory_is_found_before_anything_is_written(
+    query: Query, redis_server: RedisServer
+) -> None:
+    admin = redis_server.client()
+    used = admin.info("memory")["used_memory"]
+    admin.config_set("maxmemory", used + 1000)
+    try:
+        with pytest.raises(FullError, match="are left below maxmemory"):
+            query.rescale(2)
+    finally:
+        admin.config_set("maxmemory", 0)
+    assert query.read(query.begin(2)) == AFTER
+
+
+def test_the_command_looks_first(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["rescale", "--url", query.url, "--store", query.name, "--partitions", "2"]
+    assert main(command) == 0
+    assert "300 rows after batch 1 would go from 3 partitions to 2" in capsys.readouterr().out
+    assert query.begin(1).partitions == 3
+    query.commit(query.begin(1), {"k7": 70})
+    assert main([*command, "--yes", "--force"]) == 0
+    assert "300 rows after batch 1 are in 2 partitions now" in capsys.readouterr().out
+    assert query.read(query.begin(2)) == AFTER

@@ -1,0 +1,185 @@
+"""A query whose state gets other numbers of partitions gives out what it would have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+import redis_state
+from redis_state.errors import ConfigError
+from tests.spark.streams import FORMAT, REDIS, Output, Streams
+from tests.spark.test_operators import EVENTS, events, joined, running_sum, two_inputs
+from tests.spark.test_transform_with_state import OUT, Everything
+
+pytestmark = pytest.mark.spark
+
+Build = Callable[[Sequence[DataFrame]], DataFrame]
+SHUFFLE = "spark.sql.shuffle.partitions"
+COUNTS = (3, 5, 2)
+"""The partitions of each part of a query; each part has one batch, the first has two."""
+
+
+def windows(inputs: Sequence[DataFrame]) -> DataFrame:
+    late = inputs[0].withWatermark("ts", "5 minutes")
+    return late.groupBy(sf.window("ts", "10 minutes"), "k").agg(sf.sum("v"))
+
+
+def deduplication(inputs: Sequence[DataFrame]) -> DataFrame:
+    return inputs[0].dropDuplicates(["k", "v"])
+
+
+def within_watermark(inputs: Sequence[DataFrame]) -> DataFrame:
+    return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k"])
+
+
+def sessions(inputs: Sequence[DataFrame]) -> DataFrame:
+    late = inputs[0].withWatermark("ts", "5 minutes")
+    return late.groupBy(sf.session_window("ts", "3 minutes"), "k").agg(sf.sum("v"))
+
+
+def groups(inputs: Sequence[DataFrame]) -> DataFrame:
+    late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
+    return late.groupBy("k").applyInPandasWithState(
+        running_sum(),
+        "k string, total long, timed_out boolean",
+        "total long",
+        "update",
+        GroupStateTimeout.EventTimeTimeout,
+    )
+
+
+def processor(inputs: Sequence[DataFrame]) -> DataFrame:
+    late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
+    return late.groupBy("k").transformWithStateInPandas(
+        Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
+    )
+
+
+def several(inputs: Sequence[DataFrame]) -> DataFrame:
+    """Also an operator with one partition whatever the number is: the last one has no key."""
+    late = inputs[0].withWatermark("ts", "5 minutes").dropDuplicates(["k", "v", "ts"])
+    small = late.groupBy(sf.window("ts", "5 minutes"), "k").agg(sf.sum("v").alias("v"))
+    return small.groupBy(sf.window(sf.window_time("window"), "10 minutes")).agg(sf.sum("v"))
+
+
+FAMILIES: dict[str, tuple[Build, Any, str]] = {
+    "windows": (windows, events(2), "append"),
+    "counts": (lambda inputs: inputs[0].groupBy("k", "v").count(), events(1), "update"),
+    "without a key": (
+        lambda inputs: inputs[0].agg(sf.sum("v"), sf.count("k")),
+        events(3),
+        "update",
+    ),
+    "deduplication": (deduplication, events(4), "append"),
+    "within watermark": (within_watermark, events(5), "append"),
+    "sessions": (sessions, events(7), "append"),
+    "inner join": (lambda inputs: joined(inputs, "inner"), two_inputs(6), "append"),
+    "full outer join": (lambda inputs: joined(inputs, "full_outer"), two_inputs(6), "append"),
+    "groups": (groups, events(9), "update"),
+    "processor": (processor, events(11), "update"),
+    "several": (several, events(10), "append"),
+    "limit": (lambda inputs: inputs[0].limit(90).select(sf.lit(1)), events(8), "append"),
+}
+
+
+FORMAT_1 = ("windows", "full outer join", "processor")
+"""Of which checkpoint format 1 is run, too."""
+
+CASES = [(family, "2") for family in FAMILIES] + [(family, "1") for family in FORMAT_1]
+
+
+@pytest.fixture
+def confs(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in (SHUFFLE, FORMAT)}
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value or "")
+
+
+class Parts:
+    """A query that runs part by part, in the same checkpoint or in others."""
+
+    def __init__(self, streams: Streams, family: str) -> None:
+        self.streams = streams
+        self.build, self.batches, self.mode = FAMILIES[family]
+        self.inputs = [streams.input(str(n), EVENTS) for n in range(len(self.batches[0]))]
+        self.done = 0
+        self.output: Output = {}
+
+    def run(self, name: str, batches: int) -> None:
+        for batch in self.batches[self.done : self.done + batches]:
+            for source, rows in zip(self.inputs, batch, strict=True):
+                source.add(rows)
+        self.done += batches
+        frame = self.build([source.stream(self.streams.spark) for source in self.inputs])
+        self.streams.run(frame, name, mode=self.mode, provider=REDIS, output=self.output)
+
+    def rescale(self, name: str, to_name: str, partitions: int, **given: Any) -> Any:
+        there, to = (str(self.streams.checkpoint(one)) for one in (name, to_name))
+        return redis_state.rescale(self.streams.spark, there, to, partitions, **given)
+
+
+def partitions_of(checkpoint: Path, spark: SparkSession) -> set[int]:
+    """As Spark's operator metadata and its offset log have them."""
+    rows = spark.read.format("state-metadata").load(str(checkpoint)).collect()
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    planned = json.loads(newest.read_text().splitlines()[1])["conf"][SHUFFLE]
+    return {int(planned), *(row["numPartitions"] for row in rows)}
+
+
+@pytest.mark.usefixtures("confs")
+@pytest.mark.parametrize(("family", "format_"), CASES)
+def test_up_and_down(streams: Streams, spark: SparkSession, family: str, format_: str) -> None:
+    spark.conf.set(FORMAT, format_)
+    spark.conf.set(SHUFFLE, "1")
+    stays = Parts(Streams(spark, streams.folder / "stays"), family)
+    for batches in (2, 1, 1):
+        stays.run("stays", batches)
+    spark.conf.set(SHUFFLE, str(COUNTS[0]))
+    moves = Parts(streams, family)
+    moves.run("part-0", 2)
+    for part, count in enumerate(COUNTS[1:], 1):
+        before, after = f"part-{part - 1}", f"part-{part}"
+        looked = moves.rescale(before, after, count, dry_run=True)
+        assert not streams.checkpoint(after).exists()
+        done = moves.rescale(before, after, count)
+        assert [one.source for one in done.stores] == [one.target for one in done.stores]
+        assert [one.source for one in looked.stores] == [one.source for one in done.stores]
+        assert partitions_of(streams.checkpoint(after), spark) == {count}
+        moves.run(after, 1)
+    assert moves.output == stays.output
+    assert any(moves.output.values())
+    if family in ("windows", "counts"):
+        state = [
+            spark.read.format("statestore").load(str(one.streams.checkpoint(name)))
+            for one, name in ((stays, "stays"), (moves, "part-2"))
+        ]
+        one, other = (sorted(map(str, frame.select("key", "value").collect())) for frame in state)
+        assert one == other
+
+
+def test_what_cannot_be_served_is_named(streams: Streams) -> None:
+    query = Parts(streams, "counts")
+    query.run("c", 1)
+    for partitions, found in ((2, "it has 2 already"), (0, "0 partitions were asked for")):
+        with pytest.raises(ConfigError, match=found):
+            query.rescale("c", "to", partitions)
+    checkpoint = streams.checkpoint("c")
+    entry = checkpoint / "offsets" / "0"
+    strict = "spark.sql.streaming.statefulOperator.useStrictDistribution"
+    text = entry.read_text()
+    (checkpoint / "offsets" / ".0.crc").unlink()
+    entry.write_text(text.replace(f'"{strict}":"true"', f'"{strict}":"false"'))
+    with pytest.raises(ConfigError, match=r"it began with a Spark before 3\.3"):
+        query.rescale("c", "to", 3)
+    entry.write_text(text.replace(f'"{SHUFFLE}":"2"', f'"{SHUFFLE}":"7"'))
+    with pytest.raises(ConfigError, match="its offset log says 7 partitions, and the metadata of"):
+        query.rescale("c", "to", 3)
+    assert not streams.checkpoint("to").exists()
