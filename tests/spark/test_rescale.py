@@ -92,7 +92,16 @@ FAMILIES: dict[str, tuple[Build, Any, str]] = {
 FORMAT_1 = ("windows", "full outer join", "processor")
 """Of which checkpoint format 1 is run, too."""
 
-CASES = [(family, "2") for family in FAMILIES] + [(family, "1") for family in FORMAT_1]
+SHORT = ("windows", "full outer join", "processor", "without a key")
+"""Of which checkpoint format 2 is run in each `make test`."""
+
+CASES = [
+    pytest.param(
+        family, format_, marks=() if format_ == "2" and family in SHORT else pytest.mark.long
+    )
+    for format_, families in (("2", FAMILIES), ("1", FORMAT_1))
+    for family in families
+]
 
 
 @pytest.fixture

@@ -50,6 +50,10 @@ private[redisstate] object PartitionKeys {
   private val Timers = Seq("$procTimers", "$eventTimers")
   private val ByTime = "_timestampToKey"
 
+  /** Whether an operator has one partition whatever the number is. */
+  def isSingle(operator: String, keySchema: StructType): Boolean =
+    operator == "globalLimit" || (operator == "stateStoreSave" && keySchema.isEmpty)
+
   /**
    * @param operator Spark's name, as in the operator's metadata
    * @param keySchema of the family, as in the schema file of the state or in its description

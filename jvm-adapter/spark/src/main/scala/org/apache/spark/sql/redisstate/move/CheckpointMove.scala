@@ -119,6 +119,7 @@ final class CheckpointMove(
     checkTarget(checkpoint)
     val stores = StateCatalog.read(checkpoint, hadoopConf)
     Providers.checkTarget(provider, stores, checkpoint.hasIds)
+    rescaleOf(checkpoint, stores): Unit
     (checkpoint, stores)
   }
 

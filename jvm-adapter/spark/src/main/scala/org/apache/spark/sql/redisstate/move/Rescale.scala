@@ -37,7 +37,7 @@ private[redisstate] object Rescale {
         throw refused(
           "its offset log does not say how many it has. Run one batch with a newer Spark."))
     if (before == partitions) throw refused(s"it has $partitions already.")
-    stores.find(_.partitions != before).foreach { store =>
+    stores.find(store => !store.isSingle && store.partitions != before).foreach { store =>
       throw refused(
         s"its offset log says $before partitions, and the metadata of $store says ${store.partitions}. The checkpoint " +
           "was put together from parts, or a change of the number was interrupted. Bring the whole folder back from a " +
@@ -51,8 +51,8 @@ private[redisstate] object Rescale {
           "checkpoint.")
     }
     val keys = stores.map(store => key(store) -> keysOf(store)).toMap
-    val (single, spread) = stores.partition(store => keys(key(store)).forall(_.columns.isEmpty))
-    Rescale(single.map(_.copy(partitions = 1)), spread, new ByKey(partitions, keys))
+    val (single, spread) = stores.partition(_.isSingle)
+    Rescale(single, spread, new ByKey(partitions, keys))
   }
 
   private def key(store: StoreSpec): (Long, String) = (store.operator, store.name)

@@ -49,7 +49,8 @@ private[redisstate] object StateCatalog {
       catch { case NonFatal(e) => throw unreadable(file, e) }
     val stores =
       try (metadata \ "stateStoreInfo").children.map { store =>
-          storeOf(checkpoint, operator, metadata, store, hadoopConf)
+          val found = storeOf(checkpoint, operator, metadata, store, hadoopConf)
+          if (found.isSingle) found.copy(partitions = 1) else found
         }
       catch {
         case e: RedisStateException => throw e

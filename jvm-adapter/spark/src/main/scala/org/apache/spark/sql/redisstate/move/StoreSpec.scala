@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate.move
 
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.PartitionKeys
 import org.apache.spark.sql.types.StructType
 
 /**
@@ -53,6 +54,9 @@ final case class StoreSpec(
   def filled: Seq[Int] = families.indices.filter { i =>
     !(usesFamilies && families(i).name == StateStore.DEFAULT_COL_FAMILY_NAME)
   }
+
+  /** Whether only its first partition is there, though Spark's metadata gives it as many as the others have. */
+  def isSingle: Boolean = PartitionKeys.isSingle(operatorName, default.keySchema)
 
   override def toString: String = s"operator $operator ($operatorName) store $name"
 }
