@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of, options_of
 from redis_state.cli.help import example
-from redis_state.config import PASSWORD_VARIABLE
+from redis_state.cli.session import add_session_arguments, session_of
 from redis_state.errors import ConfigError
+from redis_state.files import folder_at
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.marker import gen_of
-from redis_state.spark import Migration, configure, migrate
+from redis_state.spark import Migration, migrate
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from redis_state.cli.command import Subparsers
 
 _SPARKS_OWN = ("rocksdb", "hdfs-backed")
@@ -56,14 +54,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
     )
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
-    parser.add_argument("--master", default="local[*]", help="of Spark (default: %(default)s)")
-    parser.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of Spark; may be repeated",
-    )
+    add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -83,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("whether the query runs cannot be seen from here: make sure that it is stopped")
     line = ProgressLine()
-    session = _session(arguments, options)
+    session = session_of(arguments, options, name="redis-state migrate")
     try:
         moved = migrate(
             session,
@@ -107,29 +98,11 @@ def _refuse_if_used(arguments: argparse.Namespace) -> None:
     with closing(Client(config)) as client:
         refuse_if_used(
             client,
-            gen_of(arguments.checkpoint),
+            gen_of(folder_at(arguments.checkpoint)),
             tenant=keys.tenant_of(config.key_prefix),
             attempted="moving the state",
             force=arguments.force,
         )
-
-
-def _session(arguments: argparse.Namespace, options: dict[str, Any]) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(arguments.master).appName("redis-state migrate")
-    builder = builder.config("spark.ui.enabled", "false")
-    for conf in arguments.conf:
-        name, is_there, value = conf.partition("=")
-        if not is_there:
-            raise ConfigError(
-                f"--conf {name}", found="it has no value", advice="Write it as NAME=VALUE."
-            )
-        builder = builder.config(name, value)
-    password = os.environ.get(PASSWORD_VARIABLE)
-    if password and "password_file" not in options:
-        options = {**options, "password": password}
-    return configure(builder, **options).getOrCreate()
 
 
 def _tell(moved: Migration, arguments: argparse.Namespace) -> None:

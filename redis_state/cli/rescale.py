@@ -12,6 +12,7 @@ from redis_state.cli.connection import ProgressLine, add_arguments, config_of, o
 from redis_state.cli.help import example
 from redis_state.cli.session import add_session_arguments, session_of
 from redis_state.errors import ConfigError
+from redis_state.files import folder_at
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.marker import gen_of
 from redis_state.spark import rescale
@@ -77,7 +78,7 @@ def _checkpoint(arguments: argparse.Namespace) -> int:
         with closing(Client(config)) as client:
             refuse_if_used(
                 client,
-                gen_of(arguments.checkpoint),
+                gen_of(folder_at(arguments.checkpoint)),
                 tenant=keys.tenant_of(config.key_prefix),
                 attempted="changing a number of partitions",
                 force=arguments.force,
