@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_provider_gets_a_warning(
     assert "does NOT keep its state in Redis" in warnings()
     assert HDFS in warnings()
     assert str(streams.checkpoint("pinned")) in warnings()
-    assert "new checkpointLocation" in warnings()
+    assert "stateStore.redis.adopt=true" in warnings()
     with redis_server.client() as client:
         assert client.dbsize() == 0
     assert streams.spark.conf.get(PROVIDER) != HDFS

@@ -42,13 +42,13 @@ def counting() -> Any:
 def test_the_examples_run(
     streams: Streams,
     spark: SparkSession,
-    shared_redis_server: RedisServer,
+    redis_server: RedisServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = streams.input("visits", "user string")
     source.add([{"user": f"user {number}"} for number in range(200)])
-    url = shared_redis_server.url
+    url = redis_server.url
 
     def keep(frame: DataFrame, number: int) -> None:
         mapped = redis_state.map_partitions_with_state_store(

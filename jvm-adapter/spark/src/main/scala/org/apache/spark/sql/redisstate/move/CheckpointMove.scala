@@ -6,7 +6,7 @@ import java.util.UUID
 import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileUtil, Path}
+import org.apache.hadoop.fs.{FileContext, FileUtil, Options, Path}
 import org.json4s.{JArray, JInt, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
@@ -246,16 +246,21 @@ final class CheckpointMove(
       new Path(target, name),
       _))
 
+  /**
+   * Replaces a file in one step: by a rename where the file system has one that replaces, else by an upload, which is seen whole or not
+   * at all. Spark's own way of writing files for object stores renames on a local disk, and leaves an older file there.
+   */
   private def write(file: Path, text: String): Unit = {
-    files.mkdirs(file.getParent)
-    val out = files.createAtomic(file, overwriteIfPossible = true)
-    try {
-      out.write(text.getBytes(UTF_8))
-      out.close()
-    } catch {
-      case e: Throwable =>
-        out.cancel()
-        throw e
+    val system = file.getFileSystem(hadoopConf)
+    val renames = CheckpointMove.Renaming(file.toUri.getScheme)
+    val written =
+      if (renames) new Path(file.getParent, s".${file.getName}.${UUID.randomUUID()}.tmp") else file
+    val out = system.create(written, true)
+    try out.write(text.getBytes(UTF_8))
+    finally out.close()
+    if (renames) {
+      FileContext.getFileContext(file.toUri, hadoopConf)
+        .rename(written, file, Options.Rename.OVERWRITE)
     }
   }
 
@@ -277,6 +282,10 @@ final class CheckpointMove(
 }
 
 private[redisstate] object CheckpointMove {
+
+  /** File systems with a rename that replaces a file in one step. */
+  private val Renaming = Set("file", "hdfs", "viewfs", "abfs", "abfss")
+
   private val Metadata = "metadata"
   private val Record = "_redis_state_move"
   private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata)
