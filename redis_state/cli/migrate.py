@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from redis_state import keys
-from redis_state.backend.client import Client
-from redis_state.cli.connection import ProgressLine, add_arguments, config_of, options_of
+from redis_state.cli.connection import ProgressLine, add_arguments, options_of
 from redis_state.cli.help import example
-from redis_state.cli.session import add_session_arguments, session_of
+from redis_state.cli.session import add_session_arguments, refuse_running_query, session_of
 from redis_state.errors import ConfigError
-from redis_state.files import folder_at
-from redis_state.maintain.activity import refuse_if_used
-from redis_state.recovery.marker import gen_of
 from redis_state.spark import Migration, migrate
 
 if TYPE_CHECKING:
@@ -70,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     options = options_of(arguments, url=None if leaves else arguments.to)
     if leaves:
-        _refuse_if_used(arguments)
+        refuse_running_query(arguments, attempted="moving the state")
     else:
         print("whether the query runs cannot be seen from here: make sure that it is stopped")
     line = ProgressLine()
@@ -90,19 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
         session.stop()
     _tell(moved, arguments)
     return 0
-
-
-def _refuse_if_used(arguments: argparse.Namespace) -> None:
-    """Only what is in Redis shows whether its query runs."""
-    config = config_of(arguments)
-    with closing(Client(config)) as client:
-        refuse_if_used(
-            client,
-            gen_of(folder_at(arguments.checkpoint)),
-            tenant=keys.tenant_of(config.key_prefix),
-            attempted="moving the state",
-            force=arguments.force,
-        )
 
 
 def _tell(moved: Migration, arguments: argparse.Namespace) -> None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from redis_state import keys
-from redis_state.backend.client import Client
 from redis_state.cli.connection import ProgressLine, add_arguments, config_of, options_of
 from redis_state.cli.help import example
-from redis_state.cli.session import add_session_arguments, session_of
+from redis_state.cli.session import add_session_arguments, refuse_running_query, session_of
 from redis_state.errors import ConfigError
-from redis_state.files import folder_at
-from redis_state.maintain.activity import refuse_if_used
-from redis_state.recovery.marker import gen_of
 from redis_state.spark import rescale
 from redis_state.spark.rescaling.store import StoreRescale, rescale_with
 
@@ -73,16 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint(arguments: argparse.Namespace) -> int:
-    config, line = config_of(arguments), ProgressLine()
+    line = ProgressLine()
     if arguments.yes:
-        with closing(Client(config)) as client:
-            refuse_if_used(
-                client,
-                gen_of(folder_at(arguments.checkpoint)),
-                tenant=keys.tenant_of(config.key_prefix),
-                attempted="changing a number of partitions",
-                force=arguments.force,
-            )
+        refuse_running_query(arguments, attempted="changing a number of partitions")
     session = session_of(arguments, options_of(arguments), name="redis-state rescale")
     try:
         moved = rescale(

@@ -1,14 +1,21 @@
-"""The Spark session of a command that moves rows."""
+"""What commands that move rows share: the check before, and the Spark session."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.connection import config_of
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError
+from redis_state.files import folder_at
+from redis_state.maintain.activity import refuse_if_used
+from redis_state.recovery.marker import gen_of
 from redis_state.spark import configure
 
 if TYPE_CHECKING:
@@ -25,6 +32,23 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="of Spark; may be repeated",
     )
+
+
+def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> None:
+    """Of a checkpoint whose state is in Redis: only Redis shows whether its query runs.
+
+    Raises:
+        UsageError: It runs, and ``--force`` was not given.
+    """
+    config = config_of(arguments)
+    with closing(Client(config)) as client:
+        refuse_if_used(
+            client,
+            gen_of(folder_at(arguments.checkpoint)),
+            tenant=keys.tenant_of(config.key_prefix),
+            attempted=attempted,
+            force=arguments.force,
+        )
 
 
 def session_of(

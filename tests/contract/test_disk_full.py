@@ -106,6 +106,7 @@ def test_an_append_only_file_without_room(
     server.clear_disk()
     wait_until(lambda: not refuses(server), "the server to notice")
     commit(writer, 2)
+    wait_until(lambda: has_written(server), "the file to have the last commit")
     server.kill()
     server.restart()
     check(providers(server), 3)

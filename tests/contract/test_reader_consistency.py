@@ -6,7 +6,7 @@ import random
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -88,14 +88,15 @@ def bank(redis_server: RedisServer) -> Iterator[Bank]:
 
 
 @contextmanager
-def committing(bank: Bank) -> Iterator[None]:
-    """Batches all the time, as fast as they go."""
+def committing(bank: Bank, *again: type[Exception]) -> Iterator[None]:
+    """Batches all the time, as fast as they go; one that ends with `again` is run again."""
     stop, failed = threading.Event(), []
 
     def work() -> None:
         try:
             while not stop.is_set():
-                bank.run()
+                with suppress(*again):
+                    bank.run()
         except BaseException as error:  # noqa: BLE001  # told in the test's own thread
             failed.append(error)
 

@@ -100,6 +100,14 @@ class Mover:
         )
 
 
+def output_without_a_move(streams: Streams, family: str, source: str) -> Output:
+    output: Output = {}
+    stays = Mover(Streams(streams.spark, streams.folder / "expected"), family, "")
+    for batches in (2, 1, 1):
+        stays.run("stays", source, batches, output)
+    return output
+
+
 @pytest.mark.parametrize(("family", "source", "format_"), TABLE)
 def test_there_and_back(
     streams: Streams,
@@ -111,11 +119,7 @@ def test_there_and_back(
 ) -> None:
     spark.conf.set(FORMAT, format_)
     try:
-        stays: Output = {}
-        expected = Mover(Streams(spark, streams.folder / "expected"), family, "")
-        for batches in (2, 1, 1):
-            expected.run("stays", source, batches, stays)
-
+        stays = output_without_a_move(streams, family, source)
         moves: Output = {}
         mover = Mover(streams, family, shared_redis_server.url)
         mover.run("old", source, 2, moves)
@@ -154,11 +158,7 @@ def test_one_conf_and_a_restart(
 ) -> None:
     spark.conf.set(FORMAT, format_)
     try:
-        stays: Output = {}
-        expected = Mover(Streams(spark, streams.folder / "expected"), family, "")
-        for batches in (2, 1, 1):
-            expected.run("stays", source, batches, stays)
-
+        stays = output_without_a_move(streams, family, source)
         moves: Output = {}
         mover = Mover(streams, family, "")
         mover.run("query", source, 2, moves)

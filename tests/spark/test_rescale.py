@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming.state import GroupStateTimeout
 
 import redis_state
 from redis_state.errors import ConfigError
 from tests.spark.streams import FORMAT, REDIS, Output, Streams
-from tests.spark.test_operators import EVENTS, events, joined, running_sum, two_inputs
-from tests.spark.test_transform_with_state import OUT, Everything
+from tests.spark.test_operators import EVENTS, events, joined, two_inputs
+from tests.upgrades.job import (
+    deduplication,
+    deduplication_within_watermark,
+    pandas_with_state,
+    transform_with_state,
+    windows,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -26,40 +31,9 @@ COUNTS = (3, 5, 2)
 """The partitions of each part of a query; each part has one batch, the first has two."""
 
 
-def windows(inputs: Sequence[DataFrame]) -> DataFrame:
-    late = inputs[0].withWatermark("ts", "5 minutes")
-    return late.groupBy(sf.window("ts", "10 minutes"), "k").agg(sf.sum("v"))
-
-
-def deduplication(inputs: Sequence[DataFrame]) -> DataFrame:
-    return inputs[0].dropDuplicates(["k", "v"])
-
-
-def within_watermark(inputs: Sequence[DataFrame]) -> DataFrame:
-    return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k"])
-
-
 def sessions(inputs: Sequence[DataFrame]) -> DataFrame:
     late = inputs[0].withWatermark("ts", "5 minutes")
     return late.groupBy(sf.session_window("ts", "3 minutes"), "k").agg(sf.sum("v"))
-
-
-def groups(inputs: Sequence[DataFrame]) -> DataFrame:
-    late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
-    return late.groupBy("k").applyInPandasWithState(
-        running_sum(),
-        "k string, total long, timed_out boolean",
-        "total long",
-        "update",
-        GroupStateTimeout.EventTimeTimeout,
-    )
-
-
-def processor(inputs: Sequence[DataFrame]) -> DataFrame:
-    late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
-    return late.groupBy("k").transformWithStateInPandas(
-        Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
-    )
 
 
 def several(inputs: Sequence[DataFrame]) -> DataFrame:
@@ -78,12 +52,12 @@ FAMILIES: dict[str, tuple[Build, Any, str]] = {
         "update",
     ),
     "deduplication": (deduplication, events(4), "append"),
-    "within watermark": (within_watermark, events(5), "append"),
+    "within watermark": (deduplication_within_watermark, events(5), "append"),
     "sessions": (sessions, events(7), "append"),
     "inner join": (lambda inputs: joined(inputs, "inner"), two_inputs(6), "append"),
     "full outer join": (lambda inputs: joined(inputs, "full_outer"), two_inputs(6), "append"),
-    "groups": (groups, events(9), "update"),
-    "processor": (processor, events(11), "update"),
+    "groups": (pandas_with_state, events(9), "update"),
+    "processor": (transform_with_state, events(11), "update"),
     "several": (several, events(10), "append"),
     "limit": (lambda inputs: inputs[0].limit(90).select(sf.lit(1)), events(8), "append"),
 }

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 import redis_state
 from redis_state.errors import ConflictError
 from redis_state.reader import Query
-from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank
+from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank, committing
 from tests.support.redis_sentinel import SentinelSet
 
 READS = 30
@@ -22,31 +20,6 @@ def bank(sentinels: SentinelSet) -> Iterator[Bank]:
     made = Bank(sentinels.url, durability="replicas:1", deadline="60s")
     yield made
     made.close()
-
-
-@contextmanager
-def committing(bank: Bank) -> Iterator[None]:
-    """Batches all the time; one whose beginning a fail-over lost is run again, as Spark does."""
-    stop, failed = threading.Event(), []
-
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                try:
-                    bank.run()
-                except ConflictError:
-                    continue
-        except BaseException as error:  # noqa: BLE001  # told in the test's own thread
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    assert failed == []
 
 
 class Looker:
@@ -75,7 +48,10 @@ class Looker:
 def test_reads_go_on_over_fail_overs(sentinels: SentinelSet, bank: Bank, fail_overs: int) -> None:
     bank.run()
     bank.run()
-    with redis_state.connect(sentinels.url, deadline="60s") as reader, committing(bank):
+    with (
+        redis_state.connect(sentinels.url, deadline="60s") as reader,
+        committing(bank, ConflictError),
+    ):
         looker = Looker(reader.query(bank.name))
         for number in range(fail_overs):
             sentinels.fail_over()
