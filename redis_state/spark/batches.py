@@ -164,8 +164,11 @@ def verify_committed(client: Client, batch: Batch) -> None:
 
 def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
     """Why something comes too late; ``None`` if the batch is still the one that was begun."""
-    command = ("HGET", keys.query(batch.gen, tenant=batch.tenant), f"batch:{PLACE}")
-    (found,) = client.call("looking for the newest batch", [command])
+    fields = (f"batch:{PLACE}", f"moved:{PLACE}")
+    command = ("HMGET", keys.query(batch.gen, tenant=batch.tenant), *fields)
+    ((found, to),) = client.call("looking for the newest batch", [command])
+    if to is not None:
+        return moved(what)
     words = found.decode().split(" ") if found else ["?"] * 4
     if words[3] == batch.run.run_id:
         return None

@@ -112,6 +112,7 @@ class Worker:
                 codec=codec,
                 families=families,
                 run=run,
+                gen=place[1].store.gen,
                 client=self.client(config),
                 after=found.provider if found else None,
                 room=_Room(self, _bytes_max(config)),

@@ -1,4 +1,4 @@
-"""What is opened where Redis knows no checkpoint of a name: version 0, and no other."""
+"""What is opened where a name has no checkpoint, or another one: version 0, or nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ def no_rows(id_: StateStoreProviderId) -> LocalVersion:
         raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
 
     return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, History(), reload)
+
+
+def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None:
+    """Refuse a name that has another checkpoint than the run; ``None`` means that any will do.
+
+    Raises:
+        ConflictError: It has another one.
+    """
+    if wanted not in (None, found):
+        raise ConflictError(
+            "looking for a checkpoint by its name",
+            found="it has another one than when the batch began: the store was given another "
+            "number of partitions, or was removed and begun again",
+            advice="Stop the query and start it again. Nothing was changed here.",
+            where=str(id_.store_id),
+        )
 
 
 def no_checkpoint(id_: StateStoreProviderId, version: int) -> StateError:

@@ -34,7 +34,7 @@ from redis_state.store.families import NO_FAMILIES, Families, described
 from redis_state.store.loading import Loader
 from redis_state.store.local_state import Layer, LocalVersion
 from redis_state.store.metrics import Counters
-from redis_state.store.nothing import no_checkpoint, no_rows
+from redis_state.store.nothing import check_gen, no_checkpoint, no_rows
 from redis_state.store.room import Room
 from redis_state.store.write_set import WriteSet
 
@@ -76,6 +76,7 @@ class PartitionState:
 
     Args:
         family: The only one of the partition; ``None`` if it has many, which come and go.
+        gen: Of the run's checkpoint, which the name has to have; ``None`` means any.
         versions_cached_max: Versions that stay in this process.
         room: For what is read of them; ``None`` means as much as they need.
     """
@@ -89,6 +90,7 @@ class PartitionState:
         family: Family | None,
         expect_existing: bool,
         run: RegisteredRun | None,
+        gen: str | None,
         clock: Clock,
         versions_cached_max: int,
         events: Events,
@@ -105,6 +107,7 @@ class PartitionState:
         self._own = None if family is None else Families((family,))
         self._expect_existing = expect_existing
         self._run = run
+        self._gen = gen
         self._run_id = run.run_id if run else own_run(id_.run_id)
         self._cached_max = versions_cached_max
         self._home = Home()
@@ -458,6 +461,7 @@ class PartitionState:
             store = self.id.store_id
             gen = checkpoint_gen(self._client, store.checkpoint, tenant=self._tenant, create=create)
             if gen is not None:
+                check_gen(self.id, self._gen, gen)
                 retained = self._config.versions_to_retain
                 client = PartitionClient(
                     self._client,
@@ -467,12 +471,9 @@ class PartitionState:
                     where=str(store),
                 )
                 limits = Limits(self._config.state_bytes_max, self._config.prefix_bytes_max)
-                self._link = _Link(
-                    gen,
-                    client,
-                    Loader(client, where=str(store), room=self._room),
-                    quota_of(self._client, gen, limits, tenant=self._tenant),
-                )
+                loader = Loader(client, where=str(store), room=self._room)
+                quota = quota_of(self._client, gen, limits, tenant=self._tenant)
+                self._link = _Link(gen, client, loader, quota)
                 self._events.linked()
         return self._link
 

@@ -46,6 +46,8 @@ class StateStoreProvider:
         expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
         run: The run if a driver registered it; otherwise it is registered when it first writes,
             and may then not write on a version below the one that was opened last.
+        gen: Id of the checkpoint that the run was registered for, which the name has to have still;
+            ``None`` means any.
         versions_cached_max: Versions that stay in this process, so that opening one of them or the
             next one reads only what is new.
         client: A connection to share, which the caller closes; it has to fit `config`.
@@ -74,6 +76,7 @@ class StateStoreProvider:
         families: bool = False,
         expect_existing: bool = False,
         run: RegisteredRun | None = None,
+        gen: str | None = None,
         clock: Clock = SYSTEM,
         versions_cached_max: int = VERSIONS_CACHED_MAX,
         client: Client | None = None,
@@ -96,6 +99,7 @@ class StateStoreProvider:
             family=None if families else family_of(codec.name, lists=lists),
             expect_existing=expect_existing,
             run=run,
+            gen=gen,
             clock=clock,
             versions_cached_max=max(1, versions_cached_max),
             events=events or Events(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,14 +20,17 @@ from redis_state.errors import (
     NotFoundError,
     RedisStateError,
     StateError,
+    UnavailableError,
     UsageError,
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.reader.rows.murmur3 import partition_of
 from redis_state.reader.rows.spark_types import parse_schema
-from redis_state.spark.batches import Batch, begin_batch
+from redis_state.spark.batches import Batch, begin_batch, superseded
 from redis_state.spark.rescaling import store as under_test
+from redis_state.spark.rescaling.copy import Copy
+from redis_state.spark.worker import Worker
 from tests.support.redis_server import RedisServer
 
 LAYOUT = '"key k string; codec msgpack"'
@@ -175,7 +179,7 @@ def test_what_a_killed_call_wrote_expires(query: Query) -> None:
 
     def killed(key: str) -> str:
         passes.append(key)
-        if len(passes) == len(ROWS) + 250:
+        if len(passes) == 2 * len(ROWS) + 250:
             raise KeyboardInterrupt
         return key
 
@@ -260,7 +264,7 @@ def test_too_little_memory_is_found_before_anything_is_written(
     used = admin.info("memory")["used_memory"]
     admin.config_set("maxmemory", used + 1000)
     try:
-        with pytest.raises(FullError, match="are left below maxmemory"):
+        with pytest.raises(FullError, match=r"bytes of memory in Redis, and .* are free"):
             query.rescale(2)
     finally:
         admin.config_set("maxmemory", 0)
@@ -276,3 +280,93 @@ def test_the_command_looks_first(query: Query, capsys: pytest.CaptureFixture[str
     assert main([*command, "--yes", "--force"]) == 0
     assert "300 rows after batch 1 are in 2 partitions now" in capsys.readouterr().out
     assert query.read(query.begin(2)) == AFTER
+
+
+def test_what_is_evaluated_once_more_afterwards_changes_nothing(query: Query) -> None:
+    old = query.begin(2)
+    query.commit(old, {"k1": 1})
+    done = query.rescale(2)
+    late = superseded(query.client, old, "evaluating a batch")
+    assert late is not None
+    assert "was given another number of partitions" in str(late)
+    with pytest.raises(ConflictError):
+        query.commit(old, {"k1": 2, "k9": 9}, only=0)
+    # A worker knows for which checkpoint the batch began.
+    worker = Worker()
+    with closing(worker), pytest.raises(ConflictError, match="it has another one than when"):
+        worker.serve(
+            (query.config, old.partition(0)),
+            StateStoreProviderId(old.store_id(0), old.run.run_id),
+            old.run,
+        ).get_store(old.version)
+    assert sum(done.rows) == len(ROWS)
+    assert query.read(query.begin(3)) == AFTER | {"k1": 1}
+
+
+def test_as_many_versions_stay_as_before(query: Query) -> None:
+    old = query.begin(1)
+    query.commit(old, {"k7": 70})
+    new = query.rescale(2).new_gen
+    ids = old.ids() + [replace(old, gen=new).partition(number) for number in range(2)]
+    found = query.client.call("looking", [("HGET", keys.meta(id_), "n") for id_ in ids])
+    assert set(found) == {b"100"}
+
+
+def test_what_was_lost_before_the_last_step_is_found(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = under_test._Store._leave
+
+    def late(store: Any, copy: Any, *given: Any) -> None:
+        (found,) = query.client.call("looking for keys", [("SCAN", "0", "COUNT", "10000")])
+        gone = [key for key in found[1] if copy.gen.encode() in key]
+        assert min(query.client.call("when", [("PTTL", key) for key in gone])) > 0
+        # As after a day of sleep.
+        query.client.call("letting expire", [("DEL", key) for key in gone])
+        leave(store, copy, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(under_test._Store, "_leave", late)
+        with pytest.raises(UnavailableError, match=r"expired or was lost .* Do it again"):
+            query.rescale(2)
+    assert query.read(query.begin(2)) == AFTER
+
+
+def test_a_copy_that_a_killed_call_kept_expires_with_the_next(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Copy] = []
+    is_whole = Copy.is_whole
+
+    def killed(copy: Copy, pins: Any) -> bool:
+        kept.append(copy)
+        assert is_whole(copy, pins)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Copy, "is_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            query.rescale(2)
+    (copy,) = kept
+    names = [keys.query(copy.gen), *map(keys.meta, copy.ids)]
+    assert set(query.client.call("when", [("PTTL", name) for name in names])) == {-1}
+    assert query.rescale(4).partitions == 4
+    assert min(query.client.call("when", [("PTTL", name) for name in names])) > 0
+    assert query.read(query.begin(2)) == AFTER
+
+
+def test_an_interrupted_call_is_finished_and_the_other_number_asked_for_again(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(under_test, "confirm_checkpoint", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            query.rescale(2)
+    with pytest.raises(UsageError, match=r"for 2 partitions was finished first.*if 5 are still"):
+        query.rescale(5)
+    assert query.rescale(5).partitions == 5
+    assert query.read(query.begin(2)) == AFTER
+
+
+def _killed(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt

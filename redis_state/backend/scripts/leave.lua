@@ -11,4 +11,5 @@ local newest = redis.call('HGET', query, 'epoch') or '0'
 if newest ~= ARGV[2] then return {'FENCED', newest} end
 if redis.call('HGET', query, 'batch:' .. place) ~= ARGV[3] then return {'CHANGED'} end
 redis.call('HSET', query, 'moved:' .. place, ARGV[4])
+redis.call('HDEL', query, 'moving:' .. place)
 return {'OK', ARGV[4]}

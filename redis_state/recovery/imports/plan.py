@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from redis_state import files, keys
 from redis_state.backend.client import Client
+from redis_state.backend.room import check_room
 from redis_state.errors import FormatError, Kind, StateError, UsageError
 from redis_state.ids import EMPTY
 from redis_state.maintain.checkpoint import Progress, silent
@@ -25,7 +26,6 @@ from redis_state.reader.exports.manifest import (
 )
 from redis_state.recovery.bringing_back import describe, serves
 from redis_state.recovery.imports.partition import PartitionImport
-from redis_state.recovery.imports.room import check_room
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import Rewind, plan_rewind
 

@@ -160,6 +160,7 @@ class InitialTask:
             config=self.config,
             families=True,
             run=run,
+            gen=self.plan.gen,
             client=WORKER.client(self.config),
         )
         store = provider.get_family_store(0)

@@ -36,7 +36,7 @@ class Counted:
     """What a pass over a version found.
 
     Attributes:
-        rows: By new partition, without those that every partition has.
+        rows: By new partition, without those of internal families.
         proven: Enough different keys lie where their hashes say, or nobody had to guess.
     """
 
@@ -46,7 +46,11 @@ class Counted:
 
 @dataclass(slots=True)
 class Target:
-    """A version of one new partition on its way to Redis."""
+    """A version of one new partition on its way to Redis.
+
+    Attributes:
+        highest_id: Of all families that the lineage ever had.
+    """
 
     client: Client
     id: PartitionId
@@ -54,6 +58,7 @@ class Target:
     uid: str
     ref: str
     families: Sequence[Family]
+    highest_id: int
     writer: SegmentWriter = field(init=False)
     live: int = 0
     internal: int = 0
@@ -90,7 +95,7 @@ class Target:
             complete=True,
             with_families=True,
             internal=self.internal,
-            highest_id=max((family.id for family in self.families), default=0),
+            highest_id=self.highest_id,
         )
         self._stage()
         return entry
@@ -103,6 +108,12 @@ class Target:
 class Source:
     """One version of all partitions of a store, as `open` found it.
 
+    Memory holds its deltas.
+
+    Attributes:
+        families: Those of all partitions, and new ids where they disagree.
+        highest_id: Of all families that a partition ever had.
+
     Raises:
         StateError: A partition does not hold the version.
         FormatError: A partition is damaged, or they disagree about their families.
@@ -112,14 +123,14 @@ class Source:
         self.version = version
         self._parts: list[VersionRows] = []
         self._wheres = [str(id_) for id_ in ids]
-        self.bytes = 0
         for id_ in ids:
             partition = PartitionClient(client, id_, versions_to_retain=1)
             opened = partition.open("", version)
-            self.bytes += sum(one.entry.bytes for one in opened.segments)
             self._parts.append(VersionRows(partition.fetch, opened.segments, where=str(id_)))
         self._counts = [0] * len(ids)
         self.families = _united([part.families for part in self._parts])
+        highest = [part.highest_id for part in self._parts]
+        self.highest_id = max([*highest, *(family.id for family in self.families)], default=0)
 
     def spread(self, placing: Placing, partitions: int, targets: Sequence[Target]) -> Counted:
         """Read all rows once, and hand each to its new partition.
@@ -181,7 +192,7 @@ class Source:
             if len(hashes) < _SURE:
                 hashes.add(hashed)
             to = hashed % after
-            found.rows[to] += 1
+            found.rows[to] += not family.internal
             if targets:
                 targets[to].put(row, internal=family.internal)
 
@@ -256,6 +267,6 @@ def restore(
     renew(client, id_, _TTL_MS)
 
 
-def renew(client: Client, id_: PartitionId, keep_ms: int) -> None:
-    """Let a partition expire, or keep it for ever (0)."""
-    client.script(f"making {id_}", script("renew"), [meta(id_)], [str(keep_ms)])
+def renew(client: Client, id_: PartitionId, keep_ms: int) -> list[str]:
+    """Let a partition expire, or keep it for ever (0); gives the answer of the script."""
+    return client.script(f"making {id_}", script("renew"), [meta(id_)], [str(keep_ms)])

@@ -16,28 +16,42 @@ from typing import TYPE_CHECKING
 from redis_state import config as options_table
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.room import check_room
 from redis_state.backend.script import script
 from redis_state.backend.server import check_server
 from redis_state.codec import Codec
 from redis_state.config import Config
-from redis_state.errors import ConflictError, FullError, NotFoundError, StateError, UsageError
+from redis_state.errors import (
+    ConflictError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+    UsageError,
+)
 from redis_state.format.entry import Entry
 from redis_state.ids import DEFAULT_STORE, EMPTY_UID, PartitionId, Pin, StoreId, text_number
 from redis_state.maintain.activity import refuse_if_used
-from redis_state.protocol import PartitionClient, checkpoint_gen, confirm_checkpoint, register_run
-from redis_state.protocol.opening import open_commands
+from redis_state.protocol import (
+    PartitionClient,
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    register_run,
+)
+from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.registry import first_batch
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.spark.batches import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
+from redis_state.spark.rescaling.copy import Copy
 from redis_state.spark.rescaling.placing import GroupOf, Placing, cannot
-from redis_state.spark.rescaling.rows import Source, Target, renew, restore
+from redis_state.spark.rescaling.rows import Source, Target, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
 
-_KEPT = ("id", "created", "epoch", f"plan:{PLACE}", f"joined:{PLACE}")
+_KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}")
 """Fields of the registry that go along as they are."""
 
 
@@ -50,7 +64,7 @@ class StoreRescale:
         new_gen: Id of the one that it has now; empty where nothing was changed.
         batch: The newest batch, which is the last one of the state that went along.
         before: Number of partitions that it had.
-        rows: Rows by new partition.
+        rows: Rows by new partition, without those of internal families, such as timers.
     """
 
     name: str
@@ -101,10 +115,12 @@ def rescale_store(
     Raises:
         NotFoundError: There is no such store.
         UsageError: It seems to be in use, has that many partitions already, is a store alone or
-            an ephemeral one, or it cannot be told which row belongs where.
+            an ephemeral one, or it cannot be told which row belongs where; or an interrupted call
+            for another number was finished first.
         StateError: A partition does not hold what the newest batch committed.
         ConflictError: The query was started meanwhile.
         FullError: The server does not have the memory for both; this is found before it starts.
+        UnavailableError: What was written was lost before the last step.
     """
     return rescale_with(
         options_table.resolve(None, url, options),
@@ -134,7 +150,7 @@ def rescale_with(
         moved = store.moved_to()
         if moved is not None and not dry_run:
             # A call before this one got as far as the step that decides.
-            return store.finish(moved)
+            return store.finish_earlier(moved, partitions)
         store.check(partitions)
         if not dry_run:
             refuse_if_used(client, store.gen, tenant=tenant, attempted=store.what, force=force)
@@ -212,25 +228,36 @@ class _Store:
         self, partitions: int, group_of: GroupOf | None, codec: Codec | None, *, dry_run: bool
     ) -> StoreRescale:
         """Read, write, and give the name to what was written."""
-        versions = self._versions()
-        sources = [Source(self.client, self._ids(self.gen, self.before), v) for v in versions]
-        placings = [
-            Placing(self.layout, one.families, group_of=group_of, codec=codec) for one in sources
-        ]
-        counted = sources[0].spread(placings[0], partitions, ())
-        sure = placings[0].of_groups or group_of is not None
-        if not sure and not counted.proven:
-            raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
-        told = StoreRescale(self.name, self.gen, "", self.batch, self.before, tuple(counted.rows))
+        versions, size = self._versions()
+        rows = self._look(versions[0], partitions, group_of, codec)
         if dry_run:
-            return told
-        self._check_memory(sum(one.bytes for one in sources))
-        epoch = self._take(versions[0])
+            return StoreRescale(self.name, self.gen, "", self.batch, self.before, rows)
+        check_room(self.client, size, what=self.what)
+        retained = self._retained()
+        run = self._take(versions[0], retained)
         new_gen = uuid.uuid4().hex
-        self._describe(new_gen, partitions)
-        self._write(new_gen, partitions, versions, group_of, codec)
-        self._leave(new_gen, partitions, epoch)
+        copy = self._copy(new_gen, partitions)
+        pins = self._write(copy, versions, retained, group_of, codec)
+        copy.take(run, pins, retained=retained)
+        self._describe(copy, run)
+        self._leave(copy, pins, run)
         return self.finish(new_gen)
+
+    def finish_earlier(self, new_gen: str, partitions: int) -> StoreRescale:
+        """Finish what an interrupted call began.
+
+        Raises:
+            UsageError: It was finished, and it had another number than this one.
+        """
+        done = self.finish(new_gen)
+        if done.partitions != partitions:
+            raise UsageError(
+                self.what,
+                found=f"an interrupted call for {done.partitions} partitions was finished first, "
+                f"so the store has {done.partitions} now",
+                advice=f"Do it again if {partitions} are still wanted.",
+            )
+        return done
 
     def finish(self, new_gen: str) -> StoreRescale:
         """Give the name to the new checkpoint; may be done again."""
@@ -243,6 +270,8 @@ class _Store:
                 advice="Restore the data of that Redis.",
             )
         count = int(newest[2])
+        first, made = first_batch(" ".join(newest).encode())
+        rows = self._copy(new_gen, count).rows(int(newest[0]) - first + made)
         confirm_checkpoint(
             self.client,
             new_gen,
@@ -263,13 +292,16 @@ class _Store:
                 found=f"the name has another checkpoint by now, {reply[-1]}",
                 advice="Another call was faster. Look with `redis-state queries`.",
             )
-        rows = self._live(new_gen, count)
         return StoreRescale(self.name, self.gen, new_gen, int(newest[0]), self.before, rows)
 
-    def _versions(self) -> list[int]:
-        """The version of the newest batch, and the one below: Spark may run the batch again."""
-        ids = self._ids(self.gen, self.before)
-        missing = not_opened(ids, self.client.call(self.what, open_commands(ids, self.version)))
+    def _versions(self) -> tuple[list[int], int]:
+        """The version of the newest batch and, as Spark may run it again, the one below.
+
+        With the bytes that both take, at most.
+        """
+        ids = self._ids
+        replies = self.client.call(self.what, open_commands(ids, self.version))
+        missing = not_opened(ids, replies)
         if missing:
             raise StateError(
                 self.what,
@@ -279,114 +311,157 @@ class _Store:
                 "Nothing was changed.",
                 version=self.version,
             )
+        versions, size = [self.version], _bytes(ids, replies, self.version)
         below = self.version - 1
-        if below < 1 or not_opened(ids, self.client.call(self.what, open_commands(ids, below))):
-            return [self.version]
-        return [self.version, below]
+        if below >= 1:
+            replies = self.client.call(self.what, open_commands(ids, below))
+            if not not_opened(ids, replies):
+                versions.append(below)
+                size += _bytes(ids, replies, below)
+        return versions, size
 
-    def _check_memory(self, wanted: int) -> None:
-        """Refuse before anything is written if the server could not hold it."""
+    def _look(
+        self, version: int, partitions: int, group_of: GroupOf | None, codec: Codec | None
+    ) -> tuple[int, ...]:
+        """Read every row once; gives their numbers by new partition."""
+        source = Source(self.client, self._ids, version)
+        placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
+        counted = source.spread(placing, partitions, ())
+        sure = placing.of_groups or group_of is not None
+        if not sure and not counted.proven:
+            raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
+        return tuple(counted.rows)
 
-        def rooms(client: Client) -> list[int]:
-            (info,) = client.call(self.what, [("INFO", "memory")])
-            limit = int(info.get("maxmemory", 0))
-            return [limit - int(info["used_memory"])] if limit else []
-
-        left = list(self.client.over_parts(self.what, rooms))
-        if left and sum(left) < wanted:
-            raise FullError(
-                self.what,
-                found=f"the state takes about {wanted:,} bytes once more, and {sum(left):,} are "
-                "left below maxmemory",
-                advice="Give the server more memory, or remove state that nobody needs. Nothing "
-                "was changed.",
-            )
-
-    def _take(self, version: int) -> int:
+    def _take(self, version: int, retained: int) -> RegisteredRun:
         """Take the partitions: whoever still runs is fenced from here on."""
         run = register_run(
             self.client, self.gen, uuid.uuid4().hex, by_driver=True, tenant=self.tenant
         )
-        for id_ in self._ids(self.gen, self.before):
-            partition = PartitionClient(self.client, id_, versions_to_retain=1)
+        for id_ in self._ids:
+            partition = PartitionClient(self.client, id_, versions_to_retain=retained)
             run = partition.acquire(run, partition.open("", version).pin)
-        return run.epoch
+        self._let_expire_what_was_left()
+        return run
 
-    def _describe(self, gen: str, partitions: int) -> None:
-        newest, first, _, run, layout = self.newest.split(" ", 4)
-        fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
-        fields |= {"f": "1", f"batch:{PLACE}": f"{newest} {first} {partitions} {run} {layout}"}
-        begun = self.registry.get(f"begun:{PLACE}")
-        if begun is not None:
-            # No run holds the new partitions, so none is too old for them.
-            fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
-        flat = [word for pair in fields.items() for word in pair]
-        query = self._query(gen)
-        expires = ("PEXPIRE", query, str(STAGED_TTL_MS))
-        self.client.call(self.what, [("HSET", query, *flat), expires])
+    def _let_expire_what_was_left(self) -> None:
+        """What a call wrote that was killed right before the step that decides.
+
+        It cannot take that step any more: a newer run is registered.
+        """
+        fields = (f"moved:{PLACE}", f"moving:{PLACE}")
+        command = ("HMGET", self._query(self.gen), *fields)
+        ((moved, moving),) = self.client.call(self.what, [command])
+        if moved is not None:
+            raise self._overtaken()
+        if moving is not None:
+            gen = moving.decode()
+            described = ("HGET", self._query(gen), f"batch:{PLACE}")
+            (newest,) = self.client.call(self.what, [described])
+            if newest is not None:
+                self._copy(gen, int(newest.split(b" ", 4)[2])).keep(STAGED_TTL_MS)
 
     def _write(
         self,
-        gen: str,
-        partitions: int,
+        copy: Copy,
         versions: Sequence[int],
+        retained: int,
         group_of: GroupOf | None,
         codec: Codec | None,
-    ) -> None:
-        ids = self._ids(gen, partitions)
-        refs = [EMPTY_UID] * partitions
+    ) -> list[Pin]:
+        """Make the new partitions, which expire; gives the newest version of each."""
+        refs = [EMPTY_UID] * copy.partitions
         written: list[list[tuple[Target, Entry]]] = []
         for version in reversed(versions):
-            source = Source(self.client, self._ids(self.gen, self.before), version)
-            placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
-            targets = [
-                Target(self.client, id_, version, uuid.uuid4().hex, ref, source.families)
-                for id_, ref in zip(ids, refs, strict=True)
-            ]
-            source.spread(placing, partitions, targets)
-            written.insert(0, [(one, one.finish()) for one in targets])
-            refs = [one.uid for one in targets]
+            made = self._write_version(copy, version, refs, group_of, codec)
+            written.insert(0, made)
+            refs = [target.uid for target, _ in made]
         floor = 0 if versions[-1] == 1 else versions[-1]
-        retained = self._retained()
         for of_one in zip(*written, strict=True):
             restore(self.client, of_one, floor=floor, retained=retained)
+        return [Pin(versions[0], uid) for uid in refs]
 
-    def _leave(self, new_gen: str, partitions: int, epoch: int) -> None:
-        """The step that decides: no batch begins in the old checkpoint any more."""
-        self._keep(new_gen, partitions, 0)
-        args = [PLACE, str(epoch), self.newest, new_gen]
-        reply = self.client.script(self.what, script("leave"), [self._query(self.gen)], args)
-        if reply != ["OK", new_gen]:
-            self._keep(new_gen, partitions, STAGED_TTL_MS)
-            raise ConflictError(
-                self.what,
-                found="the query was started meanwhile, or another call was faster",
-                advice="It goes on with the partitions that it has. Stop it, and do this again.",
+    def _write_version(
+        self,
+        copy: Copy,
+        version: int,
+        refs: Sequence[str],
+        group_of: GroupOf | None,
+        codec: Codec | None,
+    ) -> list[tuple[Target, Entry]]:
+        source = Source(self.client, self._ids, version)
+        placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
+        targets = [
+            Target(
+                self.client,
+                id_,
+                version,
+                uuid.uuid4().hex,
+                ref,
+                source.families,
+                highest_id=source.highest_id,
             )
+            for id_, ref in zip(copy.ids, refs, strict=True)
+        ]
+        source.spread(placing, copy.partitions, targets)
+        return [(one, one.finish()) for one in targets]
 
-    def _keep(self, gen: str, partitions: int, keep_ms: int) -> None:
-        """Let what was written expire after so long; 0 keeps it for ever."""
-        for id_ in self._ids(gen, partitions):
-            renew(self.client, id_, keep_ms)
-        query = self._query(gen)
-        stays = ("PEXPIRE", query, str(keep_ms)) if keep_ms else ("PERSIST", query)
-        self.client.call(self.what, [stays])
+    def _describe(self, copy: Copy, run: RegisteredRun) -> None:
+        newest, first, _, of_run, layout = self.newest.split(" ", 4)
+        fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
+        fields["epoch"] = str(run.epoch)
+        fields[f"batch:{PLACE}"] = f"{newest} {first} {copy.partitions} {of_run} {layout}"
+        begun = self.registry.get(f"begun:{PLACE}")
+        if begun is not None:
+            # No run has written the new partitions, so none is too old for them.
+            fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
+        copy.describe(fields)
+
+    def _leave(self, copy: Copy, pins: Sequence[Pin], run: RegisteredRun) -> None:
+        """The step that decides: no batch begins in the old checkpoint any more.
+
+        Where the server does not answer it may still take the step, so what was written stays: the
+        next call finishes, or lets it expire.
+        """
+        query = self._query(self.gen)
+        self.client.call(self.what, [("HSET", query, f"moving:{PLACE}", copy.gen)])
+        if not copy.keep(0) or not copy.is_whole(pins):
+            copy.keep(STAGED_TTL_MS)
+            raise UnavailableError(
+                self.what,
+                found="what was written expired or was lost before the last step",
+                advice="Nothing was changed. Do it again.",
+            )
+        args = [PLACE, str(run.epoch), self.newest, copy.gen]
+        reply = self.client.script(self.what, script("leave"), [query], args)
+        if reply != ["OK", copy.gen]:
+            copy.keep(STAGED_TTL_MS)
+            raise self._overtaken()
+
+    def _overtaken(self) -> ConflictError:
+        return ConflictError(
+            self.what,
+            found="the query was started meanwhile, or another call was faster",
+            advice="It goes on with the partitions that it has. Stop it, and do this again.",
+        )
 
     def _retained(self) -> int:
-        (id_, *_) = self._ids(self.gen, self.before)
+        (id_, *_) = self._ids
         (found,) = self.client.call(self.what, [("HGET", keys.meta(id_), "n")])
         return text_number((found or b"").decode()) or 1
 
-    def _live(self, gen: str, count: int) -> tuple[int, ...]:
-        found = []
-        for id_ in self._ids(gen, count):
-            opened = PartitionClient(self.client, id_, versions_to_retain=1).open("", None)
-            found.append(opened.segments[0].entry.live if opened.pin != Pin(0, EMPTY_UID) else 0)
-        return tuple(found)
+    def _copy(self, gen: str, partitions: int) -> Copy:
+        store = StoreId(gen, OPERATOR, DEFAULT_STORE, self.tenant)
+        return Copy(self.client, self.what, store, partitions)
 
     def _query(self, gen: str) -> str:
         return keys.query(gen, tenant=self.tenant)
 
-    def _ids(self, gen: str, count: int) -> list[PartitionId]:
-        store = StoreId(gen, OPERATOR, DEFAULT_STORE, self.tenant)
-        return [PartitionId(store, number) for number in range(count)]
+    @property
+    def _ids(self) -> list[PartitionId]:
+        """The partitions that it has."""
+        return self._copy(self.gen, self.before).ids
+
+
+def _bytes(ids: Sequence[PartitionId], replies: Sequence[object], version: int) -> int:
+    opened = read_replies(ids, replies, version=version)
+    return sum(segment.entry.bytes for one in opened for segment in one.segments)
