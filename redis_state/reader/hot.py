@@ -119,9 +119,7 @@ def _hot(place: Place, batches: int, limit: int, by: By) -> HotKeys:
         if family is None:
             continue
         families[timeline.id.partition] = family
-        for stored, value in _rows(place, timeline, range(low + 1, last + 1)):
-            if family_of(stored) != family.id:
-                continue
+        for stored, value in _rows(place, timeline, range(low + 1, last + 1), family):
             written = len(stored) - FAMILY_BYTES + _size(value)
             updates += 1
             size += written
@@ -139,14 +137,35 @@ def _hot(place: Place, batches: int, limit: int, by: By) -> HotKeys:
 
 
 def _rows(
-    place: Place, timeline: Timeline, versions: Sequence[int]
+    place: Place, timeline: Timeline, versions: Sequence[int], family: Family
 ) -> Iterator[tuple[bytes, Value]]:
     deltas = [(timeline.id, timeline.deltas[version]) for version in versions]
-    for content in read_contents(place.client, deltas):
-        yield from content.rows.items()
+    contents = read_contents(place.client, deltas)
+    for version, (_, segment), content in zip(versions, deltas, contents, strict=True):
+        rows = {key: word for key, word in content.rows.items() if family_of(key) == family.id}
+        if segment.entry.complete and version > 1:
+            # It has every row of its version: also those that a copy took over as they were.
+            rows = _changed(place, timeline, version, family, rows)
+        yield from rows.items()
+
+
+def _changed(
+    place: Place, timeline: Timeline, version: int, family: Family, rows: dict[bytes, Value]
+) -> dict[bytes, Value]:
+    """The rows of a complete delta that the version below does not have as they are."""
+    (opened,) = place.open([timeline], version - 1)
+    points = Points(place.client, opened)
+    before = named(points.families(), place.name)
+    if before is None or before.id != family.id:
+        return rows
+    known = points.values(list(rows), before)
+    return {key: word for key, word in rows.items() if _whole(word) != known.get(key)}
+
+
+def _whole(word: Value) -> bytes | None:
+    """What a complete delta makes of a key: an append begins a list."""
+    return word.data if isinstance(word, Appended) else word
 
 
 def _size(value: Value) -> int:
-    if value is None:
-        return 0
-    return len(value.data) if isinstance(value, Appended) else len(value)
+    return len(_whole(value) or b"")

@@ -25,6 +25,7 @@ from redis_state.errors import (
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
+from redis_state.reader.reader import Reader
 from redis_state.reader.rows.murmur3 import partition_of
 from redis_state.reader.rows.spark_types import parse_schema
 from redis_state.spark.batches import Batch, begin_batch, superseded
@@ -370,3 +371,12 @@ def test_an_interrupted_call_is_finished_and_the_other_number_asked_for_again(
 
 def _killed(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
+
+
+def test_the_copy_is_not_counted_as_changes_of_keys(query: Query) -> None:
+    query.run(2, {"k1": 1})
+    query.commit(query.begin(3), {})
+    query.rescale(2)
+    with Reader(query.config) as reader:
+        found = reader.query(query.name).operator(0).hot(batches=2)
+    assert found.updates == 0
