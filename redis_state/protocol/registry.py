@@ -64,6 +64,8 @@ class OperatorInfo:
         alone: Each partition has versions of its own, as those of a store alone in Python have;
             everywhere else a batch takes all partitions from one version to the next.
         ahead: Batch b makes the version b + `ahead`.
+        moved: The store was given another number of partitions, and has another checkpoint by now:
+            this one stays as it is.
     """
 
     operator: int
@@ -73,6 +75,7 @@ class OperatorInfo:
     families: tuple[Family, ...]
     alone: bool = False
     ahead: int = 1
+    moved: bool = False
 
 
 def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
@@ -156,6 +159,7 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
                 tuple(map(_family, families)),
                 alone=batch is None and entry.get("operator") == PYTHON_OPERATOR,
                 ahead=1 if batch is None else _ahead(batch),
+                moved=f"moved:{operator}:{store}" in fields,
             )
     return dict(sorted(found.items()))
 

@@ -74,6 +74,7 @@ def place_of(
 
     Raises:
         NotFoundError: There is no such operator or store.
+        StateError: The store was given another number of partitions.
     """
     info, ids = stores.partitions(operator, store)
 

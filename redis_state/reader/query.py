@@ -9,10 +9,15 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.codec import Codec
-from redis_state.errors import NotFoundError
+from redis_state.errors import NotFoundError, StateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
-from redis_state.protocol.registry import OperatorInfo, QueryInfo, parse_operators
+from redis_state.protocol.registry import (
+    PYTHON_OPERATOR,
+    OperatorInfo,
+    QueryInfo,
+    parse_operators,
+)
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.family import DEFAULT_FAMILY
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
     from redis_state.reader.versions import Which
 
 _WHAT = "opening the state"
+_KNOWN_FOR_S = 10
+"""After so long it is looked whether a store that can move to another checkpoint has done so."""
 
 
 class Query:
@@ -55,6 +62,7 @@ class Query:
         self._client = client
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}
+        self._known_since = 0.0
 
     def __repr__(self) -> str:
         return f"Query(name={self.info.name!r}, id={self.info.id!r}, gen={self.info.gen!r})"
@@ -62,7 +70,7 @@ class Query:
     def operators(self) -> list[OperatorInfo]:
         """The stateful operators and their stores, as Redis lists them now."""
         (raw,) = self._client.call("reading a query", [self._command()])
-        self._known = parse_operators(raw)
+        self._learn(raw)
         return list(self._known.values())
 
     def status(self) -> QueryStatus:
@@ -111,9 +119,11 @@ class Query:
 
         Raises:
             NotFoundError: There is no such operator or store.
+            StateError: The store was given another number of partitions.
         """
         self.operators()
         listed = self._operator(operator, store)
+        _check_moved([listed])
         return listed, self.ids(listed, range(listed.partitions))
 
     def store_id(self, operator: int, store: str) -> StoreId:
@@ -164,7 +174,8 @@ class Query:
         Raises:
             ConfigError: Ids were given for another number of partitions, or without a version.
             NotFoundError: There is no such operator or store.
-            StateError: A partition does not hold the version, or it is older than `max_age`.
+            StateError: A partition does not hold the version, or it is older than `max_age`; or the
+                newest version is wanted, and the store was given another number of partitions.
         """
         return self.open_at(operator, store, Wanted(version, at, uids, max_age), only=only)
 
@@ -172,13 +183,15 @@ class Query:
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
         """As `open`."""
-        listed = self.known(operator, store)
+        listed = self._fresh(operator, store)
         found: list[Opened] | None = None
         if listed is None and wanted.newest:
             listed, found = self._first(operator, store)
         elif listed is None:
             self.operators()
             listed = self._operator(operator, store)
+        if _is_of_now(wanted):
+            _check_moved([listed])
         if found is None:
             partitions = only if only is not None else range(listed.partitions)
             found = self._opened(listed, partitions, wanted, keyed=only is not None)
@@ -192,6 +205,8 @@ class Query:
         Raises:
             RedisStateError: As `open`.
         """
+        if _is_of_now(wanted):
+            _check_moved(stores)
         every = [self.ids(one, range(one.partitions)) for one in stores]
         if any(one.alone for one in stores) or not (wanted.newest or wanted.at == LATEST):
             return [self._opened(one, range(one.partitions), wanted) for one in stores]
@@ -214,7 +229,7 @@ class Query:
         count = self.info.partitions.get((operator, store), 0)
         ids = [PartitionId(of, partition) for partition in range(count)]
         replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
-        self._known = parse_operators(replies.pop(0))
+        self._learn(replies.pop(0))
         info = self._operator(operator, store)
         found = read_replies(ids, replies, version=None)
         found += self._confirmed(self.ids(info, range(count, info.partitions)))
@@ -247,6 +262,19 @@ class Query:
         replies = self._client.call(_WHAT, commands) if commands else []
         return read_replies(ids, replies, version=version)
 
+    def _learn(self, raw: Mapping[bytes, bytes]) -> None:
+        self._known_since = self._client.clock.monotonic_s()
+        self._known = parse_operators(raw)
+
+    def _fresh(self, operator: int, store: str) -> OperatorInfo | None:
+        """As `known`; asks again from time to time where a store may have moved."""
+        listed = self.known(operator, store)
+        if listed is None or listed.alone or listed.name != PYTHON_OPERATOR:
+            return listed
+        if self._client.clock.monotonic_s() - self._known_since >= _KNOWN_FOR_S:
+            self.operators()
+        return self.known(operator, store)
+
     def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))
 
@@ -262,4 +290,19 @@ class Query:
             f"reading {what}",
             found=f"query '{self.info.name or self.info.id}' has no such operator or store",
             advice=f"Operators and stores that have state: {there or 'none'}.",
+        )
+
+
+def _is_of_now(wanted: Wanted) -> bool:
+    """Whether the newest version is asked for, and none that is named."""
+    return wanted.newest or wanted.at == LATEST
+
+
+def _check_moved(stores: Iterable[OperatorInfo]) -> None:
+    if any(one.moved for one in stores):
+        raise StateError(
+            _WHAT,
+            found="the store was given another number of partitions, and has another checkpoint "
+            "now: this one stays as it was then",
+            advice="Open it again by its name. Feeds of changes begin again with since='start'.",
         )

@@ -380,3 +380,44 @@ def test_the_copy_is_not_counted_as_changes_of_keys(query: Query) -> None:
     with Reader(query.config) as reader:
         found = reader.query(query.name).operator(0).hot(batches=2)
     assert found.updates == 0
+
+
+def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
+    clock = SteppedClock()
+    config = options.parse({"url": query.url})
+    batch = query.begin(2)
+    query.commit(batch, {})
+    query.begin(3)
+    query.commit(query.begin(3), {})
+    with Reader(config, clock=clock) as reader:
+        state = reader.query(query.name).operator(0)
+        assert state.get("k7") == 70
+        feed = state.changes(since=1, follow=True)
+        assert next(feed).number == 2
+        clock.at_first_sleep = lambda: query.rescale(2)
+        with pytest.raises(StateError, match=r"given another number .* Open it again by its name"):
+            next(feed)
+        clock.now_s += 10
+        with pytest.raises(StateError, match="Open it again by its name"):
+            state.get("k7")
+        # What is named is there as long as the old checkpoint is.
+        assert state.get("k7", at=1) == 70
+        assert reader.query(query.name).operator(0).get("k7") == 70
+
+
+class SteppedClock:
+    """Time goes on by sleep alone."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.at_first_sleep: Callable[[], Any] | None = None
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        done, self.at_first_sleep = self.at_first_sleep, None
+        if done is not None:
+            done()
+        assert self.now_s < 1000

@@ -7,6 +7,7 @@ has changed; what an interrupted call left behind expires within a day.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,6 +25,7 @@ from redis_state.config import Config
 from redis_state.errors import (
     ConflictError,
     NotFoundError,
+    RedisStateError,
     StateError,
     UnavailableError,
     UsageError,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from redis_state.option_types import Options
 
+_LOG = logging.getLogger(__name__)
 _KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}")
 """Fields of the registry that go along as they are."""
 
@@ -234,7 +237,8 @@ class _Store:
             return StoreRescale(self.name, self.gen, "", self.batch, self.before, rows)
         check_room(self.client, size, what=self.what)
         retained = self._retained()
-        run = self._take(versions[0], retained)
+        run = self._take(retained)
+        self._let_expire_what_was_left()
         new_gen = uuid.uuid4().hex
         copy = self._copy(new_gen, partitions)
         pins = self._write(copy, versions, retained, group_of, codec)
@@ -292,7 +296,16 @@ class _Store:
                 found=f"the name has another checkpoint by now, {reply[-1]}",
                 advice="Another call was faster. Look with `redis-state queries`.",
             )
+        self._wake_readers()
         return StoreRescale(self.name, self.gen, new_gen, int(newest[0]), self.before, rows)
+
+    def _wake_readers(self) -> None:
+        """Who follows the old partitions looks again, and finds that they have moved."""
+        try:
+            self._take(self._retained())
+        except RedisStateError as error:
+            # The store has moved all the same, and whoever reads anew finds out.
+            _LOG.warning("feeds of checkpoint %s were not woken: %s", self.gen, error)
 
     def _versions(self) -> tuple[list[int], int]:
         """The version of the newest batch and, as Spark may run it again, the one below.
@@ -332,15 +345,14 @@ class _Store:
             raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
         return tuple(counted.rows)
 
-    def _take(self, version: int, retained: int) -> RegisteredRun:
-        """Take the partitions: whoever still runs is fenced from here on."""
+    def _take(self, retained: int) -> RegisteredRun:
+        """Take the partitions: whoever still runs is fenced from here on, and feeds wake up."""
         run = register_run(
             self.client, self.gen, uuid.uuid4().hex, by_driver=True, tenant=self.tenant
         )
         for id_ in self._ids:
             partition = PartitionClient(self.client, id_, versions_to_retain=retained)
-            run = partition.acquire(run, partition.open("", version).pin)
-        self._let_expire_what_was_left()
+            run = partition.acquire(run, partition.open("", self.version).pin)
         return run
 
     def _let_expire_what_was_left(self) -> None:
