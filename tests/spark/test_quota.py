@@ -84,6 +84,13 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
         assert status.limit_share is not None
         assert status.limit_share >= 1
 
-    redis_conf({"stateBytesMax": "1g"})
+    # A neighbour whose registry is damaged is not counted, and looked at once.
+    neighbour = "f" * 32
+    with redis_server.client() as client:
+        client.hset(keys.checkpoints(), neighbour, "{}")
+        client.hset(keys.query(neighbour), "op:0:default", "damaged")
+    redis_conf({"stateBytesMax": "1g", "prefixBytesMax": "1g"})
     job.run()
+    with redis_server.client() as client:
+        assert json.loads(client.hget(keys.sizes(), neighbour) or b"")["bytes"] == 0
     job.check()

@@ -76,7 +76,7 @@ final class CheckpointMove(
       engine(checkpoint).check(rescale.spread, side, rescale.routing)
     }
     val found = engine(checkpoint).digests(partitioned(checkpoint, stores), side, counters)
-    RedisTarget.checkRoom(targetOf(checkpoint))(found.map(_._2))
+    RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
       checkpoint,
       provider,
@@ -87,7 +87,7 @@ final class CheckpointMove(
   def run(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
-    RedisTarget.checkRoom(there) {
+    RedisTarget.checkRoom(there, hadoopConf) {
       engine(checkpoint).digests(stores, sourceOf(checkpoint), MoveWatcher.None).map(_._2)
     }
     begin(checkpoint)
@@ -95,6 +95,7 @@ final class CheckpointMove(
     counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
     RedisTarget.begin(there, checkpoint.queryId, hadoopConf)
     val moved = moveAll(checkpoint, stores, there)
+    RedisTarget.checkQuota(there, hadoopConf)
     finish(checkpoint, moved)
     MoveReport(checkpoint, provider, moved)
   }
@@ -168,6 +169,8 @@ final class CheckpointMove(
 
   /** From here on the folder is one that no query starts from. */
   private def begin(checkpoint: QueryCheckpoint): Unit = {
+    // All rows may have been read since the first look, and another call may have finished.
+    checkTarget(checkpoint)
     files.mkdirs(target)
     write(
       new Path(target, Record),
