@@ -62,12 +62,12 @@ class AbortSuite extends AnyFunSuite with BeforeAndAfterAll {
     val p = new TestPartition(server)
     try {
       val uid = Pin.newUid()
-      val given = p.store("a").openEmpty(0).write(uid)
-      put(given, mib = 6)
+      val first = p.store("a").openEmpty(0).write(uid)
+      put(first, mib = 6)
       val late = p.store("a").openEmpty(0).write(uid)
       put(late, mib = 6)
       late.abort()
-      given.commit()
+      first.commit()
       val opened = p.store("a").open(1)
       (0 until 96).foreach { i =>
         val (k, found) = (key(0, s"k$i"), new Slice)
