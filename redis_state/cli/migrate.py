@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 from redis_state.cli.connection import ProgressLine, add_arguments, options_of
 from redis_state.cli.help import example
-from redis_state.cli.session import add_session_arguments, refuse_running_query, session_of
+from redis_state.cli.session import (
+    add_session_arguments,
+    refuse_running_query,
+    say_that_it_cannot_be_seen,
+    session_of,
+)
 from redis_state.errors import ConfigError
+from redis_state.files import folder_at
+from redis_state.recovery.marker import has_marker
 from redis_state.spark import Migration, migrate
 
 if TYPE_CHECKING:
@@ -41,8 +48,8 @@ def add_to(subparsers: Subparsers) -> None:
         "--to",
         required=True,
         metavar="TARGET",
-        help="redis://… or rediss://…, rocksdb, or hdfs-backed; for the latter two the connection "
-        "is the one of the server that has the state now",
+        help="redis://… or rediss://…, rocksdb, or hdfs-backed; where the state is in Redis now, "
+        "--url names the server that has it",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
@@ -62,11 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
             found="it is neither a URL of Redis nor a provider of Spark's",
             advice=f"Give redis://host:port/db, {' or '.join(_SPARKS_OWN)}.",
         )
-    options = options_of(arguments, url=None if leaves else arguments.to)
-    if leaves:
+    # The session reads the state: where it is in Redis now, from the server of the arguments.
+    of_arguments = leaves or _is_in_redis(arguments.checkpoint)
+    options = options_of(arguments, url=None if of_arguments else arguments.to)
+    if of_arguments:
         refuse_running_query(arguments, attempted="moving the state")
     else:
-        print("whether the query runs cannot be seen from here: make sure that it is stopped")
+        say_that_it_cannot_be_seen()
     line = ProgressLine()
     session = session_of(arguments, options, name="redis-state migrate")
     try:
@@ -84,6 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
         session.stop()
     _tell(moved, arguments)
     return 0
+
+
+def _is_in_redis(checkpoint: str) -> bool:
+    """False also where only Spark can read the folder: no package of ours is needed for that."""
+    try:
+        return has_marker(folder_at(checkpoint))
+    except ConfigError:
+        return False
 
 
 def _tell(moved: Migration, arguments: argparse.Namespace) -> None:

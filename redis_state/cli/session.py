@@ -15,7 +15,7 @@ from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError
 from redis_state.files import folder_at
 from redis_state.maintain.activity import refuse_if_used
-from redis_state.recovery.marker import gen_of
+from redis_state.recovery.marker import gen_of, has_marker
 from redis_state.spark import configure
 
 if TYPE_CHECKING:
@@ -34,12 +34,24 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def say_that_it_cannot_be_seen() -> None:
+    """Of a checkpoint of another provider: nothing shows whether its query runs."""
+    print("whether the query runs cannot be seen from here: make sure that it is stopped")
+
+
 def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> None:
     """Of a checkpoint whose state is in Redis: only Redis shows whether its query runs.
 
+    Of another one a line says that it cannot be seen.
+
     Raises:
         UsageError: It runs, and ``--force`` was not given.
+        StateError: The folder was moved or copied: the state may be of another query.
+        FormatError: Its marker is damaged.
     """
+    if not has_marker(folder_at(arguments.checkpoint)):
+        say_that_it_cannot_be_seen()
+        return
     config = config_of(arguments)
     with closing(Client(config)) as client:
         refuse_if_used(

@@ -17,6 +17,16 @@ _FORMAT = 1
 _BYTES_MAX = 1 << 16
 
 
+def has_marker(checkpoint: Folder) -> bool:
+    """Whether the state of a checkpoint is in Redis, or was once.
+
+    Raises:
+        FormatError: The file is damaged.
+        UnavailableError: Its file system gives no answer.
+    """
+    return _read(checkpoint / _STATE, NAME) is not None
+
+
 def gen_of(checkpoint: Folder) -> str:
     """The id of a checkpoint.
 

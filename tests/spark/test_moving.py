@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -253,6 +255,68 @@ def undone(new: Path, record: str, missing: Sequence[str]) -> None:
     )
     (new / ".metadata.crc").unlink(missing_ok=True)
     (new / "_redis_state_move").write_text(record)
+
+
+class Meanwhile:
+    """Runs something in the middle of a move, which waits for a pipe among the files to copy."""
+
+    def __init__(self, checkpoint: Path, work: Callable[[], None]) -> None:
+        self._pipe, self._work = checkpoint / "_waits", work
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with self._pipe.open("w"):
+            self._work()
+
+    def __enter__(self) -> None:
+        os.mkfifo(self._pipe)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        # Lets the thread go also if the move never came to the pipe.
+        reader = os.open(self._pipe, os.O_RDWR)
+        self._thread.join()
+        os.close(reader)
+        self._pipe.unlink()
+
+
+def test_a_move_does_not_finish_after_others_have_begun(
+    streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    mover = Mover(streams, "deduplication", shared_redis_server.url)
+    mover.run("old", ROCKSDB, 1, {})
+    old, new = streams.checkpoint("old"), streams.checkpoint("new")
+    offsets = old / "offsets"
+    newest = max(int(path.name) for path in offsets.iterdir() if path.name.isdigit())
+    (old / "_redis_state_scratch-of-a-killed-task").mkdir()
+
+    def plan() -> None:
+        shutil.copy(offsets / str(newest), offsets / str(newest + 1))
+
+    def begin() -> None:
+        record = new / "_redis_state_move"
+        text = json.loads(record.read_text()) | {"id": "of another call"}
+        (new / f".{record.name}.crc").unlink(missing_ok=True)
+        record.write_text(json.dumps(text))
+
+    with (
+        Meanwhile(old, begin),
+        pytest.raises(redis_state.errors.ConfigError, match="another call of the same move"),
+    ):
+        mover.move("old", "new", REDIS)
+    assert not (new / "offsets").exists()
+
+    with (
+        Meanwhile(old, plan),
+        pytest.raises(redis_state.errors.ConfigError, match="planned a further batch meanwhile"),
+    ):
+        mover.move("old", "new", REDIS)
+    assert "not_complete" in (new / "metadata").read_text()
+    (offsets / str(newest + 1)).unlink()
+    (new / "_redis_state_scratch-of-a-killed-task").mkdir()
+    mover.move("old", "new", REDIS)
+    assert "not_complete" not in (new / "metadata").read_text()
+    assert not list(new.glob("_redis_state_*"))
 
 
 def test_what_cannot_be_moved_is_refused_by_name(

@@ -87,3 +87,21 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
     redis_conf({"stateBytesMax": "1g"})
     job.run()
     job.check()
+
+
+def test_a_neighbour_whose_registry_is_damaged_is_not_counted(
+    job: Job,
+    redis_conf: Callable[[dict[str, str]], None],
+    redis_server: RedisServer,
+) -> None:
+    neighbour = "f" * 32
+    with redis_server.client() as client:
+        client.hset(keys.checkpoints(), neighbour, "{}")
+        client.hset(keys.query(neighbour), "op:0:default", "damaged")
+    redis_conf({"url": redis_server.url, "prefixBytesMax": "1g"})
+    job.feed(2)
+    job.run()
+    job.check()
+    with redis_server.client() as client:
+        # It has an entry, so that it is not measured at each look.
+        assert json.loads(client.hget(keys.sizes(), neighbour) or b"")["bytes"] == 0

@@ -44,9 +44,13 @@ final class OpenVersion private[store] (
   /** The rows of a family that this version, which is above 0, has otherwise than the one before. */
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
-  def write(): WriteSession = write(Pin.newUid())
+  def write(): WriteSession =
+    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid(), ownsUid = true)
 
-  /** @param uid of the version that the commit gives; nothing else may ever have it */
+  /**
+   * @param uid of the version that the commit gives; no other content may ever have it, but several attempts at this one may. So an abort
+   *   leaves the blocks, which another attempt may need; they expire by themselves.
+   */
   def write(uid: String): WriteSession =
-    new WriteSession(store, local, held, isAlone, byUid, uid)
+    new WriteSession(store, local, held, isAlone, byUid, uid, ownsUid = false)
 }

@@ -93,7 +93,7 @@ class RedisStateStoreProvider
   /**
    * A store that begins with nothing, whose commit gives the version after this one.
    *
-   * @param uid that the commit is to have; None for a new one
+   * @param uid that the commit is to have, whichever attempt makes it; None for a new one
    */
   private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
     writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.redisstate
 
+import scala.util.Try
+
 import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods
 
@@ -13,14 +15,16 @@ private[redisstate] object RegisteredStores {
   /**
    * @param gen id of the checkpoint
    * @param query fields of the registry
+   * @throws FormatException if one is damaged
    */
   def of(gen: String, query: Map[String, String]): Seq[CopiedStore] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     query.toSeq.sortBy(_._1).collect { case (StoreField(operator, name), described) =>
       val partitions =
-        ((JsonMethods.parse(described): JValue) \ "partitions").extractOpt[Int].getOrElse(
-          throw new FormatException(
-            s"read the registry of checkpoint $gen: the description of operator $operator cannot be read"))
+        Try((JsonMethods.parse(described): JValue) \ "partitions").toOption
+          .flatMap(_.extractOpt[Int]).filter(_ >= 0).getOrElse(
+            throw new FormatException(
+              s"read the registry of checkpoint $gen: the description of operator $operator cannot be read"))
       CopiedStore(operator.toLong, name, partitions)
     }
   }

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.redisstate
 
-import java.nio.charset.StandardCharsets.UTF_8
-
 import scala.util.Try
 
 import org.json4s.{DefaultFormats, JValue}
@@ -11,8 +9,8 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.apache.spark.internal.Logging
 
 import org.redisstate.core.backend.{Command, RedisBackend}
-import org.redisstate.core.errors.QuotaException
-import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.errors.{FormatException, QuotaException}
+import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol.RunRegistry
 
 /**
@@ -37,6 +35,7 @@ private[redisstate] final class StateQuota(
     limits: QuotaLimits)
     extends Logging {
   import StateQuota._
+  import StateSize.fields
 
   /** What the last look found; written under the lock of the object. */
   @volatile private var found: Option[Found] = None
@@ -72,25 +71,37 @@ private[redisstate] final class StateQuota(
     val known = found.getOrElse(look(OwnAgeMs))
     if (known.nearLimits(limits, 1.0).nonEmpty) {
       val now = look(RefusalAgeMs)
-      now.nearLimits(limits, 1.0).headOption.foreach(one => throw refused(what, one, now))
+      refuseAt(
+        now,
+        what,
+        "The batch was not begun; the state is whole. Raise the limit, keep fewer versions (versionsToRetain), or remove " +
+          "state, then start the query again."
+      )
     }
   }
 
-  private def refused(what: String, one: Near, now: Found): QuotaException =
+  /**
+   * Refuses to go on at a limit, by what is there at this moment.
+   *
+   * @param what was attempted, as a clause
+   * @param advice what became of it, and what to do
+   */
+  def checkNow(what: String, advice: String): Unit = refuseAt(look(ageMs = 0), what, advice)
+
+  private def refuseAt(now: Found, what: String, advice: String): Unit =
+    now.nearLimits(limits, 1.0).headOption.foreach(one => throw refused(what, one, now, advice))
+
+  private def refused(what: String, one: Near, now: Found, advice: String): QuotaException =
     new QuotaException(
       s"$what: ${one.subject(
           gen)} ${one.bytes} bytes in Redis, and the option ${one.option} allows ${one.max}. " +
-        s"${shown(now.largest)} The batch was not begun; the state is whole. Raise the limit, keep fewer versions " +
-        "(versionsToRetain), or remove state, then start the query again. `redis-state size` shows where the bytes are.")
+        s"${shown(now.largest)} $advice `redis-state size` shows where the bytes are.")
 
   /** @param ageMs from when on the entry of the query is too old to go by */
   private def look(ageMs: Long): Found = synchronized {
     val (nowMs, entries) = read()
-    val own = entries.get(gen).filter { entry =>
-      nowMs - entry.atMs < math.max(
-        ageMs,
-        if (ageMs == RefusalAgeMs) 0 else measuringMs * RestShare)
-    }.getOrElse(measured(nowMs))
+    val mayBeMs = if (ageMs == OwnAgeMs) math.max(ageMs, measuringMs * RestShare) else ageMs
+    val own = entries.get(gen).filter(_.isYoung(nowMs, mayBeMs)).getOrElse(measured(nowMs))
     val others = limits.prefix.fold(Map.empty[String, Entry])(_ => othersOf(entries - gen, nowMs))
     val now = Found(own.bytes, own.bytes + others.values.map(_.bytes).sum, own.largest)
     found = Some(now)
@@ -99,7 +110,7 @@ private[redisstate] final class StateQuota(
 
   private def measured(nowMs: Long): Entry = {
     val beganNs = System.nanoTime()
-    val (bytes, largest) = measure(gen)
+    val (bytes, largest) = StateSize.of(backend, prefix, gen)
     measuringMs = (System.nanoTime() - beganNs) / 1000000L
     val entry =
       Entry(nowMs, bytes, largest, limits.state.getOrElse(0L), limits.prefix.getOrElse(0L))
@@ -116,35 +127,22 @@ private[redisstate] final class StateQuota(
     if (gone.nonEmpty)
       backend.call(what, Seq(Command("HDEL", Keys.sizes(prefix) +: gone.toSeq: _*)))
     val untilNs = System.nanoTime() + OthersMaxMs * 1000000L
-    val old = listed.toSeq.sortBy(entries.get(_).fold(0L)(_.atMs))
-      .takeWhile(entries.get(_).forall(nowMs - _.atMs >= OthersAgeMs))
+    val old = listed.toSeq.filterNot(entries.get(_).exists(_.isYoung(nowMs, OthersAgeMs)))
+      .sortBy(entries.get(_).fold(0L)(_.atMs))
     val fresh = old.iterator.takeWhile(_ => System.nanoTime() < untilNs).map { other =>
-      val (bytes, largest) = measure(other)
-      val before = entries.getOrElse(other, Entry(0, 0, Nil, 0, 0))
-      other -> before.copy(atMs = nowMs, bytes = bytes, largest = largest)
+      val before = entries.getOrElse(other, Entry(0, 0, Nil, 0, 0)).copy(atMs = nowMs)
+      other -> (
+        try {
+          val (bytes, largest) = StateSize.of(backend, prefix, other)
+          before.copy(bytes = bytes, largest = largest)
+        } catch {
+          case e: FormatException =>
+            logWarning(s"checkpoint $other is not counted: ${e.getMessage}")
+            before
+        })
     }.toMap
     if (fresh.nonEmpty) write(fresh)
     entries.filter { case (other, _) => listed(other) } ++ fresh
-  }
-
-  /** The bytes of all that manifests name, and the largest partitions. */
-  private def measure(of: String): (Long, Seq[Part]) = {
-    val registered = RegisteredStores.of(of, new RunRegistry(backend, prefix, of).fields())
-    val ids = registered.flatMap(store =>
-      (0 until store.partitions).map(PartitionId(prefix, of, store.operator, _, store.name)))
-    val sizes = ids.grouped(PartitionsAtOnce).flatMap { some =>
-      val replies = backend.call(
-        s"measure the state of checkpoint $of",
-        some.map(id => Command("HGETALL", Keys.meta(id))))
-      some.zip(replies).map { case (id, reply) =>
-        val bytes = fields(reply).grouped(2).collect {
-          case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
-            entry.split(" ", BytesWord + 2).lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
-        }.sum
-        Part(id.operator, id.storeName, id.partition, bytes)
-      }
-    }.toSeq
-    (sizes.map(_.bytes).sum, sizes.sortBy(-_.bytes).take(LargestMax).filter(_.bytes > 0))
   }
 
   private def read(): (Long, Map[String, Entry]) = {
@@ -167,6 +165,7 @@ private[redisstate] final class StateQuota(
 }
 
 private[redisstate] object StateQuota {
+  import StateSize.Part
 
   /** An entry of the query itself that is older is measured again. */
   private val OwnAgeMs = 30000L
@@ -179,13 +178,6 @@ private[redisstate] object StateQuota {
   /** Measuring takes at most one part in this many of a process's time. */
   private val RestShare = 100L
   private val WarnShare = 0.8
-  private val PartitionsAtOnce = 64
-  private val LargestMax = 3
-
-  /** In the entry of a manifest (docs/format.md, section 5). */
-  private val BytesWord = 4
-
-  private final case class Part(operator: Long, store: String, partition: Int, bytes: Long)
 
   /** One of the list of sizes; 0 for a limit that is not set. */
   private final case class Entry(
@@ -193,7 +185,11 @@ private[redisstate] object StateQuota {
       bytes: Long,
       largest: Seq[Part],
       stateMax: Long,
-      prefixMax: Long)
+      prefixMax: Long) {
+
+    /** One of the future has the time of another server's clock: it says nothing. */
+    def isYoung(nowMs: Long, ageMs: Long): Boolean = 0 <= nowMs - atMs && nowMs - atMs < ageMs
+  }
 
   private final case class Near(option: String, bytes: Long, max: Long) {
     def percent: Long = bytes * 100 / max
@@ -241,14 +237,5 @@ private[redisstate] object StateQuota {
         (json \ "stateMax").extract[Long],
         (json \ "prefixMax").extract[Long])
     }.toOption
-  }
-
-  /** A field that is not there is an empty text. */
-  private def fields(reply: Any): Seq[String] = reply match {
-    case all: Seq[_] => all.map {
-        case bytes: Array[Byte] => new String(bytes, UTF_8)
-        case _ => ""
-      }
-    case _ => Nil
   }
 }

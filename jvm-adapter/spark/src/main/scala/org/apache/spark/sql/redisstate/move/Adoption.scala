@@ -59,9 +59,11 @@ private[redisstate] final class Adoption(
       s"Moving the state of $folder after batch ${checkpoint.batch} from ${checkpoint.provider} to Redis: " +
         s"${stores.map(_.partitions).sum} partitions")
     val engine = new StateEngine(session, hadoopConf, checkpoint.queryId)
-    RedisTarget.checkRoom(target)(engine.digests(stores, source, MoveWatcher.None).map(_._2))
+    RedisTarget.checkRoom(target, hadoopConf)(
+      engine.digests(stores, source, MoveWatcher.None).map(_._2))
     RedisTarget.begin(target, checkpoint.queryId, hadoopConf)
     val moved = engine.move(stores, source, target, None, MoveWatcher.None)
+    RedisTarget.checkQuota(target, hadoopConf)
     switch(checkpoint)
     moved.foreach(one =>
       logInfo(s"Moved ${one.spec}: ${one.source.rows} rows, digest ${one.source.text}"))

@@ -4,10 +4,11 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 
 import scala.jdk.CollectionConverters._
+import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileContext, FileUtil, Options, Path}
-import org.json4s.{JArray, JInt, JString, JValue}
+import org.json4s.{JArray, JInt, JObject, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
@@ -60,6 +61,9 @@ final class CheckpointMove(
   private val files = CheckpointFileManager.create(target, hadoopConf)
   private val counters = new MoveCounters
 
+  /** Of this call: of two into one folder only the one that began last may finish. */
+  private val own = UUID.randomUUID().toString
+
   /** What is done so far; for any thread. */
   def progress: MoveCounters = counters
 
@@ -72,7 +76,7 @@ final class CheckpointMove(
       engine(checkpoint).check(rescale.spread, side, rescale.routing)
     }
     val found = engine(checkpoint).digests(partitioned(checkpoint, stores), side, counters)
-    RedisTarget.checkRoom(targetOf(checkpoint))(found.map(_._2))
+    RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
       checkpoint,
       provider,
@@ -83,14 +87,15 @@ final class CheckpointMove(
   def run(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
-    RedisTarget.checkRoom(there) {
+    RedisTarget.checkRoom(there, hadoopConf) {
       engine(checkpoint).digests(stores, sourceOf(checkpoint), MoveWatcher.None).map(_._2)
     }
     begin(checkpoint)
     copyFiles(checkpoint, stores)
-    counters.expect(stores.map(_.partitions).sum)
+    counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
     RedisTarget.begin(there, checkpoint.queryId, hadoopConf)
     val moved = moveAll(checkpoint, stores, there)
+    RedisTarget.checkQuota(there, hadoopConf)
     finish(checkpoint, moved)
     MoveReport(checkpoint, provider, moved)
   }
@@ -126,7 +131,7 @@ final class CheckpointMove(
   private def checkTarget(checkpoint: QueryCheckpoint): Unit =
     if (files.exists(target) && files.list(target).nonEmpty) {
       QueryCheckpoint.textOf(new Path(target, Record), hadoopConf) match {
-        case Some(text) if text == record(checkpoint) =>
+        case Some(text) if isOf(text, checkpoint) =>
           val metadata = QueryCheckpoint.textOf(new Path(target, Metadata), hadoopConf)
           if (metadata.exists(_ != NotYet))
             throw refused("that move was finished. Start the query with the new folder")
@@ -164,21 +169,57 @@ final class CheckpointMove(
 
   /** From here on the folder is one that no query starts from. */
   private def begin(checkpoint: QueryCheckpoint): Unit = {
+    // All rows may have been read since the first look, and another call may have finished.
+    checkTarget(checkpoint)
     files.mkdirs(target)
-    write(new Path(target, Record), record(checkpoint))
+    write(
+      new Path(target, Record),
+      compact(render(record(checkpoint).merge(JObject("id" -> JString(own))))))
     write(new Path(target, Metadata), NotYet)
     // A log that shows the batch would tell a writer that others have gone on from it.
-    Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log => files.delete(new Path(target, log)))
+    Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log =>
+      files.delete(new Path(target, log)))
+    removeScratch()
   }
 
-  private def record(checkpoint: QueryCheckpoint): String = compact(render(
+  /** What moves into one folder have to agree on. */
+  private def record(checkpoint: QueryCheckpoint): JObject =
     ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~
-      ("to" -> provider) ~ ("partitions" -> partitions)))
+      ("to" -> provider) ~ ("partitions" -> partitions)
+
+  private def isOf(text: String, checkpoint: QueryCheckpoint): Boolean =
+    fieldsOf(text).exists(_.removeField(_._1 == "id") == parse(compact(render(record(checkpoint)))))
+
+  private def fieldsOf(text: String): Option[JValue] = Try(parse(text): JValue).toOption
+
+  private def checkOwn(): Unit =
+    if (!QueryCheckpoint.textOf(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
+        .exists(_ \ "id" == JString(own))) {
+      throw stopped(
+        "another call of the same move began in the new folder meanwhile. Let that one end, " +
+          "or stop it and begin again")
+    }
+
+  private def checkNoFurtherBatch(checkpoint: QueryCheckpoint): Unit =
+    if (!QueryLogs.batches(source, QueryLogs.Offsets, hadoopConf).maxOption
+        .contains(checkpoint.batch)) {
+      throw stopped(
+        "its query planned a further batch meanwhile. Stop it, delete the new folder and begin again")
+    }
+
+  /** After something was written, and before the new folder is a checkpoint. */
+  private def stopped(why: String) = new ConfigException(
+    s"move the state of $source to $target: $why. The old folder is as it was, and no query starts from the new one.")
+
+  /** What tasks of an executor that was killed have left. */
+  private def removeScratch(): Unit =
+    list(target).filter(TargetSink.isScratch).foreach(files.delete)
 
   /** All but the state and Spark's logs; of the operators what describes their stores. */
   private def copyFiles(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Unit = {
-    list(source).filterNot(path => Skipped(path.getName)).foreach { path =>
-      copy(path, new Path(target, path.getName))
+    list(source).filterNot(path => Skipped(path.getName) || TargetSink.isScratch(path)).foreach {
+      path =>
+        copy(path, new Path(target, path.getName))
     }
     stores.map(_.operator).distinct.foreach { operator =>
       val here = new Path(checkpoint.stateRoot, operator.toString)
@@ -225,6 +266,7 @@ final class CheckpointMove(
       val ofStores = stores.map(_.partitions.map(_.uid.getOrElse("")))
       operator -> ofStores.head.indices.map(partition => ofStores.map(_(partition)))
     }
+    checkOwn()
     val before = checkpoint.batch - 1
     // Spark looks at the entry before the last one when it starts.
     copyIfThere(s"${QueryLogs.Offsets}/$before")
@@ -235,6 +277,9 @@ final class CheckpointMove(
     write(
       new Path(target, s"${QueryLogs.Commits}/${checkpoint.batch}"),
       checkpoint.commitWith(uids).text)
+    removeScratch()
+    checkNoFurtherBatch(checkpoint)
+    checkOwn()
     write(
       new Path(target, Metadata),
       QueryCheckpoint.textOf(new Path(source, Metadata), hadoopConf).get)
@@ -288,7 +333,7 @@ private[redisstate] object CheckpointMove {
 
   private val Metadata = "metadata"
   private val Record = "_redis_state_move"
-  private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata)
+  private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata, Record)
   private val OfOperators = Set("_metadata", "_stateSchema")
 
   /** Spark's parser of JSON shows the beginning when it refuses it. */

@@ -18,7 +18,7 @@ final case class MoveReport(
     ("batch" -> batch) ~ ("from" -> from) ~ ("to" -> to) ~ ("withIds" -> withIds) ~
       ("stores" -> stores.map { moved =>
         ("operator" -> moved.spec.operator) ~ ("name" -> moved.spec.operatorName) ~
-          ("store" -> moved.spec.name) ~ ("partitions" -> moved.spec.partitions) ~
+          ("store" -> moved.spec.name) ~ ("partitions" -> moved.numPartitions) ~
           ("families" -> moved.spec.filled.size) ~ ("rows" -> moved.source.rows) ~
           ("bytes" -> moved.source.bytes) ~ ("source" -> moved.source.text) ~
           ("target" -> moved.target.text) ~ ("written" -> moved.partitions.count(_.isNew))

@@ -6,7 +6,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate._
 
-import org.redisstate.core.backend.{Command, Topology}
+import org.redisstate.core.backend.{Command, RedisBackend, Topology}
 import org.redisstate.core.errors.FullException
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
@@ -35,19 +35,57 @@ private[redisstate] object RedisTarget {
     }
 
   /**
+   * What an interrupted move has written already counts as memory that is there.
+   *
    * @param digests what is to come; not asked for if the server has no limit
    * @throws FullException if the server's memory cannot hold it
    */
-  def checkRoom(side: StateSide)(digests: => Seq[StateDigest]): Unit =
+  def checkRoom(side: StateSide, hadoopConf: Configuration)(digests: => Seq[StateDigest]): Unit =
     if (side.provider == Providers.Redis) {
       free(confOf(side.conf)).foreach { free =>
-        val need = digests.map(d => d.bytes + d.rows * RowBytes).sum
+        val need = digests.map(d => d.bytes + d.rows * RowBytes).sum - written(side, hadoopConf)
         if (free < need) {
           throw new FullException(
             s"move state to Redis: it may need $need bytes, and the server has $free bytes free below its maxmemory. " +
               "Nothing was changed. Raise maxmemory, or use a server with more memory.")
         }
       }
+    }
+
+  /**
+   * Whether the state that was moved is within the limits of its bytes; before anything switches to it, since its query could not write
+   * on.
+   *
+   * @throws org.redisstate.core.errors.QuotaException if a limit is reached
+   */
+  def checkQuota(side: StateSide, hadoopConf: Configuration): Unit =
+    if (side.provider == Providers.Redis) {
+      val conf = confOf(side.conf)
+      if (conf.quota.isSet) {
+        inGen(side, conf, hadoopConf) { (backend, gen) =>
+          new StateQuota(backend, conf.keyPrefix, gen, conf.quota).checkNow(
+            s"move state to ${side.stateRoot}",
+            "The query was not switched: it goes on as before. Raise the limit or remove state of other queries, then do " +
+              "the same again: what was moved is kept."
+          )
+        }: Unit
+      }
+    }
+
+  private def written(side: StateSide, hadoopConf: Configuration): Long = {
+    val conf = confOf(side.conf)
+    inGen(side, conf, hadoopConf) { (backend, gen) =>
+      StateSize.of(backend, conf.keyPrefix, gen)._1
+    }.getOrElse(0L)
+  }
+
+  /** None if nothing was written yet. */
+  private def inGen[T](side: StateSide, conf: RedisStateConf, hadoopConf: Configuration)(
+      use: (RedisBackend, String) => T): Option[T] =
+    new MarkerFile(side.stateRoot, hadoopConf).find(expected = false).map { marker =>
+      val backend = ExecutorRegistry.acquire(conf.connection)
+      try use(backend, marker.gen)
+      finally ExecutorRegistry.release(conf.connection)
     }
 
   /** None where the server has no limit, or is a cluster, whose nodes have one each. */

@@ -20,6 +20,9 @@ private[redisstate] final case class Rescale(
     spread: Seq[StoreSpec],
     routing: Routing) {
   def stores: Seq[StoreSpec] = single ++ spread
+
+  /** Partitions of all stores from then on. */
+  def after: Int = single.map(_.partitions).sum + spread.size * routing.partitions
 }
 
 private[redisstate] object Rescale {

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate.move
 
-import scala.util.Try
+import java.io.FileNotFoundException
+
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -159,7 +160,9 @@ private[redisstate] object StateCatalog {
 
   private def numbered(folder: Path, hadoopConf: Configuration): Seq[Long] = {
     val fs = folder.getFileSystem(hadoopConf)
-    val found = Try(fs.listStatus(folder)).getOrElse(Array.empty[FileStatus])
+    val found =
+      try fs.listStatus(folder)
+      catch { case _: FileNotFoundException => Array.empty[FileStatus] }
     found.toSeq.flatMap(_.getPath.getName.toLongOption).sorted
   }
 

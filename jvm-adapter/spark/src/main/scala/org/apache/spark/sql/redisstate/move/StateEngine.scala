@@ -11,7 +11,7 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
-import org.apache.spark.sql.redisstate.RedisReadStateStore
+import org.apache.spark.sql.redisstate.{MarkerFile, RedisReadStateStore}
 import org.apache.spark.util.SerializableConfiguration
 
 import org.redisstate.core.errors.{
@@ -52,6 +52,9 @@ final case class MovedStore(
     spec: StoreSpec,
     source: StateDigest,
     partitions: Seq[WrittenPartition]) {
+
+  /** That it has now; of a dry run, which writes none, those that were read. */
+  def numPartitions: Int = if (partitions.isEmpty) spec.partitions else partitions.size
   def target: StateDigest = partitions.map(_.digest).foldLeft(StateDigest.Empty)(_ + _)
 }
 
@@ -283,9 +286,14 @@ object StateEngine {
       uid: Option[String],
       hadoopConf: Configuration): Option[WrittenPartition] =
     target.provider match {
-      case Providers.Redis => inRedis(spec, target, partition, uid, hadoopConf)
+      case Providers.Redis if hasMarker(target, hadoopConf) =>
+        inRedis(spec, target, partition, uid, hadoopConf)
       case _ => None
     }
+
+  /** Not waited for: the first task that writes makes it. */
+  private def hasMarker(target: StateSide, hadoopConf: Configuration): Boolean =
+    new MarkerFile(target.stateRoot, hadoopConf).find(expected = false).isDefined
 
   private def inRedis(
       spec: StoreSpec,
@@ -318,11 +326,8 @@ object StateEngine {
   private def isAbsent(e: Throwable): Boolean =
     Iterator.iterate(e)(_.getCause).takeWhile(_ != null).exists {
       case lost: StateLostException => !lost.isPurged
-      case _: MarkerMissing => true
       case _ => false
     }
-
-  private type MarkerMissing = org.redisstate.core.errors.MarkerMissingException
 
   private def otherMove(spec: StoreSpec, partition: Int) = new ConfigException(
     s"move $spec: partition $partition is there already with other rows, so an earlier move was of " +

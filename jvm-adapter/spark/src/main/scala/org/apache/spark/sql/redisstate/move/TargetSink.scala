@@ -88,6 +88,9 @@ private[redisstate] object TargetSink {
 
   private val ScratchPrefix = "_redis_state_scratch-"
 
+  /** Whether it is a folder beside the state in which a task wrote, or was killed. */
+  def isScratch(path: Path): Boolean = path.getName.startsWith(ScratchPrefix)
+
   private def closing(provider: StateStoreProvider)(open: => StateStore): StateStore =
     try open
     catch {
