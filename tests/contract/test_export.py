@@ -166,6 +166,49 @@ def test_of_two_exports_into_one_folder_the_later_one_ends(reader: Reader, folde
     assert there == {file.path for file in made[0].files}
 
 
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("sleeps", ["before the plan", "before it takes over", "as it checks"])
+def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
+    reader: Reader, folder: Path, monkeypatch: pytest.MonkeyPatch, sleeps: str
+) -> None:
+    """The other one completes the folder just before, or just after, a step of the first one."""
+    with pytest.raises(Stopped):
+        reader.export("flights", folder, progress=stop_at(2))
+    made: list[Export] = []
+    read, write, names = Folder.read, Folder.write, Folder.names
+
+    def other() -> None:
+        if not made:
+            monkeypatch.undo()
+            made.append(reader.export("flights", folder))
+
+    def before_read(self: Folder, name: str, *, most: int) -> bytes:
+        other()
+        return read(self, name, most=most)
+
+    def before_write(self: Folder, name: str, content: bytes) -> None:
+        other()
+        write(self, name, content)
+
+    def after_names(self: Folder, under: str = "") -> list[str]:
+        found = names(self, under)
+        other()
+        return found
+
+    step: dict[str, tuple[str, Callable[..., Any]]] = {
+        "before the plan": ("read", before_read),
+        "before it takes over": ("write", before_write),
+        "as it checks": ("names", after_names),
+    }
+    monkeypatch.setattr(Folder, *step[sleeps])
+    with pytest.raises(UsageError, match="another export completed this folder meanwhile"):
+        reader.export("flights", folder)
+    assert sorted(one.name for one in folder.iterdir()) == ["data", "manifest.json"]
+    assert read_export(Folder(folder)).to_json() == made[0].to_json()
+    there = {str(path.relative_to(folder)) for path in folder.glob("data/*/*/*")}
+    assert there == {file.path for file in made[0].files}
+
+
 def test_a_version_that_retention_passes(planted: Planted, reader: Reader, folder: Path) -> None:
     def passed(what: str, done: int, _total: int) -> None:
         if what.startswith("exporting") and done == 1:
