@@ -330,3 +330,20 @@ def test_a_name_that_was_begun_anew(
         imported(redis_server, folder, name="other", checkpoint=folder_at(str(folder)))
     assert {key: raw.dump(key) for key in raw.keys("*")} == before
     imported(redis_server, folder, name="other")
+
+
+def test_a_copy_takes_no_name_of_another_store(
+    redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
+) -> None:
+    for name, partitions in (("cart", 1), ("other", 2)):
+        for partition in range(partitions):
+            id_ = redis_state.StateStoreProviderId(redis_state.StateStoreId(name, 0, partition))
+            with closing(StateStoreProvider(id_, config=redis_server.url)) as provider:
+                store = provider.get_store(0)
+                store.put(name, partition)
+                provider.get_store(store.commit()).abort()
+    reader.export("other", folder)
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    with pytest.raises(StateError, match="there is another store of the name 'cart'"):
+        imported(redis_server, folder, name="cart")
+    assert {key: raw.dump(key) for key in raw.keys("*")} == before

@@ -174,14 +174,11 @@ def _target(
         return export.gen, None
     wanted = export.name if name is None else name
     check_name(wanted, what="the name of a store")
-    known = checkpoint_gen(client, wanted, tenant=tenant)
-    if name is None or name == export.name:
-        if known is not None and known != export.gen:
-            raise _name_taken(what, wanted)
-        return export.gen, wanted
-    if known is not None:
-        return known, wanted
-    own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    own = export.gen
+    if wanted != export.name:
+        own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    if checkpoint_gen(client, wanted, tenant=tenant) not in (None, own):
+        raise _name_taken(what, wanted)
     return own, wanted
 
 
@@ -189,7 +186,8 @@ def _name_taken(what: str, name: str) -> StateError:
     return StateError(
         what,
         kind=Kind.STATE_LOST,
-        found=f"a store of the name {name[:80]!r} was begun anew, under another id",
+        found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
+        "id, or imported from another export",
         advice="It was not replaced. Import under another name, with --as NAME; or purge that "
         "store with `redis-state purge --gen … --now`, and import again.",
     )
