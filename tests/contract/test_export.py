@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFile
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
@@ -241,7 +242,7 @@ def test_a_query_that_is_purged_meanwhile(
 def test_nothing_to_export(planted: Planted, reader: Reader, tmp_path: Path, raw: Any) -> None:
     with pytest.raises(ConfigError, match="no contents 'both'"):
         reader.export("flights", tmp_path / "x", contents="both")
-    with pytest.raises(ConfigError, match="neither pyarrow nor fsspec"):
+    with pytest.raises(ConfigError, match="no driver of fsspec opens"):
         reader.export("flights", "nowhere://x/y")
     with pytest.raises(ConfigError, match="nowhere://host/y") as caught:
         reader.export("flights", "nowhere://user:secret@host/y?key=secret")
@@ -294,6 +295,28 @@ def test_any_file_system_of_fsspec(redis_server: RedisServer, raw: Any, reader: 
         plan_import(client, Folder(place)).carry_out(client)
     assert rows_of(reader) == before
     assert export.rows == len(before)
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_local_folder_as_spark_writes_it(reader: Reader, folder: Path) -> None:
+    reader.export("flights", f"file:{folder}")
+    assert (folder / "manifest.json").exists()
+
+
+@pytest.mark.usefixtures("planted")
+def test_what_a_driver_raises_is_told_without_its_text(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DriverError(Exception):
+        """Of no kind that Python knows, with a text that holds a secret."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise DriverError("token=secret")
+
+    monkeypatch.setattr(MemoryFile, "write", fails)
+    with pytest.raises(ConfigError, match=r"writing memory://x/.*DriverError") as caught:
+        reader.export("flights", "memory://x/flights")
+    assert "secret" not in str(caught.value)
 
 
 def test_one_version_while_the_store_commits(
