@@ -80,7 +80,10 @@ def test_an_export_is_queried_and_comes_back(
     assert str(VERSIONS) not in left
     assert main(["doctor", *url, "--checkpoint", str(checkpoint)]) == 0
     assert main([*given, "--force", "--yes"]) == 0
-    assert "4 partitions serve it already" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "4 partitions serve it already" in told
+    assert "4 partitions were there, of the same version, and were not read again" in told
+    assert "imported" not in told
 
 
 @pytest.mark.usefixtures("planted")

@@ -239,7 +239,28 @@ def test_an_export_of_another_timeline(
     assert raw.dbsize() == 0
     ids = json.dumps({"stateUniqueIds": {"0": [[uid(VERSIONS)]] * 4}})
     (checkpoint / "commits" / batch).write_text(f"v2\n{ids}")
+    # Where attempts are named, nobody's clock counts.
+    (checkpoint / "offsets" / batch).write_text(f'v1\n{{"batchTimestampMs":{later}}}\n')
     imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
+
+
+def test_a_newer_batch_of_the_lost_state_is_set_back(
+    planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
+) -> None:
+    """Also if the first attempt at the import ended when all partitions were there."""
+    field = "batch:0:default"
+    raw.hset(keys.query(GEN), field, f"{VERSIONS - 1} 0 4 old shuffle")
+    reader.export("flights", folder)
+    raw.hset(keys.query(GEN), field, f"{VERSIONS + 3} 0 4 old shuffle")
+    for partition in range(planted.partitions):
+        raw.delete(keys.meta(planted.id(partition)))
+    with closing(Client(config.parse({"url": redis_server.url}))) as client:
+        with pytest.raises(Stopped):
+            plan_import(client, Folder(folder)).carry_out(client, stop_at(planted.partitions))
+        assert plan_import(client, Folder(folder)).missing == ()
+    imported(redis_server, folder)
+    expected = f"{VERSIONS - 1} 0 4 imported shuffle".encode()
+    assert raw.hget(keys.query(GEN), field) == expected
 
 
 @pytest.mark.usefixtures("planted")
