@@ -6,7 +6,7 @@ import argparse
 
 from redis_state.cli.place import Adds
 from redis_state.cli.profile import storage_options_file
-from redis_state.files import Folder, folder_at, read_storage_options
+from redis_state.files import Folder, folder_at, is_local, read_storage_options
 
 
 def add_checkpoint(parser: Adds, *, required: bool = False) -> None:
@@ -39,7 +39,7 @@ def folder_of(arguments: argparse.Namespace) -> Folder:
         ConfigError: A package is missing, or the address or the options are wrong.
     """
     path = arguments.storage_options
-    if path is None:
+    if path is None and not is_local(arguments.checkpoint):
         path = storage_options_file(arguments.url, arguments.profile)
     options = None if path is None else read_storage_options(path)
     return folder_at(arguments.checkpoint, storage_options=options)

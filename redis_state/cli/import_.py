@@ -83,10 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
         finally:
             line.end()
     partitions = len(plan.missing)
-    if arguments.yes:
-        print(f"{partitions} partitions were imported, and read again: the digests are the same")
-    else:
+    if not arguments.yes:
         print(f"{partitions} partitions would be imported; stop the query, then add --yes")
+        return 0
+    if partitions:
+        print(f"{partitions} partitions were imported, and read again: the digests are the same")
+    if plan.there:
+        print(
+            f"{plan.there} partitions were there, of the same version, and were not read again: "
+            "`redis-state maintain` verifies them"
+        )
     return 0
 
 

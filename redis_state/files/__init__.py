@@ -5,6 +5,6 @@ four steps of `Files`; `urls` says which library speaks with which.
 """
 
 from redis_state.files.folder import Folder, Item, Opened
-from redis_state.files.open import folder_at, read_storage_options
+from redis_state.files.open import folder_at, is_local, read_storage_options
 
-__all__ = ["Folder", "Item", "Opened", "folder_at", "read_storage_options"]
+__all__ = ["Folder", "Item", "Opened", "folder_at", "is_local", "read_storage_options"]

@@ -44,7 +44,7 @@ class Files(Protocol):
         """The bytes of a file."""
 
     def open(self, path: str) -> BinaryIO:
-        """To be read from front to back."""
+        """To be read, from any place of it."""
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -55,6 +55,18 @@ class Files(Protocol):
         Raises:
             FileExistsError: It is there.
         """
+
+    def create_open(self, path: str) -> BinaryIO:
+        """To be written from front to back, in place of a file that is there.
+
+        Makes the folders above it. What was written lasts when it is closed.
+        """
+
+    def replace(self, source: str, target: str) -> None:
+        """Move a file to where one may be; only of a file system that renames."""
+
+    def remove_folder(self, path: str) -> None:
+        """Delete a folder with all that is in it."""
 
     def rename(self, source: str, target: str) -> None:
         """Move a file to where none is, and make the folders above that."""

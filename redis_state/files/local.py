@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +48,20 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
 
+    def create_open(self, path: str) -> BinaryIO:
+        """As `Files.create_open`."""
+        _make_folder(Path(path).parent)
+        return io.BufferedWriter(_Lasting(path, "wb"))
+
+    def replace(self, source: str, target: str) -> None:
+        """As `Files.replace`."""
+        Path(source).replace(target)
+        _sync_folder(Path(target).parent)
+
+    def remove_folder(self, path: str) -> None:
+        """As `Files.remove_folder`."""
+        shutil.rmtree(path)
+
     def rename(self, source: str, target: str) -> None:
         """As `Files.rename`."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +92,33 @@ class LocalFiles:
         return {
             f"file:{one}" for one in (whole, whole.resolve(), Path(*_without_dots(whole.parts)))
         }
+
+
+class _Lasting(io.FileIO):
+    """On disk when it is closed."""
+
+    def close(self) -> None:
+        try:
+            if not self.closed:
+                os.fsync(self.fileno())
+        finally:
+            super().close()
+
+
+def _make_folder(path: Path) -> None:
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        _sync_folder(one.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """The names in it are on disk, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _size(entry: os.DirEntry[str]) -> int:

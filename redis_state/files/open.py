@@ -38,6 +38,15 @@ def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None)
     return Folder(files, files.root.rstrip("/"), address.rstrip("/"))
 
 
+def is_local(address: str) -> bool:
+    """Whether it is a folder of this machine, which takes no options.
+
+    Raises:
+        ConfigError: The address is wrong.
+    """
+    return place_of(address).protocol == LOCAL
+
+
 def read_storage_options(path: str) -> dict[str, Any]:
     """What a JSON file says of a file system, so that no secret is on a command line.
 

@@ -126,10 +126,28 @@ class RemoteFiles:
         """In one request, with the condition that nothing is there, where the driver has one."""
         if self._is_there(path):
             raise FileExistsError(path)
+        self._make_folder_of(path)
+        self._fs.pipe_file(path, raw, mode="create")
+
+    def create_open(self, path: str) -> BinaryIO:
+        """As `Files.create_open`."""
+        self._make_folder_of(path)
+        return cast("BinaryIO", self._fs.open(path, "wb", block_size=_PIECE_BYTES))
+
+    def replace(self, source: str, target: str) -> None:
+        """HDFS renames to no file that is there."""
+        if self._is_there(target):
+            self._fs.rm_file(target)
+        self.rename(source, target)
+
+    def remove_folder(self, path: str) -> None:
+        """As `Files.remove_folder`."""
+        self._fs.rm(path, recursive=True)
+
+    def _make_folder_of(self, path: str) -> None:
         if not self._place.bucket:
             # Object stores have none, and a driver would make a bucket that it cannot see.
             self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        self._fs.pipe_file(path, raw, mode="create")
 
     def rename(self, source: str, target: str) -> None:
         """HDFS answers a refused rename with a truth value, which fsspec does not look at."""

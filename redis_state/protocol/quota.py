@@ -87,6 +87,10 @@ class Size:
     prefix_max: int = 0
     largest: tuple[Part, ...] = ()
 
+    def is_younger(self, age_ms: int, now_ms: int) -> bool:
+        """Whether it may be taken as it is; one from the future has the time of another server."""
+        return 0 <= now_ms - self.at_ms < age_ms
+
 
 def encode_size(size: Size) -> bytes:
     """As the list has it."""
@@ -194,11 +198,14 @@ class Quota:
         now_s = client.clock.monotonic_s()
         if now_s < self._due_s:
             return
+        # At once, so that no other store of this process looks meanwhile.
         self._due_s = now_s + _LOOK_EVERY_S
         try:
             self.watch(client)
         except RedisStateError as error:
             log.warning("it could not be seen how large the state is: %s", error)
+        ended_s = client.clock.monotonic_s()
+        self._due_s = ended_s + max(_LOOK_EVERY_S, (ended_s - now_s) * _REST_SHARE)
 
     def watch(self, client: Client) -> None:
         """Look, and let a log line say which limit is near; once for as long as it is."""
@@ -224,7 +231,7 @@ class Quota:
             if age_ms == _OWN_AGE_MS:
                 age_ms = max(age_ms, self._measuring_ms * _REST_SHARE)
             own = entries.pop(self._gen, None)
-            if own is None or now_ms - own.at_ms >= age_ms:
+            if own is None or not own.is_younger(age_ms, now_ms):
                 own = self._measured(client, now_ms)
             others = self._others(client, entries, now_ms) if self._limits.prefix else {}
             total = own.bytes + sum(one.bytes for one in others.values())
@@ -258,17 +265,15 @@ class Quota:
         if gone:
             client.call(_WHAT, [("HDEL", keys.sizes(tenant=self._tenant), *gone)])
         known = {gen: entries.get(gen, Size()) for gen in listed}
+        old = [gen for gen, size in known.items() if not size.is_younger(_OTHERS_AGE_MS, now_ms)]
         fresh: dict[str, Size] = {}
         until_s = client.clock.monotonic_s() + _OTHERS_MAX_S
-        for gen in sorted(known, key=lambda gen: known[gen].at_ms):
-            before = known[gen]
-            late = client.clock.monotonic_s() >= until_s
-            if late or now_ms - before.at_ms < _OTHERS_AGE_MS:
+        for gen in sorted(old, key=lambda gen: known[gen].at_ms):
+            if client.clock.monotonic_s() >= until_s:
                 break
+            fresh[gen] = replace(known[gen], at_ms=now_ms)
             try:
-                fresh[gen] = _measure(
-                    client, gen, replace(before, at_ms=now_ms), tenant=self._tenant
-                )
+                fresh[gen] = _measure(client, gen, fresh[gen], tenant=self._tenant)
             except FormatError as error:
                 log.warning("checkpoint %s is not counted: %s", gen, error)
         if fresh:

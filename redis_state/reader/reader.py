@@ -145,7 +145,7 @@ class Reader:
 
         Args:
             which: As `query` takes it.
-            to: A folder, or a URL of one in any file system that pyarrow or fsspec knows.
+            to: A folder, or the address of one in any file system that fsspec knows.
             at: As docs/reading.md has it.
             operator: Only the stores of this operator; ``None`` means all.
             contents: ``"columns"``: beside the bytes of keys and values go the columns that they

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFile
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
@@ -79,7 +80,10 @@ def test_an_export_is_queried_and_comes_back(
     assert str(VERSIONS) not in left
     assert main(["doctor", *url, "--checkpoint", str(checkpoint)]) == 0
     assert main([*given, "--force", "--yes"]) == 0
-    assert "4 partitions serve it already" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "4 partitions serve it already" in told
+    assert "4 partitions were there, of the same version, and were not read again" in told
+    assert "imported" not in told
 
 
 @pytest.mark.usefixtures("planted")
@@ -166,6 +170,49 @@ def test_of_two_exports_into_one_folder_the_later_one_ends(reader: Reader, folde
     assert there == {file.path for file in made[0].files}
 
 
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("sleeps", ["before the plan", "before it takes over", "as it checks"])
+def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
+    reader: Reader, folder: Path, monkeypatch: pytest.MonkeyPatch, sleeps: str
+) -> None:
+    """The other one completes the folder just before, or just after, a step of the first one."""
+    with pytest.raises(Stopped):
+        reader.export("flights", folder, progress=stop_at(2))
+    made: list[Export] = []
+    read, write, names = Folder.read, Folder.write, Folder.names
+
+    def other() -> None:
+        if not made:
+            monkeypatch.undo()
+            made.append(reader.export("flights", folder))
+
+    def before_read(self: Folder, name: str, *, most: int) -> bytes:
+        other()
+        return read(self, name, most=most)
+
+    def before_write(self: Folder, name: str, content: bytes) -> None:
+        other()
+        write(self, name, content)
+
+    def after_names(self: Folder, under: str = "") -> list[str]:
+        found = names(self, under)
+        other()
+        return found
+
+    step: dict[str, tuple[str, Callable[..., Any]]] = {
+        "before the plan": ("read", before_read),
+        "before it takes over": ("write", before_write),
+        "as it checks": ("names", after_names),
+    }
+    monkeypatch.setattr(Folder, *step[sleeps])
+    with pytest.raises(UsageError, match="another export completed this folder meanwhile"):
+        reader.export("flights", folder)
+    assert sorted(one.name for one in folder.iterdir()) == ["data", "manifest.json"]
+    assert read_export(Folder(folder)).to_json() == made[0].to_json()
+    there = {str(path.relative_to(folder)) for path in folder.glob("data/*/*/*")}
+    assert there == {file.path for file in made[0].files}
+
+
 def test_a_version_that_retention_passes(planted: Planted, reader: Reader, folder: Path) -> None:
     def passed(what: str, done: int, _total: int) -> None:
         if what.startswith("exporting") and done == 1:
@@ -198,7 +245,7 @@ def test_a_query_that_is_purged_meanwhile(
 def test_nothing_to_export(planted: Planted, reader: Reader, tmp_path: Path, raw: Any) -> None:
     with pytest.raises(ConfigError, match="no contents 'both'"):
         reader.export("flights", tmp_path / "x", contents="both")
-    with pytest.raises(ConfigError, match="neither pyarrow nor fsspec"):
+    with pytest.raises(ConfigError, match="no driver of fsspec opens"):
         reader.export("flights", "nowhere://x/y")
     with pytest.raises(ConfigError, match="nowhere://host/y") as caught:
         reader.export("flights", "nowhere://user:secret@host/y?key=secret")
@@ -251,6 +298,28 @@ def test_any_file_system_of_fsspec(redis_server: RedisServer, raw: Any, reader: 
         plan_import(client, Folder(place)).carry_out(client)
     assert rows_of(reader) == before
     assert export.rows == len(before)
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_local_folder_as_spark_writes_it(reader: Reader, folder: Path) -> None:
+    reader.export("flights", f"file:{folder}")
+    assert (folder / "manifest.json").exists()
+
+
+@pytest.mark.usefixtures("planted")
+def test_what_a_driver_raises_is_told_without_its_text(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DriverError(Exception):
+        """Of no kind that Python knows, with a text that holds a secret."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise DriverError("token=secret")
+
+    monkeypatch.setattr(MemoryFile, "write", fails)
+    with pytest.raises(ConfigError, match=r"writing memory://x/.*DriverError") as caught:
+        reader.export("flights", "memory://x/flights")
+    assert "secret" not in str(caught.value)
 
 
 def test_one_version_while_the_store_commits(

@@ -239,7 +239,28 @@ def test_an_export_of_another_timeline(
     assert raw.dbsize() == 0
     ids = json.dumps({"stateUniqueIds": {"0": [[uid(VERSIONS)]] * 4}})
     (checkpoint / "commits" / batch).write_text(f"v2\n{ids}")
+    # Where attempts are named, nobody's clock counts.
+    (checkpoint / "offsets" / batch).write_text(f'v1\n{{"batchTimestampMs":{later}}}\n')
     imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
+
+
+def test_a_newer_batch_of_the_lost_state_is_set_back(
+    planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
+) -> None:
+    """Also if the first attempt at the import ended when all partitions were there."""
+    field = "batch:0:default"
+    raw.hset(keys.query(GEN), field, f"{VERSIONS - 1} 0 4 old shuffle")
+    reader.export("flights", folder)
+    raw.hset(keys.query(GEN), field, f"{VERSIONS + 3} 0 4 old shuffle")
+    for partition in range(planted.partitions):
+        raw.delete(keys.meta(planted.id(partition)))
+    with closing(Client(config.parse({"url": redis_server.url}))) as client:
+        with pytest.raises(Stopped):
+            plan_import(client, Folder(folder)).carry_out(client, stop_at(planted.partitions))
+        assert plan_import(client, Folder(folder)).missing == ()
+    imported(redis_server, folder)
+    expected = f"{VERSIONS - 1} 0 4 imported shuffle".encode()
+    assert raw.hget(keys.query(GEN), field) == expected
 
 
 @pytest.mark.usefixtures("planted")
@@ -330,3 +351,20 @@ def test_a_name_that_was_begun_anew(
         imported(redis_server, folder, name="other", checkpoint=folder_at(str(folder)))
     assert {key: raw.dump(key) for key in raw.keys("*")} == before
     imported(redis_server, folder, name="other")
+
+
+def test_a_copy_takes_no_name_of_another_store(
+    redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
+) -> None:
+    for name, partitions in (("cart", 1), ("other", 2)):
+        for partition in range(partitions):
+            id_ = redis_state.StateStoreProviderId(redis_state.StateStoreId(name, 0, partition))
+            with closing(StateStoreProvider(id_, config=redis_server.url)) as provider:
+                store = provider.get_store(0)
+                store.put(name, partition)
+                provider.get_store(store.commit()).abort()
+    reader.export("other", folder)
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    with pytest.raises(StateError, match="there is another store of the name 'cart'"):
+        imported(redis_server, folder, name="cart")
+    assert {key: raw.dump(key) for key in raw.keys("*")} == before

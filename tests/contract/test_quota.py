@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import cast
 
 import pytest
@@ -106,6 +107,65 @@ def test_a_refusal_is_never_by_an_old_figure(redis_server: RedisServer, new: New
     ((gen, text),) = client.hgetall(name).items()
     client.hset(name, gen, json.dumps({**json.loads(text), "at": 1, "bytes": 1 << 40}))
     assert commit(new(run="run-2", state_bytes_max="100k"), 1) == 2
+
+
+def test_an_entry_from_the_future_is_measured_again(
+    redis_server: RedisServer, new: NewProvider
+) -> None:
+    """The clock of the server before a fail-over was ahead."""
+    commit(new("other", key_prefix="team"), 0)
+    commit(new(key_prefix="team", prefix_bytes_max="100k"), 0)
+    client, name = redis_server.client(), keys.sizes(tenant="team:")
+    ahead = (client.time()[0] + 3600) * 1000
+    for gen, text in client.hgetall(name).items():
+        client.hset(name, gen, json.dumps({**json.loads(text), "at": ahead, "bytes": 1 << 40}))
+    assert commit(new(run="run-2", key_prefix="team", prefix_bytes_max="100k"), 1) == 2
+    measured = sizes(redis_server, "team:").values()
+    assert len(measured) == 2
+    assert all(one.at_ms < ahead and one.bytes < 100_000 for one in measured)
+
+
+def test_a_damaged_checkpoint_is_not_read_in_every_look(
+    redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit(new("damaged"), 0)
+    client = redis_server.client()
+    with closing(Client(config.parse({"url": redis_server.url}))) as looking:
+        gen = str(checkpoint_gen(looking, "damaged"))
+    assert client.hexists(keys.query(gen), "op:0:default")
+    client.hset(keys.query(gen), "op:0:default", "x")
+    clock = ManualClock()
+    limited = new(prefix_bytes_max="100k", clock=clock)
+    with caplog.at_level(logging.WARNING, logger="redis_state.quota"):
+        for version in range(4):
+            commit(limited, version)
+            clock.sleep_s(60)
+    assert caplog.text.count("is not counted") == 1
+
+
+def test_a_slow_look_rests_a_hundred_times_as_long(new: NewProvider) -> None:
+    class Slow(ManualClock):
+        """A second passes whenever somebody looks."""
+
+        def monotonic_s(self) -> float:
+            self.sleep_s(step)
+            return super().monotonic_s()
+
+    step, clock = 0.0, Slow()
+    limited = new(prefix_bytes_max="1g", clock=clock)
+    commit(limited, 0)
+    clock.sleep_s(60)
+    step = 1.0
+    commit(limited, 1)
+    step = 0.0
+    clock.sleep_s(60)
+    before = limited.custom_metrics["round_trips"]
+    commit(limited, 2)
+    rested = limited.custom_metrics["round_trips"] - before
+    clock.sleep_s(3600)
+    before = limited.custom_metrics["round_trips"]
+    commit(limited, 3)
+    assert limited.custom_metrics["round_trips"] - before > rested
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"at": 1}', '{"at": -1, "bytes": "x"}'])

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+import redis_state
 from redis_state.cli.main import main
 from redis_state.cli.maintain import PROBLEMS_STATUS
-from redis_state.errors import RedisStateError
+from redis_state.errors import RedisStateError, UsageError
 from redis_state.files import Folder, folder_at
 from redis_state.recovery.rewind import plan_rewind
 from tests.contract.copying import plant_copy
@@ -25,6 +26,11 @@ pytestmark = pytest.mark.long
 
 UA = {"carrier": "UA"}
 VERSIONS = 5
+AWS = {
+    "AWS_ENDPOINT_URL": "endpoint_url",
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+}
 
 
 class Case:
@@ -169,6 +175,43 @@ def test_a_rewind_that_is_killed_after_each_step_is_finished(case: Case) -> None
     # A rename is one step; elsewhere a file is written and deleted.
     assert kills == 5 * (1 if case.folder().files.renames else 2)
     assert case.files() == rewound(2)
+
+
+@pytest.mark.usefixtures("planted")
+def test_an_export_is_interrupted_goes_on_and_comes_back(
+    store: Store,
+    redis_server: RedisServer,
+    raw: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if store.root:
+        for name, option in AWS.items():
+            monkeypatch.setenv(name, str(store.options[option]))
+        root = store.url
+    else:
+        root = f"webhdfs://127.0.0.1:{store.options['port']}"
+    place = f"{root}/{tmp_path.name}/export"
+    with redis_state.connect(redis_server.url) as reader:
+        before = dict(reader.query("flights").operator().to_arrow().to_pydict())
+        with pytest.raises(Interrupted):
+            reader.export("flights", place, progress=interrupted_at_two)
+        export = reader.export("flights", place)
+        with pytest.raises(UsageError, match="there is a complete export"):
+            reader.export("flights", place)
+        raw.flushdb()
+        assert main(["import", place, "--url", redis_server.url, "--yes"]) == 0
+        assert reader.query("flights").operator().to_arrow().to_pydict() == before
+    inside = {
+        str(name).split("/export/", 1)[1]
+        for name in store.admin.find(f"{store.root}/{tmp_path.name}/export")
+    }
+    assert inside == {"manifest.json", *(file.path for file in export.files)}
+
+
+def interrupted_at_two(what: str, done: int, _total: int) -> None:
+    if what.startswith("exporting") and done == 2:
+        raise Interrupted
 
 
 def test_what_is_not_there_is_named(case: Case) -> None:

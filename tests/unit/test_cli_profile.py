@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from redis_state.cli.checkpoint import folder_of
 from redis_state.cli.connection import add_arguments, command_of, config_of
 from redis_state.cli.profile import profiles_path, storage_options_file
 from redis_state.config import Config
@@ -115,6 +116,18 @@ def test_the_options_of_file_systems_are_those_of_the_profile_that_is_meant(
     file.write_text(PROFILES.replace("[other]", 'storage_options = {secret = "s"}\n[other]'))
     with pytest.raises(ConfigError, match="storage_options is not a path"):
         storage_options_file(None, "production")
+
+
+def test_a_local_folder_takes_no_options_of_file_systems(file: Path, tmp_path: Path) -> None:
+    file.write_text(PROFILES.replace("[other]", 'storage_options = "gone.json"\n[other]'))
+
+    def folder(checkpoint: str) -> str:
+        given = {"url": None, "profile": "production", "storage_options": None}
+        return str(folder_of(argparse.Namespace(checkpoint=checkpoint, **given)))
+
+    assert folder(str(tmp_path)) == folder(f"file:{tmp_path}") == str(tmp_path)
+    with pytest.raises(ConfigError, match=r"storage options in gone\.json"):
+        folder("s3a://bucket/flights")
 
 
 def test_advice_can_be_pasted() -> None:

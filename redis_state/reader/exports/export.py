@@ -10,7 +10,14 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import ConfigError, FormatError, Kind, StateError, UsageError
+from redis_state.errors import (
+    ConfigError,
+    FormatError,
+    Kind,
+    NotFoundError,
+    StateError,
+    UsageError,
+)
 from redis_state.format.header import Family
 from redis_state.ids import EMPTY, PartitionId, Pin, is_gen, text_number
 from redis_state.protocol.opening import NO_RUN, Opened, open_args, read_replies, reopen
@@ -166,6 +173,7 @@ class _Run:
         if not self._folder.exists(PLAN):
             self._folder.write(PLAN, plan.to_json())
         self._folder.write(WRITER, self._writer.encode())
+        self._check_incomplete()
         wanted = [(store, n) for store in plan.stores for n in range(len(store.pins))]
         kept = self._kept(plan)
         done: dict[tuple[int, str, int], _Done] = {}
@@ -174,7 +182,6 @@ class _Run:
             done[place] = kept.get(place) or self._partition(store, partition)
             self._progress("exporting partitions", number, len(wanted))
         export = self._made(plan, done)
-        self._check_ours()
         self._remove_strays({file.path for file in export.files})
         self._folder.write(MANIFEST, export.to_json())
         self._folder.remove_folder(PROGRESS)
@@ -183,9 +190,11 @@ class _Run:
     def _plan(self, at: str | int, operator: int | None) -> _Plan:
         """That of the export which was interrupted here, or a new one."""
         asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
-        if not self._folder.exists(PLAN):
+        try:
+            found = _parse_plan(self._folder)
+        except NotFoundError:
+            self._check_incomplete()
             return self._new_plan(at, operator, asked)
-        found = _parse_plan(self._folder)
         other = dict(found.asked) != asked or (isinstance(at, int) and at != found.batch)
         if other:
             raise UsageError(
@@ -262,20 +271,8 @@ class _Run:
                 name = partition_file(store.operator, store.store, partition)
                 if name not in there:
                     continue
-                try:
-                    done = _parse_done(self._folder, name)
-                except FormatError:
-                    continue
-                files = done[0].files
-                if (
-                    done[0].pin == pin
-                    and done[0].partition == partition
-                    and {file.path for file in files} <= there
-                    and all(
-                        self._folder.sha256(file.path) == (file.bytes, file.sha256)
-                        for file in files
-                    )
-                ):
+                done = self._whole(name, partition, pin, there)
+                if done is not None:
                     found[store.operator, store.store, partition] = done
                     self._progress(
                         "checking what is there",
@@ -285,11 +282,38 @@ class _Run:
         self._remove_strays({file.path for one, _ in found.values() for file in one.files})
         return found
 
+    def _whole(self, name: str, partition: int, pin: Pin, there: set[str]) -> _Done | None:
+        """A partition that is done; ``None`` if it, or a file of it, is damaged or gone."""
+        try:
+            done = _parse_done(self._folder, name)
+            files = done[0].files
+            whole = (
+                done[0].pin == pin
+                and done[0].partition == partition
+                and {file.path for file in files} <= there
+                and all(
+                    self._folder.sha256(file.path) == (file.bytes, file.sha256) for file in files
+                )
+            )
+        except (FormatError, NotFoundError):
+            return None
+        return done if whole else None
+
     def _remove_strays(self, kept: set[str]) -> None:
-        """Files that no partition names would be read by everybody who reads `*.parquet`."""
-        for name in self._folder.names(DATA):
-            if name not in kept and name.partition(".tmp")[0].endswith(".parquet"):
-                self._folder.remove(name)
+        """Files that no partition names would be read by everybody who reads `*.parquet`.
+
+        Only those that were there before the folder was seen to be ours: who takes it over after
+        that keeps what is in `kept`, and its own files are not in the list.
+        """
+        strays = [
+            name
+            for name in self._folder.names(DATA)
+            if name not in kept and name.partition(".tmp")[0].endswith(".parquet")
+        ]
+        self._check_incomplete()
+        self._check_ours()
+        for name in strays:
+            self._folder.remove(name)
 
     def _partition(self, store: _Store, partition: int) -> _Done:
         pin = store.pins[partition]
@@ -362,14 +386,30 @@ class _Run:
         Raises:
             UsageError: Another one has.
         """
-        writer = b""
-        if self._folder.exists(WRITER):
+        try:
             writer = self._folder.read(WRITER, most=len(self._writer))
+        except NotFoundError:
+            writer = b""
         if writer != self._writer.encode():
             raise UsageError(
                 self._what,
                 found="another export has taken this folder over",
                 advice="Let that one end; or stop it, and run this again.",
+            )
+
+    def _check_incomplete(self) -> None:
+        """End if another export has completed the folder since this one began.
+
+        Raises:
+            UsageError: Another one has.
+        """
+        if self._folder.exists(MANIFEST):
+            # This one may have written into it once more.
+            self._folder.remove_folder(PROGRESS)
+            raise UsageError(
+                self._what,
+                found="another export completed this folder meanwhile",
+                advice="Use that one: all of it is there. Or give another folder.",
             )
 
     def _made(self, plan: _Plan, done: Mapping[tuple[int, str, int], _Done]) -> Export:

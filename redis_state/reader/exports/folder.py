@@ -1,40 +1,50 @@
-"""A folder in any file system that pyarrow or fsspec knows."""
+"""The folder of an export, in any file system that a checkpoint may have."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
-from redis_state.errors import ConfigError, NotFoundError
+from redis_state import files
+from redis_state.errors import ConfigError, NotFoundError, RedisStateError
 from redis_state.reader.arrow_types import library
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Self
 
 _UNFINISHED = ".tmp"
 _CHUNK_BYTES = 1 << 20
+_MISSING = (FileNotFoundError, NotADirectoryError)
+_ADVICE = (
+    "Check the path, its rights and the space there, and run it again: what is complete is kept."
+)
 
 
 class Folder:
-    """Files by their paths relative to a folder; a file appears whole, or not at all.
+    """Files by their paths relative to a folder.
+
+    A small file appears whole, or not at all. So does a large one where the file system renames;
+    elsewhere a part of it may be left by an interrupted write.
 
     Args:
-        place: A local path, or a URL such as ``s3://bucket/exports/flights``.
+        place: A local path, or an address such as ``s3://bucket/exports/flights``.
 
     Raises:
-        ConfigError: pyarrow is missing, or there is no such file system.
+        ConfigError: A package is missing, or there is no such file system.
     """
 
     def __init__(self, place: str | Path) -> None:
         library("opening a folder for Parquet files")
         self.name = _shown(str(place))
-        self._fs, self._root = _file_system(str(place))
+        try:
+            found = files.folder_at(str(place))
+        except (RedisStateError, ValueError) as error:
+            raise _opening_error(self.name, error) from None
+        self._files, self._root = found.files, found.path.rstrip("/")
 
     def __str__(self) -> str:
         return self.name
@@ -48,12 +58,14 @@ class Folder:
 
         Raises:
             ConfigError: The file system does not say so.
+            UnavailableError: It gives no answer; so do all methods.
         """
-        from pyarrow.fs import FileType
-
         with self.told(f"looking for {self.path(name)}"):
-            found = self._fs.get_file_info([self._at(name)])[0]
-        return bool(found.type == FileType.File)
+            try:
+                self._files.size(self._at(name))
+            except (*_MISSING, IsADirectoryError):
+                return False
+        return True
 
     def names(self, under: str = "") -> list[str]:
         """Paths of all files below a folder, those left by an interrupted write too.
@@ -61,15 +73,19 @@ class Folder:
         Raises:
             ConfigError: They cannot be listed.
         """
-        from pyarrow.fs import FileSelector, FileType
-
-        base = self._at(under) if under else self._root
+        found: list[str] = []
+        waiting = [under]
         with self.told(f"listing {self.path(under)}"):
-            wanted = FileSelector(base, allow_not_found=True, recursive=True)
-            found = self._fs.get_file_info(wanted)
-        root = self._root.rstrip("/") + "/"
-        files = (one.path for one in found if one.type == FileType.File)
-        return sorted(path.removeprefix(root).removeprefix("/") for path in files)
+            while waiting:
+                folder = waiting.pop()
+                try:
+                    items = self._files.items(self._at(folder))
+                except _MISSING:
+                    continue
+                for item in items:
+                    name = f"{folder}/{item.name}" if folder else item.name
+                    (waiting if item.is_folder else found).append(name)
+        return sorted(found)
 
     def read(self, name: str, *, most: int) -> bytes:
         """A small file.
@@ -79,7 +95,7 @@ class Folder:
             ConfigError: It cannot be read, or has more than `most` bytes.
         """
         what = f"reading {self.path(name)}"
-        with self.told(what), self._fs.open_input_stream(self._at(name)) as source:
+        with self.opened(name) as source:
             found = bytes(source.read(most + 1))
         if len(found) > most:
             raise ConfigError(what, found=f"it has more than {most:,} bytes")
@@ -100,22 +116,20 @@ class Folder:
         Raises:
             ConfigError: It cannot be written; so do the methods.
         """
-        path = self._at(name)
         with self.told(f"writing {self.path(name)}"):
-            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
-            stream = self._fs.open_output_stream(path + _UNFINISHED)
-        return Sink(self, name, stream)
+            return Sink(self, name, self._files.create_open(self._unfinished(name)))
 
     def finish(self, name: str) -> None:
         """Give a file that was written its name."""
-        path = self._at(name)
+        if not self._files.renames:
+            return
         with self.told(f"writing {self.path(name)}"):
-            self._fs.move(path + _UNFINISHED, path)
+            self._files.replace(self._unfinished(name), self._at(name))
 
     def give_up(self, name: str) -> None:
         """Remove what there is of a file that was not finished."""
-        with suppress(OSError):
-            self._fs.delete_file(self._at(name) + _UNFINISHED)
+        with suppress(Exception):
+            self._files.remove(self._unfinished(name))
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is none.
@@ -123,13 +137,13 @@ class Folder:
         Raises:
             ConfigError: It cannot be removed.
         """
-        with self.told(f"removing {self.path(name)}"), suppress(FileNotFoundError):
-            self._fs.delete_file(self._at(name))
+        with self.told(f"removing {self.path(name)}"), suppress(*_MISSING):
+            self._files.remove(self._at(name))
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with all that is in it; one that is not there is none."""
-        with self.told(f"removing {self.path(name)}"), suppress(FileNotFoundError):
-            self._fs.delete_dir(self._at(name))
+        with self.told(f"removing {self.path(name)}"), suppress(*_MISSING):
+            self._files.remove_folder(self._at(name))
 
     def sha256(self, name: str) -> tuple[int, str]:
         """Length and SHA-256 of a file.
@@ -139,17 +153,14 @@ class Folder:
             ConfigError: It cannot be read.
         """
         digest, size = hashlib.sha256(), 0
-        with (
-            self.told(f"reading {self.path(name)}"),
-            self._fs.open_input_stream(self._at(name)) as source,
-        ):
+        with self.opened(name) as source:
             while chunk := source.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
         return size, digest.hexdigest()
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[pa.NativeFile]:
+    def opened(self, name: str) -> Iterator[BinaryIO]:
         """A file for reading from any place of it.
 
         Raises:
@@ -158,29 +169,30 @@ class Folder:
         """
         with (
             self.told(f"reading {self.path(name)}"),
-            self._fs.open_input_file(self._at(name)) as source,
+            closing(self._files.open(self._at(name))) as source,
         ):
             yield source
 
     def _at(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        return f"{self._root}/{name}" if name else self._root or "/"
+
+    def _unfinished(self, name: str) -> str:
+        return self._at(name) + (_UNFINISHED if self._files.renames else "")
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Errors of the file system by their names."""
+        """Errors of the file system by their names; its texts may hold secrets."""
         try:
             yield
-        except FileNotFoundError as error:
+        except RedisStateError:
+            raise
+        except _MISSING[0] as error:
             raise NotFoundError(
                 what, found="there is no such file", advice="Check the path."
             ) from error
-        except OSError as error:
-            raise ConfigError(
-                what,
-                found=_reason(error),
-                advice="Check the path, its rights and the space there, and run it again: what is "
-                "complete is kept.",
-            ) from error
+        except Exception as error:
+            told = self._files.error(what, error)
+            raise type(told)(what, found=told.found, advice=_ADVICE, kind=told.kind) from error
 
 
 class Sink:
@@ -190,7 +202,7 @@ class Sink:
         bytes: Written so far.
     """
 
-    def __init__(self, folder: Folder, name: str, stream: Any) -> None:
+    def __init__(self, folder: Folder, name: str, stream: BinaryIO) -> None:
         self.bytes = 0
         self.closed = False
         self._given_up = False
@@ -226,7 +238,7 @@ class Sink:
     def give_up(self) -> None:
         """Remove what was written; what is still to come goes nowhere."""
         self._given_up = True
-        with suppress(OSError):
+        with suppress(Exception):
             self._stream.close()
         self._folder.give_up(self._name)
 
@@ -242,9 +254,9 @@ class Sink:
         with self._folder.told(f"writing {self._folder.path(self._name)}"):
             try:
                 self._stream.close()
-                if isinstance(error, OSError):
+                if isinstance(error, Exception):
                     raise error
-            except OSError:
+            except Exception:
                 self._folder.give_up(self._name)
                 raise
         if error is None:
@@ -262,31 +274,15 @@ def _shown(place: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _file_system(place: str) -> tuple[Any, str]:
-    from pyarrow import ArrowException
-    from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
-
-    what = f"opening {_shown(place)}"
-    if "://" not in place:
-        return LocalFileSystem(), str(Path(place).absolute())
-    try:
-        file_system, root = FileSystem.from_uri(place)
-    except (ArrowException, OSError, ValueError) as error:
-        try:
-            from fsspec.core import url_to_fs
-
-            file_system, root = url_to_fs(place)
-        except (ImportError, ValueError, OSError):
-            raise ConfigError(
-                what,
-                found="neither pyarrow nor fsspec can open such a folder",
-                advice="Check the URL, and install the package of fsspec for its scheme, such as "
-                "s3fs, gcsfs or adlfs.",
-            ) from error
-        return PyFileSystem(FSSpecHandler(file_system)), root
-    return file_system, root
-
-
-def _reason(error: OSError) -> str:
-    """What the system says, without a path or URL that may hold a secret."""
-    return os.strerror(error.errno) if error.errno else type(error).__name__
+def _opening_error(shown: str, error: Exception) -> ConfigError:
+    """What libraries say of an address may hold its password."""
+    what = f"opening {shown}"
+    if isinstance(error, RedisStateError) and "package" in error.found:
+        return ConfigError(what, found=error.found, advice=error.advice)
+    return ConfigError(
+        what,
+        found="no driver of fsspec opens such a folder",
+        advice="Write the address as s3a://bucket/folder, gs://bucket/folder, "
+        "abfss://container@account.dfs.core.windows.net/folder or hdfs://namenode:8020/folder; for "
+        "another scheme install the driver of fsspec for it.",
+    )

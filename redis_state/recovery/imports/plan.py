@@ -61,7 +61,7 @@ class Import:
     tenant: str = ""
 
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
-        """Import the partitions, then the registry, then the name, then move the entries.
+        """Set batches back, import the partitions, then the registry, the name, move the entries.
 
         It can be interrupted anywhere and run again.
 
@@ -71,6 +71,7 @@ class Import:
             FullError: Redis has no memory left.
             ConfigError: An entry cannot be moved; all state is imported.
         """
+        self._set_batches_back(client)
         for number, (store, part) in enumerate(self.missing, 1):
             id_ = store.id(self.gen, part.partition, tenant=self.tenant)
             PartitionImport(client, self.folder, store, part, id_).run()
@@ -83,11 +84,32 @@ class Import:
         if self.rewind is not None:
             self.rewind.carry_out()
 
+    def _set_batches_back(self, client: Client) -> None:
+        """Batches that Redis still counts for a store that lost partitions are the exported ones.
+
+        Before the partitions: who runs an interrupted import again may find them all there.
+        """
+        what, query = "setting batches back", keys.query(self.gen, tenant=self.tenant)
+        fields = self._fields()
+        stores = {(store.operator, store.store) for store, _ in self.missing}
+        names = [name for one in stores if (name := _batch_field(*one)) in fields]
+        if not names:
+            return
+        (known,) = client.call(what, [("HMGET", query, *names)])
+        words = [
+            word
+            for name, value in zip(names, known, strict=True)
+            if value is not None
+            for word in (name, fields[name].encode())
+        ]
+        if words:
+            client.call(what, [("HSET", query, *words)])
+
     def _fields(self) -> dict[str, str]:
         """The registry's fields, with the batches that the imported versions are of."""
         fields = dict(self.export.fields)
         for store in self.export.stores:
-            name = f"batch:{store.operator}:{store.store}"
+            name = _batch_field(store.operator, store.store)
             words = _BATCH.fullmatch(fields.get(name, ""))
             if words is not None and self.export.batch is not None:
                 first, partitions, layout = words[2], words[3], words[5]
@@ -106,6 +128,10 @@ class Import:
         found = client.call(what, named)[-1]
         if found != self.gen.encode():
             raise _name_taken(what, self.name)
+
+
+def _batch_field(operator: int, store: str) -> str:
+    return f"batch:{operator}:{store}"
 
 
 def plan_import(
@@ -174,14 +200,11 @@ def _target(
         return export.gen, None
     wanted = export.name if name is None else name
     check_name(wanted, what="the name of a store")
-    known = checkpoint_gen(client, wanted, tenant=tenant)
-    if name is None or name == export.name:
-        if known is not None and known != export.gen:
-            raise _name_taken(what, wanted)
-        return export.gen, wanted
-    if known is not None:
-        return known, wanted
-    own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    own = export.gen
+    if wanted != export.name:
+        own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    if checkpoint_gen(client, wanted, tenant=tenant) not in (None, own):
+        raise _name_taken(what, wanted)
     return own, wanted
 
 
@@ -189,7 +212,8 @@ def _name_taken(what: str, name: str) -> StateError:
     return StateError(
         what,
         kind=Kind.STATE_LOST,
-        found=f"a store of the name {name[:80]!r} was begun anew, under another id",
+        found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
+        "id, or imported from another export",
         advice="It was not replaced. Import under another name, with --as NAME; or purge that "
         "store with `redis-state purge --gen … --now`, and import again.",
     )
@@ -220,15 +244,19 @@ def _rewind(what: str, export: Export, checkpoint: files.Folder) -> Rewind:
 def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None:
     """Refuse an export of a batch that was planned again after the export was made.
 
-    The entry of the offset log has the time at which its batch was planned. In checkpoint format 2
-    the commit log also names the attempts.
+    In checkpoint format 2 the commit log names the attempts. In format 1 there is only the time at
+    which the batch was planned, by the driver's clock; that of the export is of the Redis server's.
     """
     batch = str(export.batch)
     found = ""
-    planned_ms = _planned_ms(_lines(checkpoint, f"offsets/{batch}"))
-    if planned_ms is not None and planned_ms > export.created:
-        found = f"batch {batch} was planned again after the export was made"
     uids = _uids(_lines(checkpoint, f"commits/{batch}"))
+    if not uids:
+        planned_ms = _planned_ms(_lines(checkpoint, f"offsets/{batch}"))
+        if planned_ms is not None and planned_ms > export.created:
+            found = (
+                f"batch {batch} was planned again after the export was made, if the clocks of the "
+                "driver and of the Redis server agree"
+            )
     for store in export.stores:
         logged = uids.get(str(store.operator)) or []
         pairs = zip(store.partitions, logged, strict=False)
