@@ -190,6 +190,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
 	@$(PY) -m tests.bench.beside
 	@$(PY) -m tests.bench.live_state
+	@$(PY) -m tests.bench.moving
 	@$(PY) -m tests.bench.dashboard $(BENCH_ARGS)
 
 .PHONY: bench-quick

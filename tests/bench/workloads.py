@@ -78,9 +78,14 @@ class Lane:
         self._files += 1
         return self._measured()
 
-    def restart(self, start: int, rows: int) -> Batch:
-        """A new run: its first batch has to load the state."""
+    def stop(self) -> None:
+        """Ends the query; its checkpoint stays until `close`."""
         self._query.stop()
+
+    def restart(self, start: int, rows: int, provider: str | None = None) -> Batch:
+        """A new run, perhaps on another provider: its first batch has to load the state."""
+        self._query.stop()
+        self._provider = provider or self._provider
         self._query = self._start()
         batch = self.feed(start, rows)
         self.loads.append(batch)

@@ -11,7 +11,7 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import TracebackType
 
@@ -56,11 +56,16 @@ class TcpProxy:
     Args:
         port: Of the server, on the loopback address.
         seed: Of the fates. Connections are numbered, and each draws from its own row of numbers.
+        before: Called before a chunk is passed to the server; where it says false, the connection
+            ends instead.
     """
 
-    def __init__(self, port: int, *, seed: int = 0) -> None:
+    def __init__(
+        self, port: int, *, seed: int = 0, before: Callable[[bytes], bool] | None = None
+    ) -> None:
         self._server_port = port
         self._seed = seed
+        self._before = before
         self._chances: tuple[tuple[Fault, float], ...] = ()
         self._links: set[_Link] = set()
         self._made = 0
@@ -139,6 +144,8 @@ class TcpProxy:
         assert link.server is not None
         try:
             while chunk := await reader.read(_CHUNK_BYTES):
+                if self._before is not None and not self._before(chunk):
+                    return
                 fault = self._fate(link.dice)
                 if fault is Fault.CUT:
                     return

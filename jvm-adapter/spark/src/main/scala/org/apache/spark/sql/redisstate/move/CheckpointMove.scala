@@ -137,9 +137,18 @@ final class CheckpointMove(
             throw refused("that move was finished. Start the query with the new folder")
         case Some(_) => throw refused(
             "a move of another checkpoint, batch or target was interrupted in it. Delete the folder and begin again")
+        case None if hasOnlyBegun => ()
         case None => throw refused("it has files already. Name a folder that does not exist")
       }
     }
+
+  /** Whether a move ended in its first steps, before it wrote what it is of. */
+  private def hasOnlyBegun: Boolean = {
+    val (metadata, others) =
+      list(target).filterNot(isTemporary).partition(_.getName == Metadata)
+    others.isEmpty &&
+    metadata.forall(QueryCheckpoint.textOf(_, hadoopConf).contains(NotYet))
+  }
 
   private def refused(why: String) = new ConfigException(
     s"move the state of $source to $target: $why. Nothing was changed.")
@@ -172,13 +181,15 @@ final class CheckpointMove(
     // All rows may have been read since the first look, and another call may have finished.
     checkTarget(checkpoint)
     files.mkdirs(target)
+    // Before all else: a query that is started with the folder would take it for a new one.
+    write(new Path(target, Metadata), NotYet)
     write(
       new Path(target, Record),
       compact(render(record(checkpoint).merge(JObject("id" -> JString(own))))))
-    write(new Path(target, Metadata), NotYet)
     // A log that shows the batch would tell a writer that others have gone on from it.
     Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log =>
       files.delete(new Path(target, log)))
+    list(target).filter(isTemporary).foreach(files.delete)
     removeScratch()
   }
 
@@ -227,7 +238,8 @@ final class CheckpointMove(
       list(here).filter(path => OfOperators(path.getName)).foreach { path =>
         copy(path, new Path(there, path.getName))
       }
-      list(new Path(there, "_metadata/v2")).foreach(describe(_, operator))
+      list(new Path(there, "_metadata/v2")).filter(_.getName.toLongOption.isDefined)
+        .foreach(describe(_, operator))
       val unversioned = new Path(there, "_metadata/metadata")
       if (files.exists(unversioned)) describe(unversioned, operator)
     }
@@ -335,6 +347,10 @@ private[redisstate] object CheckpointMove {
   private val Record = "_redis_state_move"
   private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata, Record)
   private val OfOperators = Set("_metadata", "_stateSchema")
+
+  /** A file that a killed call was writing, or that Hadoop wrote beside it. */
+  private def isTemporary(path: Path): Boolean =
+    path.getName.startsWith(".") && (path.getName.endsWith(".tmp") || path.getName.endsWith(".crc"))
 
   /** Spark's parser of JSON shows the beginning when it refuses it. */
   private val NotYet =

@@ -1,0 +1,272 @@
+"""Moves of state that are killed before every change of a file and every write to Redis.
+
+The commands are real processes: `tests/support/file_steps.py` and the TCP proxy hold them before
+each step, and the process is killed there, with all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import redis_state
+from tests.faults.processes import descendants, kill
+from tests.spark.streams import FORMAT, HDFS, REDIS, ROCKSDB, Output, Streams
+from tests.spark.test_moving import files_of, rows_of
+from tests.spark.test_operators import EVENTS, events
+from tests.support.file_steps import Watched
+from tests.support.redis_server import RedisServer
+from tests.support.tcp_proxy import TcpProxy
+from tests.upgrades.job import windows
+from tools.jvm import OF_A_QUERY
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
+
+LIMIT_S = 240
+STEPS_MAX = 1000
+SHUFFLE = "spark.sql.shuffle.partitions"
+BATCHES = events(2)
+_CHANGES = re.compile(
+    rb"\r\n(EVALSHA|EVAL|EXEC|SET|DEL|UNLINK|HSET|HDEL|SADD|ZADD|EXPIRE|PEXPIRE|RPUSH|PUBLISH)\r\n",
+    re.IGNORECASE,
+)
+CONFS = {
+    "spark.driver.extraJavaOptions": " ".join(OF_A_QUERY),
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.session.timeZone": "UTC",
+    SHUFFLE: "2",
+}
+
+
+class Steps:
+    """Counts the steps of a process; it is killed before the one with a number, from 1.
+
+    Attributes:
+        last: What the step was that did not come to be; empty if the process ended by itself.
+    """
+
+    def __init__(self, kill_at: int) -> None:
+        self._kill_at, self._done = kill_at, 0
+        self._lock = threading.Lock()
+        self._pids: Callable[[], Sequence[int]] = tuple
+        self.last = ""
+
+    def run(self, command: Sequence[str], folders: Sequence[Path], log: Path) -> int:
+        env = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        with Watched(command, folders, self.of_file, env=env, log=log) as watched:
+            pid = watched.process.pid
+            self._pids = lambda: [*descendants(pid), pid]
+            return watched.process.wait(LIMIT_S)
+
+    def of_file(self, call: str, path: Path) -> bool:
+        return self._next(f"{call} {path}")
+
+    def of_chunk(self, chunk: bytes) -> bool:
+        found = _CHANGES.search(chunk)
+        return found is None or self._next(found[1].decode())
+
+    def _next(self, what: str) -> bool:
+        with self._lock:
+            self._done += 1
+            if self._done < self._kill_at:
+                return True
+            if not self.last:
+                self.last = what
+                for pid in self._pids():
+                    kill(pid)
+            return False
+
+
+class Killed:
+    """One query, and moves of it that are killed."""
+
+    def __init__(self, streams: Streams, server: RedisServer, *, provider: str) -> None:
+        self.streams, self.server, self.provider = streams, server, provider
+        self.source = streams.input("events", EVENTS)
+        self.before: Output = {}
+        self.expected: Output = {}
+        for batch in BATCHES[:2]:
+            self.source.add(batch[0])
+        self.query("stays", provider, self.expected)
+        self.query("old", provider, self.before)
+        for batch in BATCHES[2:]:
+            self.source.add(batch[0])
+        self.query("stays", provider, self.expected)
+        self.old = streams.checkpoint("old")
+        self.files = files_of(self.old)
+        self.met: list[str] = []
+
+    def query(self, name: str, provider: str, output: Output) -> None:
+        frame = windows([self.source.stream(self.streams.spark)])
+        self.streams.run(frame, name, mode="append", provider=provider, output=output)
+
+    def kills(self, command: Callable[[Path, str], Sequence[str]]) -> Iterator[Path]:
+        """Kills the command before each of its steps; then gives the folder that it made."""
+        for number in range(1, STEPS_MAX):
+            new = self.streams.checkpoint(f"new-{number}")
+            steps = Steps(number)
+            log = self.streams.folder / f"log-{number}"
+            with TcpProxy(self.server.port, before=steps.of_chunk) as proxy:
+                code = steps.run(command(new, proxy.url), [new], log)
+            print(number, steps.last or "it ended by itself")
+            if not steps.last:
+                assert code == 0, log.read_text()
+                return
+            assert code != 0
+            self.met.append(steps.last)
+            yield new
+        raise AssertionError(f"more than {STEPS_MAX} steps")
+
+    def check_new(self, name: str, provider: str) -> None:
+        """It goes on there as a query that stayed where it was."""
+        output = dict(self.before)
+        self.query(name, provider, output)
+        assert output == self.expected
+
+
+def confs_as_arguments() -> list[str]:
+    return [part for name, value in CONFS.items() for part in ("--conf", f"{name}={value}")]
+
+
+def redis_state_command(*words: str) -> list[str]:
+    program = [sys.executable, "-m", "redis_state.cli.main", *words]
+    return [*program, "--master", "local[1]", *confs_as_arguments()]
+
+
+@pytest.fixture(autouse=True)
+def confs(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in (SHUFFLE, FORMAT)}
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value or "")
+
+
+def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
+    """No query starts from a folder that the move has left, unless nothing is there."""
+    if not new.exists() or all(path.name.startswith(".") for path in new.iterdir()):
+        return
+    with pytest.raises(StreamingQueryException, match="This_checkpoint_is_not_complete"):
+        killed.query(new.name, provider, {})
+
+
+def is_finished(new: Path) -> bool:
+    metadata = new / "metadata"
+    return metadata.exists() and "not_complete" not in metadata.read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "format_"),
+    [(ROCKSDB, REDIS, "2"), (HDFS, REDIS, "1"), (REDIS, ROCKSDB, "2"), (REDIS, HDFS, "1")],
+)
+def test_migrate_is_killed(
+    streams: Streams,
+    shared_redis_server: RedisServer,
+    source: str,
+    target: str,
+    format_: str,
+) -> None:
+    streams.spark.conf.set(FORMAT, format_)
+    killed = Killed(streams, shared_redis_server, provider=source)
+    own = {ROCKSDB: "rocksdb", HDFS: "hdfs-backed"}
+
+    def command(new: Path, url: str) -> list[str]:
+        to = ["--to", own[target], "--url", url, "--force"] if target in own else ["--to", url]
+        where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new)]
+        return redis_state_command("migrate", *where, *to)
+
+    digests: set[tuple[str, ...]] = set()
+    for new in killed.kills(command):
+        assert files_of(killed.old) == killed.files
+        to = own.get(target, shared_redis_server.url)
+        if is_finished(new):
+            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
+                redis_state.migrate(streams.spark, str(killed.old), str(new), to=to)
+        else:
+            half_is_refused(killed, new, target)
+            again = redis_state.migrate(streams.spark, str(killed.old), str(new), to=to)
+            assert [one.source for one in again.stores] == [one.target for one in again.stores]
+            digests.add(tuple(one.source for one in again.stores))
+        killed.check_new(new.name, target)
+        shutil.rmtree(new)
+    assert len(digests) == 1
+    killed.check_new("old", source)
+
+
+def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -> None:
+    streams.spark.conf.set(FORMAT, "2")
+    killed = Killed(streams, shared_redis_server, provider=REDIS)
+
+    def command(new: Path, url: str) -> list[str]:
+        where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new), "--url", url]
+        return redis_state_command("rescale", *where, "--partitions", "3", "--yes", "--force")
+
+    digests: set[tuple[str, ...]] = set()
+    for new in killed.kills(command):
+        assert files_of(killed.old) == killed.files
+        if is_finished(new):
+            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
+                redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
+        else:
+            half_is_refused(killed, new, REDIS)
+            again = redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
+            assert [one.source for one in again.stores] == [one.target for one in again.stores]
+            digests.add(tuple(one.source for one in again.stores))
+        killed.check_new(new.name, REDIS)
+        shutil.rmtree(new)
+    assert len(digests) == 1
+    killed.check_new("old", REDIS)
+
+
+@pytest.mark.parametrize(("source", "format_"), [(ROCKSDB, "2"), (HDFS, "1")])
+def test_adopt_is_killed(
+    streams: Streams,
+    shared_redis_server: RedisServer,
+    redis_conf: Callable[[dict[str, str]], None],
+    source: str,
+    format_: str,
+) -> None:
+    streams.spark.conf.set(FORMAT, format_)
+    killed = Killed(streams, shared_redis_server, provider=source)
+    switch = max(killed.before) + 1
+    outputs: dict[str, Path] = {}
+
+    def command(new: Path, url: str) -> list[str]:
+        shutil.copytree(killed.old, new)
+        outputs[new.name] = streams.folder / f"output-{new.name}"
+        given = [str(killed.source.folder), str(new), url, str(outputs[new.name])]
+        confs = CONFS | {"spark.master": "local[1]", FORMAT: format_}
+        job = [sys.executable, "-m", "tests.spark.adopting_job"]
+        return [*job, *given, json.dumps(confs)]
+
+    redis_conf({"adopt": "true"})
+    for new in killed.kills(command):
+        output = dict(killed.before)
+        path = outputs[new.name]
+        for line in path.read_text().splitlines() if path.exists() else ():
+            batch, rows = json.loads(line)
+            output[batch] = rows
+        if not (new / "offsets" / str(switch)).exists():
+            assert not set(output) - set(killed.before)
+            files = files_of(new)
+            assert {name: files[name] for name in killed.files} == killed.files
+            shutil.copytree(new, streams.checkpoint(f"{new.name}-without"))
+            killed.check_new(f"{new.name}-without", source)
+            shutil.rmtree(streams.checkpoint(f"{new.name}-without"))
+        again: Output = {}
+        killed.query(new.name, REDIS, again)
+        for batch, rows in again.items():
+            assert output.setdefault(batch, rows) == rows
+        assert rows_of(output) == rows_of(killed.expected)
+        shutil.rmtree(new)
