@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -21,6 +22,26 @@ PREFIX = "spark.sql.streaming.stateStore.redis."
 Row = Mapping[str, Any]
 Output = dict[int, list[str]]
 _FIRST_MTIME_S = 1_000_000_000
+# What Spark says when a Python worker of the driver was not there after ten seconds, which no conf
+# makes longer: a machine that stands still that long is not what a test is about.
+_WORKER_LATE = "Python worker failed to connect back"
+_STARTS = 3
+
+
+def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Starts a query that ends by itself, again if its Python worker came too late."""
+    for _ in range(_STARTS - 1):
+        query = start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if _WORKER_LATE not in str(error):
+                raise
+        else:
+            return query
+    query = start()
+    query.awaitTermination()
+    return query
 
 
 class Input:
@@ -72,15 +93,13 @@ class Streams:
             kept[batch_id] = sorted(str(row) for row in batch.collect())
 
         self.spark.conf.set(PROVIDER, provider)
-        query = (
+        writer = (
             frame.writeStream.outputMode(mode)
             .option("checkpointLocation", str(self.checkpoint(name)))
             .foreachBatch(keep)
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
-        return query
+        return run_to_end(writer.start)
 
     def checkpoint(self, name: str) -> Path:
         return self.folder / "checkpoints" / name

@@ -152,7 +152,7 @@ def test_limit(streams: Streams) -> None:
     streams.same_on_both(build, [EVENTS], events(8), mode="append")
 
 
-def running_sum() -> StatefulFunction:
+def running_sum(lasts_ms: int = 60_000) -> StatefulFunction:
     """A closure, so that it travels by value: Python workers cannot import this module."""
     event_time = GroupStateTimeout.EventTimeTimeout
 
@@ -170,7 +170,7 @@ def running_sum() -> StatefulFunction:
         else:
             state.update((total,))
             if state._timeout_conf == event_time:
-                state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 60_000)
+                state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + lasts_ms)
         yield pd.DataFrame({"k": [key[0]], "total": [total], "timed_out": [False]})
 
     return step

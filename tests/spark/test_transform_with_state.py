@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Input, Output, Streams
+from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Input, Output, Streams, run_to_end
 from tests.spark.test_operators import EVENTS, events
 
 pytestmark = pytest.mark.spark
@@ -202,14 +202,13 @@ def _once(streams: Streams, source: Input, provider: str, batch: int, output: Ou
 
     streams.spark.conf.set(PROVIDER, provider)
     checkpoint = streams.checkpoint(provider.rsplit(".", 1)[-1])
-    query = (
+    writer = (
         frame.writeStream.outputMode("update")
         .option("checkpointLocation", str(checkpoint))
         .foreachBatch(keep)
         .trigger(once=True)
-        .start()
     )
-    query.awaitTermination()
+    run_to_end(writer.start)
     assert batch in output
 
 

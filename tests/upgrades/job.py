@@ -49,10 +49,10 @@ def deduplication_within_watermark(inputs: Sequence[DataFrame]) -> DataFrame:
     return inputs[0].withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(["k", "v"])
 
 
-def pandas_with_state(inputs: Sequence[DataFrame]) -> DataFrame:
+def pandas_with_state(inputs: Sequence[DataFrame], lasts_ms: int = 60_000) -> DataFrame:
     late = inputs[0].where("k is not null").withWatermark("ts", "1 minute")
     return late.groupBy("k").applyInPandasWithState(
-        running_sum(),
+        running_sum(lasts_ms),
         "k string, total long, timed_out boolean",
         "total long",
         "update",

@@ -38,9 +38,9 @@ private[redisstate] final class RowPacker(spec: StoreSpec) {
 
   def pack(entry: StateEntry): MovedRow = {
     val value =
-      if (entry.list == null) entry.value.getBytes
+      if (entry.list == null) entry.value.getBytes.clone()
       else MultiValue.encode(entry.list.map(_.getBytes))
-    MovedRow(entry.family, entry.key.getBytes, value)
+    MovedRow(entry.family, entry.key.getBytes.clone(), value)
   }
 
   /** Valid until the next. */
