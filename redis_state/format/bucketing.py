@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 from redis_state.errors import FormatError
 from redis_state.format.entry import BUCKETS_MAX
@@ -21,6 +22,17 @@ def bucketing_hash(key: bytes, *, kind: str) -> int:
         FormatError: The key is too short for its encoder kind.
     """
     return zlib.crc32(key[: _used(key, kind)])
+
+
+def bucketing_hashes(keys: Sequence[bytes], *, kind: str) -> list[int]:
+    """`bucketing_hash` of many keys.
+
+    Raises:
+        FormatError: As `bucketing_hash`.
+    """
+    if kind == "none" and min(map(len, keys), default=0) >= FAMILY_BYTES:
+        return list(map(zlib.crc32, keys))
+    return [bucketing_hash(key, kind=kind) for key in keys]
 
 
 def bucket_of(key: bytes, *, kind: str, buckets: int) -> int:

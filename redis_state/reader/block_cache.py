@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from redis_state.format.header import Header
+from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import Value
+from redis_state.ids import PartitionId
+from redis_state.protocol.opening import Opened
 
 BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
@@ -15,6 +18,8 @@ _ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
 
 _ROW_BYTES = 150
+_LAYER_BYTES = 64
+_JOINED_ROW_BYTES = 100
 _FAMILY_BYTES = 500
 _PART_BYTES = 100
 _TOMBSTONE_BYTES = 250
@@ -25,12 +30,35 @@ Place = tuple[int, str, int, str, str]
 """Where a block is: operator, store, partition, ident of the segment, name of the field."""
 
 
+Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
+"""What segments say of the keys of a bucket: their rows, and what they remove below them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The buckets of one version of a partition in which keys were looked up.
+
+    Attributes:
+        last: The number of the last bucket, of the segment that has most.
+        families: The family table of the version.
+        layers: By bucket, the newest first.
+        joined: Rows of several segments together, by the number of the layer and of its bucket.
+    """
+
+    opened: Opened
+    last: int
+    families: tuple[Family, ...]
+    layers: dict[int, Sequence[Layer]] = field(default_factory=dict)
+    joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
+
+
 class BlockCache:
     """Starts afresh when it is full; safe to share between threads, without a lock."""
 
     def __init__(self) -> None:
         self._heads: dict[Place, Header] = {}
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
+        self._chains: dict[PartitionId, Chain] = {}
         self._bytes = 0
 
     def head(self, place: Place) -> Header | None:
@@ -59,11 +87,27 @@ class BlockCache:
             self._make_room(size)
             self._rows[place] = rows
 
+    def chain(self, opened: Opened) -> Chain | None:
+        """What is known of a version that is made up of these segments; ``None`` if nothing is."""
+        chain = self._chains.get(opened.id)
+        return chain if chain is not None and chain.opened is opened else None
+
+    def add_layers(self, chain: Chain, bucket: int, layers: Sequence[Layer]) -> None:
+        """Keep what the segments say of a bucket; their rows are counted as blocks."""
+        self._make_room(_ENTRY_BYTES + _LAYER_BYTES * len(layers))
+        chain.layers[bucket] = layers
+        self._chains[chain.opened.id] = chain
+
+    def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
+        """Keep rows that were put together of several segments."""
+        self._make_room(_ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
+        chain.joined[place] = rows
+
     def _make_room(self, size: int) -> None:
         # Two threads may count at once, which makes the bound a little inexact, and no more.
         self._bytes += size
         if self._bytes > BYTES_MAX:
-            self._heads, self._rows, self._bytes = {}, {}, size
+            self._heads, self._rows, self._chains, self._bytes = {}, {}, {}, size
 
 
 def _head_bytes(head: Header) -> int:

@@ -41,6 +41,7 @@ class FamilyChoice:
         self._what = f"reading family '{name}' of operator {operator}"
         self._given = given
         self._likely: RowCodec | None = None
+        self._of_table: tuple[Sequence[Family], RowCodec | None] = ((), None)
 
     @property
     def known(self) -> RowCodec | None:
@@ -67,6 +68,14 @@ class FamilyChoice:
 
     def codec(self, families: Sequence[Family]) -> RowCodec | None:
         """The codec of the family in the table of a version; ``None`` if it is not there."""
+        # Reads of one version bring the very same table.
+        table, codec = self._of_table
+        if table is not families:
+            codec = self._codec(families)
+            self._of_table = families, codec
+        return codec
+
+    def _codec(self, families: Sequence[Family]) -> RowCodec | None:
         family = self._in(families)
         if family is None:
             return None

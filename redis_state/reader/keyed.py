@@ -172,12 +172,14 @@ class _Search:
                     again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
                     values = other.values
-                for at in of_one:
-                    value = values.get(stored[at])
-                    if value is not None:
-                        self.hits[at] = own, value
-                        self.partitions[at] = found.opened.id.partition
-                        self.left.discard(at)
+                there = {
+                    at: (own, value)
+                    for at in of_one
+                    if (value := values.get(stored[at])) is not None
+                }
+                self.hits |= there
+                self.partitions |= dict.fromkeys(there, found.opened.id.partition)
+                self.left.difference_update(there)
 
 
 def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
@@ -191,6 +193,9 @@ def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[
 
 def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
     """The same in pieces of which the client can hold the blocks; one key may be a piece alone."""
+    if len(asked) == 1 and len(asked[0][1]) == 1:
+        yield list(asked)
+        return
     piece: list[_Asked] = []
     count = size = 0
     for opened, places in asked:

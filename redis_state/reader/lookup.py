@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
-from redis_state.format.bucketing import bucketing_hash
+from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
+from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes
 from redis_state.format.segment import part_fields, read_header, read_rows
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
-from redis_state.reader.block_cache import BlockCache, Place
+from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
 
 _REOPENS_MAX = 5
 _EMPTY = Header()
@@ -81,7 +81,16 @@ def look_up(
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
     """
-    wanted, blocks = list(asked), cache or BlockCache()
+    blocks = cache or BlockCache()
+    wanted = []
+    for opened, keys in asked:
+        known = _known(opened, keys, kind, blocks)
+        if known is None:
+            wanted.append((opened, keys))
+        else:
+            yield known
+    if not wanted:
+        return
     for _ in range(_REOPENS_MAX):
         pieces = [_begun(opened, keys, kind, blocks) for opened, keys in wanted]
         every = [piece for of_partition in pieces for piece in of_partition]
@@ -92,7 +101,10 @@ def look_up(
         gone |= _read(client, [piece for piece in every if piece.opened.id not in gone], blocks)
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
-                yield _evaluate(opened, of_partition, keys)
+                found = _evaluate(opened, of_partition, keys)
+                if cache is not None:
+                    _remember(found, of_partition, keys, kind, cache)
+                yield found
         left = [one for one in wanted if one[0].id in gone]
         if not left:
             return
@@ -101,10 +113,104 @@ def look_up(
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
 
 
+def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Found | None:
+    """What the layers say, if those of all buckets were put together before."""
+    chain = cache.chain(opened)
+    if chain is None or kind in ORDERED_KINDS:
+        return None
+    of_bucket, last = chain.layers, chain.last
+    try:
+        layers = [of_bucket[hash_ & last] for hash_ in bucketing_hashes(keys, kind=kind)]
+    except KeyError:
+        return None
+    values: dict[bytes, bytes] = {}
+    for key, of_key in zip(keys, layers, strict=True):
+        value: bytes | None = None
+        tail = b""
+        for rows, tombstones in of_key:
+            if key in rows:
+                said = rows[key]
+                if not isinstance(said, Appended):
+                    value = said
+                    break
+                tail = said.data + tail
+            if tombstones and _covered(key, tombstones):
+                break
+        if tail:
+            value = (value or b"") + tail
+        if value is not None:
+            values[key] = value
+    return Found(opened, values, chain.families)
+
+
+def _covered(key: bytes, tombstones: Sequence[Tombstone]) -> bool:
+    family = family_of(key)
+    return any(one.family == family and one.covers(key[FAMILY_BYTES:]) for one in tombstones)
+
+
+def _remember(
+    found: Found, pieces: Sequence[_Piece], keys: Sequence[bytes], kind: str, cache: BlockCache
+) -> None:
+    """Put together what the segments say of the buckets that were read, for the next time."""
+    filled = [piece for piece in pieces if piece.segment.entry.blocks]
+    if kind in ORDERED_KINDS or not filled:
+        return
+    for piece in filled:
+        _join_parts(piece)
+    chain = cache.chain(found.opened)
+    if chain is None:
+        last = max(piece.segment.entry.buckets for piece in filled) - 1
+        chain = Chain(found.opened, last, found.families)
+    groups = _groups(filled, joined=not any(one.multi_value for one in found.families))
+    for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
+        if bucket not in chain.layers:
+            layers = [_layer(chain, at, group, bucket, cache) for at, group in enumerate(groups)]
+            cache.add_layers(chain, bucket, [one for one in layers if any(one)])
+
+
+def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
+    """Segments that can be one layer.
+
+    They follow each other, have as many buckets, and none removes a range above another one.
+    """
+    groups: list[list[_Piece]] = []
+    for piece in pieces:
+        above = groups[-1][-1] if groups else None
+        if (
+            joined
+            and above is not None
+            and above.segment.entry.buckets == piece.segment.entry.buckets
+            and not _head(above).tombstones
+        ):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
+def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
+    field = bucket & (group[0].segment.entry.buckets - 1)
+    tombstones = _head(group[-1]).tombstones
+    if len(group) == 1:
+        return group[0].rows.get(field, {}), tombstones
+    rows = chain.joined.get((at, field))
+    if rows is None:
+        rows = {}
+        for piece in reversed(group):
+            rows |= piece.rows.get(field, {})
+        cache.add_joined(chain, (at, field), rows)
+    return rows, tombstones
+
+
+def _head(piece: _Piece) -> Header:
+    assert piece.head is not None
+    return piece.head
+
+
 def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> list[_Piece]:
     """The segments with the fields that are asked for first: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
-    hashes = [bucketing_hash(key, kind=kind) for key in keys] if hashed else []
+    hashes = bucketing_hashes(keys, kind=kind) if hashed else []
     # Many segments have as many buckets.
     by_last: dict[int, tuple[list[int], set[int]]] = {}
     found = []
@@ -163,6 +269,18 @@ def _parts(piece: _Piece) -> dict[int, list[_Field]]:
         for field in set(piece.fields)
         if isinstance(field, int) and parts.get(field, 1) > 1
     }
+
+
+def _join_parts(piece: _Piece) -> None:
+    """Let the first part of a bucket have the rows of all; a later one overrides an earlier."""
+    tables = piece.rows
+    for bucket, fields in _parts(piece).items():
+        if not tables.get(bucket):
+            raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
+        whole: dict[bytes, Value] = {}
+        for field in fields:
+            whole |= tables[field]
+        tables[bucket] = whole
 
 
 def _block_with(head: Header, key: bytes) -> str | None:
@@ -242,18 +360,9 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -
 
 
 def _said(piece: _Piece, keys: Sequence[bytes], left: Mapping[bytes, None]) -> dict[bytes, Value]:
-    """What a segment says of those keys that are left.
-
-    A later part of a bucket overrides an earlier one.
-    """
+    """What a segment says of those keys that are left."""
     tables = piece.rows
-    for bucket, fields in _parts(piece).items():
-        if not tables.get(bucket):
-            raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
-        whole: dict[bytes, Value] = {}
-        for field in fields:
-            whole |= tables[field]
-        tables[bucket] = whole
+    _join_parts(piece)
     different = set(piece.fields)
     if len(different) <= _FEW:
         # Without a step of Python for each key; a key is in no other bucket than its own.

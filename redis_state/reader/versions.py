@@ -52,6 +52,8 @@ MAX_AGE_MIN_S = 120
 _TRIES_MAX = 5
 _CHAIN_MAX = 16
 _BEHIND_FIELDS = ("o", "c", "b", "k")
+_CONFIRMED_FIELDS = ("f", "o", "ou")
+_FORMAT = b"1"
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query was faster again and again"
@@ -142,6 +144,10 @@ class Wanted:
         return dict(enumerate(self.uids))
 
 
+NEWEST = Wanted()
+"""The confirmed version, which most calls ask for."""
+
+
 class Newest:
     """Opens the newest confirmed version of partitions, and asks only for what is new of it.
 
@@ -153,25 +159,48 @@ class Newest:
         self._last: dict[PartitionId, Opened] = {}
 
     def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
-        """Open partitions, in one round trip.
+        """Open partitions: in one round trip those that are as they were, in another the rest.
 
         Raises:
             RedisStateError: As `read_replies`.
         """
         known = [self._known(id_) for id_ in ids]
-        cached = [() if one is None else (one.pin,) for one in known]
+        same = self._unchanged([one for one in known if one is not None])
+        if len(same) == len(ids):
+            return same
+        there = {one.id: one for one in same}
+        changed = [one for one in zip(ids, known, strict=True) if one[0] not in there]
+        there |= {one.id: one for one in self._opened(changed)}
+        return [there[id_] for id_ in ids]
+
+    def _unchanged(self, known: Sequence[Opened]) -> list[Opened]:
+        """Those of which the same attempt is still the newest confirmed one.
+
+        No script: what its segments say never changes (docs/format.md, section 7).
+        """
+        read: list[Command] = [("HMGET", keys.meta(one.id), *_CONFIRMED_FIELDS) for one in known]
+        replies = self._client.call(_WHAT, read) if read else []
+        return [
+            one
+            for one, reply in zip(known, replies, strict=True)
+            if reply == [_FORMAT, b"%d" % one.pin.version, one.pin.uid.encode()]
+        ]
+
+    def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
+        cached = [() if one is None else (one.pin,) for _, one in wanted]
         asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
-        what, calls = script("open"), list(zip(map(keys.meta, ids), asked, strict=True))
+        what = script("open")
+        calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
         if len(calls) == 1:
             # The server knows the script by now as a rule: its text need not be sent.
             ((meta, args),) = calls
             answers = [self._client.script(_WHAT, what, [meta], args)]
         else:
             replies = self._client.call(_WHAT, what.many(calls)) if calls else []
-            pairs = zip(ids, replies, strict=True)
-            answers = [words(_WHAT, reply, where=str(id_)) for id_, reply in pairs]
+            pairs = zip(wanted, replies, strict=True)
+            answers = [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
         found = []
-        for id_, last, pins, answer in zip(ids, known, cached, answers, strict=True):
+        for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
             opened = read_opened(id_, answer, version=None, cached=pins)
             if last is not None and opened.start != EMPTY:
                 segments = opened.segments + last.segments
@@ -209,6 +238,8 @@ def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
         StateError: A partition does not hold the version.
         UnavailableError: The query kept going on in between.
     """
+    if len(opened) == 1:
+        return list(opened)
     ids = [one.id for one in opened]
     version = max((one.pin.version for one in opened), default=0)
     found = list(opened)
@@ -422,4 +453,4 @@ def which_of(given: Mapping[str, Any], version: int | None) -> Wanted:
         TypeError: There is no such argument.
         ConfigError: As `Wanted`.
     """
-    return Wanted(version, **given)
+    return NEWEST if version is None and not given else Wanted(version, **given)

@@ -14,7 +14,7 @@ from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.versions import Wanted, runs_reached
+from redis_state.reader.versions import NEWEST, Wanted, runs_reached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -115,7 +115,7 @@ class QueryView:
             NotFoundError: The view has no such store.
             StateError: The store has no such version, or the view is older than its `max_age`.
         """
-        if wanted != Wanted():
+        if wanted != NEWEST:
             raise _has_one()
         if (operator, store) in self._failed:
             raise self._failed[operator, store]

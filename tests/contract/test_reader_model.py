@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import redis_state
 from redis_state.format.header import Tombstone
-from redis_state.format.rows import Value
+from redis_state.format.rows import Appended, Value
 from redis_state.reader import Reader
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.lookup import look_up
 from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.versions import Newest
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 
@@ -105,3 +109,37 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     old = [row["text"] for row in flat if row["at"] < version]
     table = state.to_arrow(version, where=lambda row: row["at"] < version, columns=["text"])
     assert sorted(table["text"].to_pylist()) == sorted(old)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_was_put_together_says_the_same(shared_redis_server: RedisServer, seed: int) -> None:
+    rng = random.Random(seed)
+    lists = seed % 2 == 1
+    layout = replace(
+        family(schema(user="string", n="long"), schema(text="string", at="long")),
+        multi_value=lists,
+    )
+    planted = Planted(
+        shared_redis_server.client(), layout, 1, f"{rng.getrandbits(128):032x}", f"again-{seed}"
+    )
+    stored = [planted.key(key) for key in KEYS]
+    for version in range(1, 9):
+        planted.buckets = rng.choice([1, 2, 2, 2, 2, 64])
+        start, end = sorted(key[2:] for key in rng.sample(stored, 2))
+        tombstones = [Tombstone(0, start, end)] if version > 1 and rng.random() < 0.2 else []
+        changes: dict[bytes, Value] = {}
+        for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
+            text = f"{version}".encode()
+            changes[key] = rng.choice([text, text, None, *[Appended(text)] * (3 * lists)])
+        planted.delta(0, version, changes, tombstones=tombstones)
+    cache = BlockCache()
+    with redis_state.connect(shared_redis_server.url) as reader:
+        client = reader.client
+        (opened,) = Newest(client).open([planted.id(0)])
+        for _ in range(40):
+            asked = rng.sample(stored, rng.choice([1, 1, 1, 5, len(stored)]))
+            (cold,) = look_up(client, [(opened, asked)], kind="none")
+            before = client.round_trips
+            (warm,) = look_up(client, [(opened, asked)], kind="none", cache=cache)
+            assert warm == cold
+        assert client.round_trips == before, "all of it was read by then"

@@ -69,9 +69,10 @@ class Codec:
 
         It is only where to look first: a join shuffles by some of the columns.
         """
-        schema = self.shuffled_by
-        values = unsafe_row.in_order(self.key, key)[: len(schema.fields)]
-        return partition_of(schema, values, partitions=partitions)
+        values = unsafe_row.in_order(self.key, key)
+        if self.family.kind != "prefix":
+            return partition_of(self.key, values, partitions=partitions)
+        return partition_of(self.shuffled_by, values[: len(self.first)], partitions=partitions)
 
     def encode_key(self, values: KeyValues) -> bytes:
         """The stored key of a row with these key columns.

@@ -132,15 +132,18 @@ def _column(name: str, type_: Any, values: Sequence[Any]) -> _Column:
     if not isinstance(type_, Atomic) or not (type_.width or type_.name in _KINDS):
         raise OneByOneError
     atomic = lookup_type(name, type_)
-    null = np.fromiter((value is None for value in values), np.bool_, len(values))
+    types = set(map(type, values))
+    null = np.zeros(len(values), np.bool_)
+    if type(None) in types:
+        null = np.fromiter((value is None for value in values), np.bool_, len(values))
     none = np.zeros(0, np.uint64)
     plain = _PLAIN.get(atomic.name)
-    if plain is str and set(map(type, values)) == {str}:
+    if plain is str and types == {str}:
         try:
             return _Column(atomic, null, none, [value.encode() for value in values])
         except UnicodeEncodeError:
             raise OneByOneError from None
-    if plain is None or set(map(type, values)) != {plain}:
+    if plain is None or types != {plain}:
         empty: Any = b"" if not atomic.width else 0
         values = [
             empty if value is None else to_internal(atomic, value, name=name) for value in values
@@ -194,9 +197,9 @@ def _hashed_bytes(parts: Sequence[bytes], state: Hashes) -> Hashes:
     longest = int(sizes.max(initial=0))
     if longest > _TEXT_BYTES_MAX:
         raise OneByOneError
-    width = -(-longest // 4) * 4
-    joined = b"".join(part.ljust(width, b"\0") for part in parts)
-    padded = np.frombuffer(joined, np.uint8).reshape(len(parts), width)
+    width = max(-(-longest // 4), 1) * 4
+    # Shorter texts are filled up with zeros.
+    padded = np.array(parts, f"S{width}").view(np.uint8).reshape(len(parts), width)
     words = padded.view("<u4")
     whole = sizes // 4
     for at in range(longest // 4):

@@ -48,12 +48,13 @@ def hash_long(value: int, seed: int) -> int:
 
 def hash_bytes(data: bytes, seed: int) -> int:
     """Hash of bytes: whole words, then each byte left over as a signed word, as Spark does."""
-    aligned = len(data) // 4 * 4
+    whole, left = divmod(len(data), 4)
     state = seed
-    for (word,) in struct.iter_unpack("<I", data[:aligned]):
-        state = _mix(state, word)
-    for (byte,) in struct.iter_unpack("<b", data[aligned:]):
-        state = _mix(state, byte & _MASK)
+    for block in struct.unpack(f"<{whole}I{left}b", data):
+        # As `_mix`, without a call for each block.
+        mixed = (block & _MASK) * 0xCC9E2D51 & _MASK
+        state ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & _MASK
+        state = ((state << 13 | state >> 19) * 5 + 0xE6546B64) & _MASK
     return _finish(state, len(data))
 
 

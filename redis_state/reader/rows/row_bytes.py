@@ -61,13 +61,18 @@ class UnsafeRows:
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
         """As `RowBytes.encode`."""
-        return _VERSION + unsafe_row.encode(
-            _some(self.columns, tuple(ordinals)), values, normalize_zero=True
-        )
+        return _VERSION + unsafe_row.encode(self._of(ordinals), values, normalize_zero=True)
 
     def decode(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
         """As `RowBytes.decode`."""
-        return unsafe_row.decode(_some(self.columns, tuple(ordinals)), _behind_version(data))
+        return unsafe_row.decode(self._of(ordinals), _behind_version(data))
+
+    def _of(self, ordinals: Sequence[int]) -> Struct:
+        # Ordinals are distinct: as many as there are columns are all, mostly in their order.
+        count = len(self.columns.fields)
+        if len(ordinals) == count and all(map(int.__eq__, ordinals, range(count))):
+            return self.columns
+        return _some(self.columns, tuple(ordinals))
 
     encode_first = encode
     decode_first = decode

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_state.errors import FormatError
@@ -79,14 +79,22 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A type with named parts; a row has one of these."""
+    """A type with named parts; a row has one of these.
+
+    Attributes:
+        names: Of the fields, in order; Spark allows a name twice.
+        distinct: Whether no name comes twice.
+    """
 
     fields: tuple[Field, ...]
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    distinct: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the fields, in order; Spark allows a name twice."""
-        return tuple(field.name for field in self.fields)
+    def __post_init__(self) -> None:
+        # Asked for with every row.
+        names = tuple(one.name for one in self.fields)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "distinct", len(set(names)) == len(names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,17 +253,18 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
         ConfigError: A column is missing, unknown or ambiguous, or the number is wrong.
     """
     names = schema.names
-    if (
-        isinstance(values, dict)
-        and len(values) == len(names) == len(set(names))
-        and all(name in values for name in names)
-    ):
-        return [values[name] for name in names]
+    if type(values) is list and len(values) == len(names):
+        return values
+    if isinstance(values, dict) and len(values) == len(names) and schema.distinct:
+        try:
+            return [values[name] for name in names]
+        except KeyError:
+            pass  # What is wrong is said below.
     columns = f"Key columns: {', '.join(names) or 'none'}."
     if isinstance(values, Mapping):
         unknown = [str(name) for name in values if name not in names]
         missing = [name for name in names if name not in values]
-        if len(set(names)) != len(names):
+        if not schema.distinct:
             raise _unfit("two columns have one name", f"Give a sequence. {columns}")
         if unknown or missing:
             found = [f"'{name}' is unknown" for name in unknown]
