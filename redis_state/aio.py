@@ -17,12 +17,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis_state import reader
 from redis_state.errors import ConfigError
 from redis_state.process import Home
+from redis_state.reader.exports.export import FILE_BYTES, Progress, no_progress
+from redis_state.reader.exports.manifest import COLUMNS, Export
+from redis_state.reader.versions import CONFIRMED
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11
@@ -224,6 +228,41 @@ class QueryView(_Stores):
 @_face_of(reader.Reader)
 class Reader(_Face):
     """`redis_state.reader.Reader`, to be awaited; `connect` makes it."""
+
+    async def export(
+        self,
+        which: str,
+        to: str | Path,
+        *,
+        at: str | int = CONFIRMED,
+        operator: int | None = None,
+        contents: str = COLUMNS,
+        file_bytes: int = FILE_BYTES,
+        progress: Progress = no_progress,
+    ) -> Export:
+        """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
+
+        Cancelled, it goes on in its thread. What a killed process leaves, the same call completes.
+
+        Args:
+            which: As that of `redis_state.reader.Reader`, and so are the others.
+            progress: Called in a thread of the reader's.
+
+        Raises:
+            RedisStateError: As `redis_state.reader.Reader.export`.
+        """
+        call = partial(
+            self._front.export,
+            which,
+            to,
+            at=at,
+            operator=operator,
+            contents=contents,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
+        found: Export = await self._calls.run(call)
+        return found
 
     async def close(self) -> None:
         """Wait for the calls that run, and close the connections."""

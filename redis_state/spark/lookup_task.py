@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
 from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.block_cache import BlockCache
@@ -76,7 +77,8 @@ class Choice:
         key = keys.looked_up(
             batch.query_id, self.name, tenant=keys.tenant_of(state.config.key_prefix)
         )
-        before = _remembered(client, key, batch)
+        raw = _remembered(client, key)
+        before = _version_in(raw, batch)
         if before is not None:
             try:
                 state.reopened(client, before)
@@ -85,31 +87,37 @@ class Choice:
             else:
                 return before
         text = pin_text(state.pinned())
-        _remember(client, key, batch, text)
-        return text
+        # Another attempt at the batch may have chosen meanwhile: both read what that one chose.
+        return _version_in(_remember(client, key, raw, batch, text), batch) or text
 
 
-def _remembered(client: Client, key: str, batch: Batch) -> str | None:
+def _remembered(client: Client, key: str) -> bytes:
     try:
         (raw,) = client.call("looking for the version of a batch", [("GET", key)])
     except ConfigError as error:
         _log.info("versions of batches are not remembered: %s", error)
-        return None
-    words = (raw or b"").decode("utf-8", "replace").split(" ", 2)
+        return b""
+    return raw or b""
+
+
+def _version_in(raw: bytes, batch: Batch) -> str | None:
+    words = raw.decode("utf-8", "replace").split(" ", 2)
     if len(words) < 3 or words[:2] != [_FORMAT, str(batch.number)]:
         return None
     return words[2]
 
 
-def _remember(client: Client, key: str, batch: Batch, text: str) -> None:
+def _remember(client: Client, key: str, before: bytes, batch: Batch, text: str) -> bytes:
+    """What is remembered from now on: this version, or that of who was faster."""
     value = f"{_FORMAT} {batch.number} {text}"
+    what, ms = "keeping the version of a batch", str(REMEMBERED_MS)
     try:
-        client.call(
-            "keeping the version of a batch", [("SET", key, value, "PX", str(REMEMBERED_MS))]
-        )
-    except ConfigError as error:
+        (found,) = client.script(what, script("choose"), [key], [before, value, ms])
+    except (ConfigError, FormatError) as error:
         # A reader has no right to it. A batch that is run again takes the version of then.
         _log.info("versions of batches are not remembered: %s", error)
+        return b""
+    return found.encode()
 
 
 def name_of(state: LiveState, on: Sequence[str], columns: Mapping[str, str], *, inner: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,22 @@ def test_both_faces_have_the_same_names(front: type, face: type) -> None:
         if inspect.isfunction(member) and name not in ("operator", "changes"):
             streams = str(member.__annotations__["return"]).startswith("Iterator")
             assert streams or inspect.iscoroutinefunction(awaited), name
+
+
+def test_an_export_is_that_of_the_reader(flights: str, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def export() -> Any:
+        async with await aio.connect(flights, deadline="5s") as connected:
+            return await connected.export(
+                "flights", tmp_path / "awaited", progress=lambda what, *_: told.append(what)
+            )
+
+    awaited = asyncio.run(export())
+    with redis_state.connect(flights) as connected:
+        called = connected.export("flights", tmp_path / "called")
+    assert awaited.rows == called.rows == 2_500
+    assert told
 
 
 def test_answers_are_those_of_the_reader(flights: str) -> None:

@@ -22,6 +22,7 @@ from tests.contract.following import (
     State,
 )
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 NewProgram = Callable[..., Program]
 EVER = 10_000
@@ -154,10 +155,13 @@ def test_following_while_a_program_writes_and_maintains(
     program = new_program(kind, 5, retained=20)
     program.batch()
     stop = threading.Event()
+    seen: list[int] = []
 
     def work() -> None:
         try:
             for at in range(BATCHES):
+                # Retention drops what is 20 versions old, also under a reader that gets no CPU.
+                wait_until(lambda at=at: len(seen) > at - 10 or stop.is_set(), "the follower")  # type: ignore[misc]  # bound at once
                 program.batch()
                 if at % 5 == 4:
                     program.maintain()
@@ -168,7 +172,6 @@ def test_following_while_a_program_writes_and_maintains(
 
     writer = threading.Thread(target=work)
     writer.start()
-    seen: list[int] = []
     rows: State = {}
     name = NAMES[kind][-1]
     state = reader.query(program.name).operator(0, family=name)

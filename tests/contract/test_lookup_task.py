@@ -103,6 +103,28 @@ def test_a_batch_keeps_its_version(redis_server: RedisServer, planted: Planted) 
     assert 0 < planted.client.pttl(key) <= lookup_task.REMEMBERED_MS
 
 
+def test_two_attempts_that_choose_at_once_read_one_version(
+    redis_server: RedisServer, planted: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_of(redis_server)
+    choice = Choice(state, "x")
+    pinned = LiveState.pinned
+    chosen: list[str] = []
+
+    def meanwhile(self: LiveState) -> Any:
+        found = pinned(self)
+        if not chosen:
+            # Between its look and its choice another attempt begins and ends, one batch later.
+            chosen.append("")
+            commit(planted, 3)
+            chosen.append(choice.run(Batch(QUERY, 7)))
+        return found
+
+    monkeypatch.setattr(LiveState, "pinned", meanwhile)
+    assert choice.run(Batch(QUERY, 7)) == chosen[1]
+    assert counts(state, chosen[1]) == {3}
+
+
 def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
     choice = Choice(state, "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
         beat(spark)
         batch.collect()
 
-    job.feed(20)
+    job.feed(7)
     query = (
         counted(job.source, spark)
         .writeStream.outputMode("complete")
@@ -65,15 +66,19 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
     with pytest.raises(StreamingQueryException) as refused:
         query.awaitTermination()
     said = str(refused.value)
-    now = size(redis_server)
     assert "[REDIS_QUOTA]" in said
-    assert f"{now} bytes in Redis, and the option stateBytesMax allows {limit}" in said
+    # Maintenance may drop versions after the look that refused.
+    found = re.search(r"(\d+) bytes in Redis, and the option stateBytesMax allows (\d+)", said)
+    assert found is not None
+    held = int(found[1])
+    assert int(found[2]) == limit
     assert "Largest of this query: operator 0 partition" in said
     # A batch was between two looks, and no more.
-    assert limit <= now <= limit + used
-    assert 4 < begun[-1] < 23
+    assert limit <= held <= limit + used
+    assert 4 < begun[-1] < 10
 
     # A start is refused as well, before it writes anything.
+    now = size(redis_server)
     age(redis_server)
     assert "[REDIS_QUOTA]" in failure(job.run)
     assert size(redis_server) == now
