@@ -293,12 +293,15 @@ def _faced(found: Any, calls: _Calls) -> Any:
     return found if face is None else face(found, calls)
 
 
-async def connect(url: str, *, threads: int = THREADS, **options: Unpack[Options]) -> Reader:
+async def connect(
+    url: str, *, threads: int = THREADS, replica: bool = False, **options: Unpack[Options]
+) -> Reader:
     """Prepare to read state, as `redis_state.connect`; the first call connects.
 
     Args:
         url: As `redis_state.connect`.
         threads: Calls that run at once, and so connections.
+        replica: As `redis_state.connect`.
         options: As `redis_state.connect`.
 
     Raises:
@@ -308,4 +311,4 @@ async def connect(url: str, *, threads: int = THREADS, **options: Unpack[Options
         raise ConfigError(
             "preparing to read", found="there are no threads", advice="Give threads=1 or more."
         )
-    return Reader(reader.connect(url, **options), _Calls(threads))
+    return Reader(reader.connect(url, replica=replica, **options), _Calls(threads))

@@ -1,10 +1,11 @@
-"""The transport to the master that sentinels name."""
+"""The transports to the master, or to a replica, that sentinels name."""
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import redis
@@ -19,6 +20,9 @@ from redis_state.url import Address, SentinelEndpoint
 # What a server answers that is not a master, or none yet.
 _NO_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+_MASTER = "GET-MASTER-ADDR-BY-NAME"
+_REPLICAS = "REPLICAS"
+_DOWN = frozenset({"s_down", "o_down", "disconnected"})
 
 
 class SentinelTransport:
@@ -68,17 +72,27 @@ class SentinelTransport:
         with self._lock:
             if self._master is not None:
                 return self._master
-        found = ServerTransport(self._config, self._ask_all())
-        try:
-            self._verify_role(found)
-        except BaseException:
-            found.close()
-            raise
+        found = self._connected()
         with self._lock:
             known, self._master = self._master, self._master or found
         if known is not None:
             found.close()
         return known or found
+
+    def _connected(self) -> ServerTransport:
+        """A connection to the server that is to be asked."""
+        return self._verified(self._ask_all(_MASTER), self._verify_role)
+
+    def _verified(
+        self, address: Address, verify: Callable[[ServerTransport], None]
+    ) -> ServerTransport:
+        found = ServerTransport(self._config, address)
+        try:
+            verify(found)
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     def _forget(self, master: ServerTransport) -> None:
         with self._lock:
@@ -87,20 +101,16 @@ class SentinelTransport:
         master.close()
 
     def _verify_role(self, server: ServerTransport) -> None:
-        (reply,) = server.exchange([("ROLE",)])
-        # A user without the right to ask may still be one that can read and write.
-        if error_word(reply) in _UNNAMED:
-            return
-        if isinstance(reply, redis.RedisError):
-            raise NoServerError(str(reply))
-        if reply[0] not in (b"master", "master"):
+        role = _role(server)
+        if role is not None and role[0] != b"master":
             raise NoServerError("the server that the sentinels name is not a master")
 
-    def _ask_all(self) -> Address:
+    def _ask_all(self, question: str) -> Any:
+        """What the first sentinel says that knows the master: its address, or its replicas."""
         failure: redis.RedisError | None = None
         for sentinel in self._location.sentinels:
             try:
-                found = self._ask(sentinel)
+                found = self._ask(sentinel, question)
             except redis.RedisError as error:
                 failure = error
                 continue
@@ -115,22 +125,68 @@ class SentinelTransport:
             )
         raise NoServerError(f"no sentinel names a master ({failure})") from failure
 
-    def _ask(self, sentinel: Address) -> Address | None:
-        reply = self._asked(sentinel, anonymous=True)
+    def _ask(self, sentinel: Address, question: str) -> Any:
+        reply = self._asked(sentinel, question, anonymous=True)
         # Sentinels have users of their own; most ask for no password.
         if error_word(reply) in _UNNAMED:
-            reply = self._asked(sentinel, anonymous=False)
+            reply = self._asked(sentinel, question, anonymous=False)
+        if isinstance(reply, redis.RedisError) and "No such master" in str(reply):
+            return None
         if isinstance(reply, redis.RedisError):
             raise NoServerError(f"a sentinel answers '{reply}'")
-        if reply is None:
-            return None
-        host, port = (part.decode() if isinstance(part, bytes) else part for part in reply)
-        return Address(host, int(port))
+        if question == _REPLICAS:
+            return [address for one in reply if (address := _followed(_fields(one))) is not None]
+        return None if reply is None else _address(*reply)
 
-    def _asked(self, sentinel: Address, *, anonymous: bool) -> Any:
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._location.service)
+    def _asked(self, sentinel: Address, question: str, *, anonymous: bool) -> Any:
+        command = ("SENTINEL", question, self._location.service)
         with closing(ServerTransport(self._config, sentinel, anonymous=anonymous)) as transport:
-            return transport.exchange([question])[0]
+            return transport.exchange([command])[0]
+
+
+class ReplicaTransport(SentinelTransport):
+    """Reads from a replica that follows the master; from the master where none does."""
+
+    def _connected(self) -> ServerTransport:
+        found = self._ask_all(_REPLICAS)
+        for address in random.sample(found, len(found)):
+            with suppress(redis.RedisError):
+                return self._verified(address, _verify_follows)
+        return super()._connected()
+
+
+def _verify_follows(server: ServerTransport) -> None:
+    role = _role(server)
+    if role is not None and (role[0] != b"slave" or role[3] != b"connected"):
+        raise NoServerError("the replica follows no master")
+
+
+def _role(server: ServerTransport) -> list[Any] | None:
+    """What it says of itself; a user without the right to ask may still be one that can read."""
+    (reply,) = server.exchange([("ROLE",)])
+    if error_word(reply) in _UNNAMED:
+        return None
+    if isinstance(reply, redis.RedisError):
+        raise NoServerError(str(reply))
+    found: list[Any] = [one.encode() if isinstance(one, str) else one for one in reply]
+    return found
+
+
+def _fields(raw: Any) -> dict[str, str]:
+    words = [word.decode() for word in raw]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _followed(replica: Mapping[str, str]) -> Address | None:
+    """The address of a replica that sentinels reach, and that reaches its master."""
+    flags = set(replica.get("flags", "").split(","))
+    if flags & _DOWN or replica.get("master-link-status") != "ok":
+        return None
+    return _address(replica["ip"], replica["port"])
+
+
+def _address(host: bytes | str, port: bytes | str) -> Address:
+    return Address(host.decode() if isinstance(host, bytes) else host, int(port))
 
 
 def _falls_short(command: Command, reply: Any) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from redis_state.backend.cluster import ClusterTransport
-from redis_state.backend.sentinel import SentinelTransport
+from redis_state.backend.sentinel import ReplicaTransport, SentinelTransport
 from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.config import Config
+from redis_state.errors import ConfigError
 from redis_state.url import ClusterEndpoint, SentinelEndpoint
 
 
@@ -20,4 +21,23 @@ def transport_to(config: Config) -> Transport:
         return SentinelTransport(config, location)
     if isinstance(location, ClusterEndpoint):
         return ClusterTransport(config, location)
+    return ServerTransport(config)
+
+
+def replica_to(config: Config) -> Transport:
+    """The way to a replica of what the URL names, to read from; a single server is itself asked.
+
+    Raises:
+        ConfigError: It is a cluster, or the password file cannot be read.
+    """
+    location = config.url
+    if isinstance(location, ClusterEndpoint):
+        raise ConfigError(
+            "reading from a replica",
+            found="the URL names a cluster, whose replicas are not equally far behind: one version "
+            "of all partitions could not be promised",
+            advice="Leave 'replica' out. It is for a single server and for Sentinel.",
+        )
+    if isinstance(location, SentinelEndpoint):
+        return ReplicaTransport(config, location)
     return ServerTransport(config)

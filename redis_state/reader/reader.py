@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
+from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
@@ -39,8 +40,8 @@ class Reader:
         client: The connections, which count their round trips.
     """
 
-    def __init__(self, config: Config, *, clock: Clock = SYSTEM) -> None:
-        self.client = Client(config, clock=clock)
+    def __init__(self, config: Config, *, clock: Clock = SYSTEM, replica: bool = False) -> None:
+        self.client = Client(config, clock=clock, connect=replica_to if replica else transport_to)
         self._tenant = keys.tenant_of(config.key_prefix)
 
     def __repr__(self) -> str:
@@ -190,14 +191,16 @@ class Reader:
         self.close()
 
 
-def connect(url: str, **options: Unpack[Options]) -> Reader:
+def connect(url: str, *, replica: bool = False, **options: Unpack[Options]) -> Reader:
     """Prepare to read state; the first call connects.
 
     Args:
         url: ``redis://host[:port][/database]`` or any other of docs/topologies.md.
+        replica: Read from a replica, as docs/reading.md says. Sentinels name one; the URL of a
+            single server is that of the replica.
         options: As `redis_state.configure`, by their names in Python.
 
     Raises:
-        ConfigError: The URL or an option is wrong.
+        ConfigError: The URL or an option is wrong, or a replica of a cluster was asked for.
     """
-    return Reader(config.parse({"url": url, **options}))
+    return Reader(config.parse({"url": url, **options}), replica=replica)

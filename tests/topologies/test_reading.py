@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import redis_state
-from redis_state.errors import ConflictError
+from redis_state.errors import ConfigError, ConflictError
 from redis_state.reader import Query
 from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank, committing
 from tests.support.redis_sentinel import SentinelSet
+from tests.support.redis_server import RedisServer
 
 READS = 30
 
@@ -62,3 +63,43 @@ def test_reads_go_on_over_fail_overs(sentinels: SentinelSet, bank: Bank, fail_ov
                 looker.read()
             if number + 1 < fail_overs:
                 sentinels.await_replicas()
+
+
+def asked(server: RedisServer) -> int:
+    """How often blocks were read there."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("hmget", "hget"))
+
+
+def test_a_replica_serves_if_it_is_asked_for(sentinels: SentinelSet, bank: Bank) -> None:
+    for _ in range(3):
+        bank.run()
+    master, replica = sentinels.servers
+    before = asked(master)
+    with redis_state.connect(sentinels.url, replica=True, deadline="60s") as reader:
+        looker = Looker(reader.query(bank.name))
+        for _ in range(6):
+            looker.read()
+        assert asked(master) == before
+        assert asked(replica) > 0
+        assert reader.query(bank.name).operator().get(0, max_age=300) is not None
+        # While none follows, the master is asked.
+        replica.kill()
+        looker.read()
+        assert asked(master) > before
+
+
+def test_the_url_of_a_replica_is_enough_without_sentinels(
+    sentinels: SentinelSet, bank: Bank
+) -> None:
+    for _ in range(2):
+        bank.run()
+    _, replica = sentinels.servers
+    with redis_state.connect(replica.url, replica=True) as reader:
+        Looker(reader.query(bank.name)).read()
+
+
+def test_a_cluster_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not equally far behind"):
+        redis_state.connect("redis+cluster://127.0.0.1:7000", replica=True)
