@@ -49,6 +49,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
     BatchFigures.addTo(event.progress)
+    QueryGauges.show(event.progress)
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
@@ -56,6 +57,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
 
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {
     RunPulse.stop(event.runId)
+    QueryGauges.remove(event.runId)
     Option(confirmations.remove(event.runId)).foreach(_.finish())
     Option(copiers.remove(event.runId)).foreach(_.finish())
   }
