@@ -7,6 +7,8 @@ each step, and the process is killed there, with all that it started.
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
 import shutil
 import sys
@@ -15,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import redis_state
@@ -32,6 +33,10 @@ from tools.jvm import OF_A_QUERY
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 LIMIT_S = 240
+KILLS = 6
+ALL_STEPS = "REDIS_STATE_ALL_STEPS"
+"""If it is set, there is a kill before each step; that takes hours."""
+
 STEPS_MAX = 1000
 SHUFFLE = "spark.sql.shuffle.partitions"
 BATCHES = events(2)
@@ -50,15 +55,24 @@ CONFS = {
 }
 
 
+def chosen(count: int) -> list[int]:
+    """Numbers of steps: the first, the last, and as many between them as fit into the time."""
+    if os.environ.get(ALL_STEPS):
+        return list(range(1, count + 1))
+    between = random.Random(count).sample(range(3, count - 2), min(KILLS, count - 5))
+    return sorted({1, 2, *between, count - 1, count})
+
+
 class Steps:
     """Counts the steps of a process; it is killed before the one with a number, from 1.
 
     Attributes:
         last: What the step was that did not come to be; empty if the process ended by itself.
+        done: Steps that were counted.
     """
 
     def __init__(self, kill_at: int) -> None:
-        self._kill_at, self._done = kill_at, 0
+        self._kill_at, self.done = kill_at, 0
         self._lock = threading.Lock()
         self._pids: Callable[[], Sequence[int]] = tuple
         self.last = ""
@@ -79,8 +93,8 @@ class Steps:
 
     def _next(self, what: str) -> bool:
         with self._lock:
-            self._done += 1
-            if self._done < self._kill_at:
+            self.done += 1
+            if self.done < self._kill_at:
                 return True
             if not self.last:
                 self.last = what
@@ -106,28 +120,31 @@ class Killed:
         self.query("stays", provider, self.expected)
         self.old = streams.checkpoint("old")
         self.files = files_of(self.old)
-        self.met: list[str] = []
 
     def query(self, name: str, provider: str, output: Output) -> None:
         frame = windows([self.source.stream(self.streams.spark)])
         self.streams.run(frame, name, mode="append", provider=provider, output=output)
 
     def kills(self, command: Callable[[Path, str], Sequence[str]]) -> Iterator[Path]:
-        """Kills the command before each of its steps; then gives the folder that it made."""
-        for number in range(1, STEPS_MAX):
+        """Kills the command before some of its steps; gives the folder that it made each time."""
+        whole = self.streams.checkpoint("whole")
+        count = self._run(command, whole, STEPS_MAX).done
+        assert 10 < count < STEPS_MAX, f"{count} steps"
+        shutil.rmtree(whole)
+        for number in chosen(count):
             new = self.streams.checkpoint(f"new-{number}")
-            steps = Steps(number)
-            log = self.streams.folder / f"log-{number}"
-            with TcpProxy(self.server.port, before=steps.of_chunk) as proxy:
-                code = steps.run(command(new, proxy.url), [new], log)
-            print(number, steps.last or "it ended by itself")
-            if not steps.last:
-                assert code == 0, log.read_text()
-                return
-            assert code != 0
-            self.met.append(steps.last)
-            yield new
-        raise AssertionError(f"more than {STEPS_MAX} steps")
+            steps = self._run(command, new, number)
+            print(f"{number} of {count}: {steps.last or 'it ended by itself'}", flush=True)
+            if steps.last:
+                yield new
+
+    def _run(self, command: Callable[[Path, str], Sequence[str]], new: Path, kill_at: int) -> Steps:
+        steps = Steps(kill_at)
+        log = self.streams.folder / f"log-{new.name}"
+        with TcpProxy(self.server.port, before=steps.of_chunk) as proxy:
+            code = steps.run(command(new, proxy.url), [new], log)
+        assert (code != 0) is bool(steps.last), log.read_text()
+        return steps
 
     def check_new(self, name: str, provider: str) -> None:
         """It goes on there as a query that stayed where it was."""
@@ -157,7 +174,7 @@ def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
     """No query starts from a folder that the move has left, unless nothing is there."""
     if not new.exists() or all(path.name.startswith(".") for path in new.iterdir()):
         return
-    with pytest.raises(StreamingQueryException, match="This_checkpoint_is_not_complete"):
+    with pytest.raises(Exception, match="This_checkpoint_is_not_complete"):
         killed.query(new.name, provider, {})
 
 
@@ -268,5 +285,9 @@ def test_adopt_is_killed(
         killed.query(new.name, REDIS, again)
         for batch, rows in again.items():
             assert output.setdefault(batch, rows) == rows
-        assert rows_of(output) == rows_of(killed.expected)
+        found, wanted = rows_of(output), rows_of(killed.expected)
+        assert found == wanted[: len(found)]
+        # Killed before its last batch, which has no data, it waits for data: Spark plans no such
+        # batch right after a start.
+        assert len(found) >= len(wanted) - 1
         shutil.rmtree(new)

@@ -397,6 +397,8 @@ final class Schedule(
   /** The server comes back with an older copy of everything; the registry included. */
   private def failOver(old: Seq[(Array[Byte], Array[Byte])]): Unit = {
     counters.add("fail-overs")
+    // Runs that register in one millisecond have epochs that are ahead of the clock; no fail-over is as fast as that.
+    Thread.sleep(FailOverMs)
     failedOver = true
     keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
     old.foreach { case (k, v) =>
@@ -444,6 +446,7 @@ object Schedule {
   type Content = Map[String, String]
   private val Steps = 120
   private val ActorsMax = 4
+  private val FailOverMs = 10L
 
   private object PartitionUid { def apply(): String = UUID.randomUUID().toString.replace("-", "") }
 
