@@ -68,7 +68,7 @@ private[redisstate] final class Bootstrap private (
   /** Of all rows of the store, as they are to be. */
   lazy val digest: StateDigest = engine.digestOf(spec, rows)
 
-  def move(target: StateSide, watcher: MoveWatcher): MovedStore =
+  def write(target: StateSide, watcher: MoveWatcher): MovedStore =
     engine.replace(spec, Position, target, rows, digest, watcher)
 
   /** What two calls for one folder have to agree on. */

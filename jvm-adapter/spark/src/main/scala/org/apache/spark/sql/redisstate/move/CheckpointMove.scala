@@ -104,6 +104,8 @@ final class CheckpointMove(
       filled.map(_.digest).toSeq ++
         engine(checkpoint).digests(others(stores), sourceOf(checkpoint), MoveWatcher.None).map(_._2)
     }
+    // Rows that nobody can take fail here, before anything is written.
+    filled.foreach(_.digest)
     begin(checkpoint)
     copyFiles(checkpoint, stores)
     counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
@@ -122,7 +124,7 @@ final class CheckpointMove(
       engine(checkpoint).move(some, sourceOf(checkpoint), there, routing, counters)
     rescaleOf(checkpoint, stores).fold(move(others(stores), None)) { rescale =>
       move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))
-    } ++ filled.map(_.move(there, counters))
+    } ++ filled.map(_.write(there, counters))
   }
 
   /** Those whose rows are the ones that they have. */

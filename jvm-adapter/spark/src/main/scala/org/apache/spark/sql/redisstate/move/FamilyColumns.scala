@@ -71,6 +71,9 @@ private[redisstate] object FamilyColumns {
   private val Counter = "$rowCounter_"
   private val Elements = "values"
 
+  /** Which Spark never leaves empty. Its schema files say of every column that it may be. */
+  private val Times = Set("timeoutTimestamp", "expiresAtMicros")
+
   /** Of each family that a program knows of: that of the operator, or one for each state variable. */
   def of(
       spec: StoreSpec,
@@ -150,7 +153,9 @@ private[redisstate] object FamilyColumns {
     val keys = family.keySchema.map(field => names.source(field, field.name))
     val keyNames = family.keySchema.fieldNames.toSet
     val values = family.valueSchema.map { field =>
-      names.source(field, if (keyNames(field.name)) s"value.${field.name}" else field.name)
+      val isTime = variable.isEmpty && !normalizesKeys && Times(field.name)
+      val name = if (keyNames(field.name)) s"value.${field.name}" else field.name
+      names.source(if (isTime) required(field) else field, name)
     }
     FamilyColumns(
       spec,
