@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import redis_state
-from redis_state.cli.main import main
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
@@ -29,7 +30,6 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
 
 
-@pytest.mark.usefixtures("stays")
 def test_the_page_runs(
     streams: Streams,
     spark: SparkSession,
@@ -38,7 +38,6 @@ def test_the_page_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     spark.conf.set(PROVIDER, REDIS)
-    url = shared_redis_server.url
     source = streams.input("orders", SCHEMA)
     old = [{"customer": "ann", "amount": 150}, {"customer": "bob", "amount": 7}]
     new = [{"customer": "ann", "amount": 1}, {"customer": "eve", "amount": 3}]
@@ -83,32 +82,25 @@ def test_the_page_runs(
     (printed,) = blocks("text")
     assert printed in out
     assert "2 customers" in out
-    assert shell(tmp_path, url) == 3
-    out = capsys.readouterr().out
+    out = shell(tmp_path, shared_redis_server.url)
     assert "operator 0 (stateStoreSave): customer STRING,sum BIGINT" in out
     assert "1 rows would be the state; stop the query, then add --yes" in out
     assert "1 rows are the state now, and were read again: equal digests" in out
 
 
-def shell(tmp_path: Path, url: str) -> int:
-    """Runs the commands of the page, and counts them."""
+RUN_EACH = (
+    "import json, sys; from redis_state.cli.main import main; "
+    "sys.exit(any([main(words) for words in json.loads(sys.argv[1])]))"
+)
+
+
+def shell(tmp_path: Path, url: str) -> str:
+    """What the commands of the page print: in a process of their own, which has one JVM for all."""
     (commands,) = blocks("console")
-    lines = commands.splitlines()
-    for line in lines:
-        words = line.replace("/data/", f"{tmp_path}/").replace(URL, url)
-        assert main(shlex.split(words.removeprefix("$ redis-state "))) == 0
-    return len(lines)
-
-
-@pytest.fixture
-def stays(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A command takes the session that there is, and leaves it as it was for other tests."""
-    before = dict(spark.conf.getAll)
-    with monkeypatch.context() as patch:
-        patch.setattr(SparkSession, "stop", lambda _: None)
-        yield
-    for name, value in spark.conf.getAll.items():
-        if value != before.get(name) and spark.conf.isModifiable(name):
-            spark.conf.unset(name)
-            if name in before:
-                spark.conf.set(name, before[name])
+    lines = commands.replace("/data/", f"{tmp_path}/").replace(URL, url).splitlines()
+    words = [shlex.split(line.removeprefix("$ redis-state ")) for line in lines]
+    words = [[*line, "--master", "local[1]"] for line in words]
+    arguments = [sys.executable, "-c", RUN_EACH, json.dumps(words)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
