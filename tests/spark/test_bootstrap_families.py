@@ -66,7 +66,7 @@ def split(ddl: str) -> list[str]:
 
 
 def give(spark: SparkSession, streams: Streams, name: str, to_name: str) -> str:
-    """All state in two calls: half of the keys, and then the others beside it. Gives the last folder."""
+    """All state in two calls, half of the keys and then the others beside it: the last folder."""
     there, half, to = (str(streams.checkpoint(one)) for one in (name, f"{to_name}-half", to_name))
     source = redis_state.migrate(spark, there, to, to="rocksdb", dry_run=True)
     digests = {store.operator: store.source for store in source.stores}

@@ -83,17 +83,18 @@ final class CheckpointMove(
   def dryRun(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val side = sourceOf(checkpoint)
-    counters.expect(stores.map(_.partitions).sum)
+    counters.expect(others(stores).map(_.partitions).sum)
     rescaleOf(checkpoint, stores).foreach { rescale =>
       engine(checkpoint).check(rescale.spread, side, rescale.routing)
     }
-    val found = filled.map(own => own.spec -> own.digest) ++
-      engine(checkpoint).digests(others(partitioned(checkpoint, stores)), side, counters)
-    RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2).toSeq)
+    val found =
+      engine(checkpoint).digests(others(partitioned(checkpoint, stores)), side, counters) ++
+        filled.map(own => own.spec -> own.digest)
+    RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
       checkpoint,
       provider,
-      found.map { case (spec, digest) => MovedStore(spec, digest, Nil) }.toSeq)
+      found.map { case (spec, digest) => MovedStore(spec, digest, Nil) })
   }
 
   /** Moves everything. May be called again after whatever happened. */
@@ -101,8 +102,8 @@ final class CheckpointMove(
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
     RedisTarget.checkRoom(there, hadoopConf) {
-      filled.map(_.digest).toSeq ++
-        engine(checkpoint).digests(others(stores), sourceOf(checkpoint), MoveWatcher.None).map(_._2)
+      engine(checkpoint).digests(others(stores), sourceOf(checkpoint), MoveWatcher.None)
+        .map(_._2) ++ filled.map(_.digest)
     }
     // Rows that nobody can take fail here, before anything is written.
     filled.foreach(_.digest)
