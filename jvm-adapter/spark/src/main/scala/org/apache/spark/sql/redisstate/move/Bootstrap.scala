@@ -168,7 +168,8 @@ object Bootstrap {
         if (names == Seq("")) s"$spec has no state variables. Give one DataFrame alone."
         else if (unknown == Set("")) s"$spec has the state variables ${names.mkString(
             ", ")}. Give rows for each by its name."
-        else s"$spec has no state variable ${unknown.mkString(", ")}. It has: ${names.mkString(", ")}.")
+        else
+          s"$spec has no state variable ${unknown.mkString(", ")}. It has: ${names.mkString(", ")}.")
     }
     val chosen = known.collect {
       case Left(none) if own.frames.contains(none.variable) =>

@@ -80,7 +80,8 @@ private[redisstate] object FamilyColumns {
       conf: Map[String, String]): Seq[Either[NoColumns, FamilyColumns]] = {
     def none(variable: String, why: String) = Left(NoColumns(spec, variable, why))
     spec.operatorName match {
-      case name if PartitionKeys.isProcessor(name) => variablesOf(spec).map { variable =>
+      case name if PartitionKeys.isProcessor(name) =>
+        variablesOf(spec).map { variable =>
           val at = spec.families.indexWhere(_.name == variable.name)
           if (variable.hasTtl) none(
             variable.name,
@@ -107,7 +108,8 @@ private[redisstate] object FamilyColumns {
   private def variablesOf(spec: StoreSpec): Seq[Variable] =
     if (spec.operatorProperties.isEmpty) Nil
     else ((parse(spec.operatorProperties): JValue) \ "stateVariables").children.collect {
-      case variable if !(variable \ "stateVariableType").extractOpt[String].contains("TimerState") =>
+      case variable
+          if !(variable \ "stateVariableType").extractOpt[String].contains("TimerState") =>
         val name = (variable \ "stateName").extract[String]
         val hasTtl = (variable \ "ttlEnabled").extractOpt[Boolean].getOrElse(false) ||
           spec.families.exists(_.name == s"$$ttl_$name")
@@ -136,7 +138,8 @@ private[redisstate] object FamilyColumns {
         StructType(keys.fields),
         family.keySchema.indices.map(Given(_)),
         None,
-        normalizesKeys = false)
+        normalizesKeys = false
+      )
     }
   }
 
@@ -213,7 +216,8 @@ private[redisstate] object FamilyColumns {
     /** @return its position */
     def add(field: StructField, name: String): Int = {
       val taken = found.map(_.name).toSet
-      val free = if (taken(name)) Iterator.from(2).map(n => s"$name.$n").find(!taken(_)).get else name
+      val free =
+        if (taken(name)) Iterator.from(2).map(n => s"$name.$n").find(!taken(_)).get else name
       found += StructField(free, field.dataType, field.nullable)
       found.size - 1
     }

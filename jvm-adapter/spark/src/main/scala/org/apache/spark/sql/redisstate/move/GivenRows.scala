@@ -90,7 +90,9 @@ private[redisstate] object GivenRows {
       "missing" -> wanted.fieldNames.diff(frame.fieldNames),
       "not of the state" -> frame.fieldNames.distinct.diff(wanted.fieldNames),
       "there twice" -> twice.distinct
-    ).collect { case (what, names) if names.nonEmpty => s"${names.mkString("'", "', '", "'")} $what" }
+    ).collect {
+      case (what, names) if names.nonEmpty => s"${names.mkString("'", "', '", "'")} $what"
+    }
     if (problems.nonEmpty) throw other(columns, s"of its columns ${problems.mkString("; ")}")
     val expressions: Seq[Expression] = wanted.map { field =>
       val at = frame.fieldIndex(field.name)

@@ -89,7 +89,8 @@ class GivenRowsSuite extends AnyFunSuite {
     assert(wanted.wanted.toDDL ==
       "k STRING,values ARRAY<STRUCT<a: BIGINT, b: STRING NOT NULL>> NOT NULL")
     def one(elements: Any*) = InternalRow(key, new GenericArrayData(elements.toArray))
-    val Seq(list, count) = made(wanted, one(InternalRow(2L, key), InternalRow(1L, key)))
+    val rows = made(wanted, one(InternalRow(2L, key), InternalRow(1L, key)))
+    val (list, count) = (rows.head, rows.last)
     val found = MultiValue.elements(list.value, 0, list.value.length).map(row(_, 2).getLong(0))
     assert(found.toSeq == Seq(2L, 1L))
     assert((list.family, count.family, row(count.value, 1).getLong(0)) == ((1, 0, 2L)))
