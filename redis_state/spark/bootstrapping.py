@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from redis_state.errors import ConfigError
 from redis_state.spark.conf import PROVIDER_CLASS, redis_confs
-from redis_state.spark.driver_jvm import java_class
 from redis_state.spark.moving import TARGETS, Migration, Progress, carried_out, mover, named_error
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 Mode = Literal["replace", "merge"]
 _MODES = ("replace", "merge")
 _ONLY = -1
+_CLASS = "Bootstrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,11 @@ def bootstrap(
             found=f"mode={mode!r}",
             advice="Give one of: replace, merge.",
         )
-    mover(spark)
+    made = mover(spark, _CLASS)
     provider = TARGETS.get(to or "", PROVIDER_CLASS)
     own = to is not None or bool(options)
     confs = redis_confs({"url": to, **options}) if own and provider == PROVIDER_CLASS else {}
     frames = dict(rows) if isinstance(rows, Mapping) else {"": rows}
-    made = java_class(spark, "move.Bootstrap")
     move = made.move(
         spark._jsparkSession,
         checkpoint,
@@ -120,9 +119,9 @@ def bootstrap_columns(spark: SparkSession, checkpoint: str) -> tuple[BootstrapCo
         ConfigError: The folder is no checkpoint, or its last batch is not committed.
         FormatError: A file of the checkpoint cannot be read.
     """
-    mover(spark)
+    made = mover(spark, _CLASS)
     try:
-        text = str(java_class(spark, "move.Bootstrap").columns(spark._jsparkSession, checkpoint))
+        text = str(made.columns(spark._jsparkSession, checkpoint))
     except Exception as error:
         named = named_error(error)
         if named is None:

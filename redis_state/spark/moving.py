@@ -126,13 +126,13 @@ def migrate(
     return carried_out(move, dry_run=dry_run, progress=progress)
 
 
-def mover(spark: SparkSession) -> Any:
-    """The class of our jar that moves checkpoints.
+def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
+    """The class of our jar that moves checkpoints, or another one beside it.
 
     Raises:
         ConfigError: The session has none.
     """
-    made = java_class(spark, "move.CheckpointMove")
+    made = java_class(spark, f"move.{name}")
     if made is None:
         raise ConfigError(
             "moving the state of a checkpoint",

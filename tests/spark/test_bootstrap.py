@@ -31,8 +31,8 @@ class Totals:
 
     def run(self, name: str, rows: list[tuple[str, int, float]], where: str = "true") -> list[str]:
         self.input.add([dict(zip("kvw", row, strict=True)) for row in rows])
-        frame = self.input.stream(self.spark).where(where).groupBy("k")
-        frame = frame.agg(sf.sum("v"), sf.sum("w"), sf.count("*"))
+        grouped = self.input.stream(self.spark).where(where).groupBy("k")
+        frame = grouped.agg(sf.sum("v"), sf.sum("w"), sf.count("*"))
         output: Output = {}
         self.streams.run(frame, name, output=output)
         return output[max(output)]

@@ -40,8 +40,11 @@ def state_of(spark: SparkSession, at: str, wanted: redis_state.BootstrapColumns)
     if wanted.variable is None:
         found = reader.load(at)
         names = [name.strip().split(" ")[0] for name in split(wanted.columns or "")]
-        inner = {name: f"value.`{name}`" for name in found.schema["value"].dataType.names}
-        inner |= {name: f"key.`{name}`" for name in found.schema["key"].dataType.names}
+        inner = {
+            name: f"{part}.`{name}`"
+            for part in ("value", "key")
+            for name in found.select(f"{part}.*").columns
+        }
         return found.select(*(sf.col(inner[name]).alias(name) for name in names))
     options = {"stateVarName": wanted.variable, "flattenCollectionTypes": "false"}
     found = reader.options(**options).load(at)
@@ -73,12 +76,12 @@ def give(spark: SparkSession, streams: Streams, name: str, to_name: str) -> str:
     wanted = redis_state.bootstrap_columns(spark, there)
     for operator in sorted({one.operator for one in wanted}):
         own = [one for one in wanted if one.operator == operator]
-        frames = {one.variable: state_of(spark, there, one) for one in own}
+        frames = {one.variable or "": state_of(spark, there, one) for one in own}
         odd = sf.hash("*") % 2 != 0
         parts = [
             {name: frame.where(part) for name, frame in frames.items()} for part in (odd, ~odd)
         ]
-        first, second = (part.get(None, part) for part in parts)
+        first, second = (part.get("", part) for part in parts)
         last = f"{to}-{operator}"
         redis_state.bootstrap(spark, first, there, f"{half}-{operator}", operator=operator)
         done = redis_state.bootstrap(
