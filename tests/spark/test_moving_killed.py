@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 LIMIT_S = 240
 STEPS_MAX = 1000
+NOT_COMPLETE = "This_checkpoint_is_not_complete"
 SHUFFLE = "spark.sql.shuffle.partitions"
 BATCHES = events(2)
 _CHANGES = re.compile(
@@ -157,7 +159,7 @@ def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
     """No query starts from a folder that the move has left, unless nothing is there."""
     if not new.exists() or all(path.name.startswith(".") for path in new.iterdir()):
         return
-    with pytest.raises(StreamingQueryException, match="This_checkpoint_is_not_complete"):
+    with pytest.raises((StreamingQueryException, Py4JJavaError), match=NOT_COMPLETE):
         killed.query(new.name, provider, {})
 
 
@@ -223,6 +225,36 @@ def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -
             again = redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
             assert [one.source for one in again.stores] == [one.target for one in again.stores]
             digests.add(tuple(one.source for one in again.stores))
+        killed.check_new(new.name, REDIS)
+        shutil.rmtree(new)
+    assert len(digests) == 1
+    killed.check_new("old", REDIS)
+
+
+def test_bootstrap_is_killed(streams: Streams, shared_redis_server: RedisServer) -> None:
+    """With the rows that the state has: whatever was killed, the query goes on as it would have."""
+    spark = streams.spark
+    spark.conf.set(FORMAT, "2")
+    killed = Killed(streams, shared_redis_server, provider=REDIS)
+    path = str(streams.folder / "rows")
+    state = spark.read.format("statestore").load(str(killed.old)).select("key.*", "value.*")
+    state.write.parquet(path)
+    rows = spark.read.parquet(path)
+
+    def command(new: Path, url: str) -> list[str]:
+        where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new), "--url", url]
+        return redis_state_command("bootstrap", *where, "--rows", path, "--yes", "--force")
+
+    digests: set[str] = set()
+    for new in killed.kills(command):
+        assert files_of(killed.old) == killed.files
+        if is_finished(new):
+            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
+                redis_state.bootstrap(spark, rows, str(killed.old), str(new))
+        else:
+            half_is_refused(killed, new, REDIS)
+            again = redis_state.bootstrap(spark, rows, str(killed.old), str(new))
+            digests.add(again.stores[0].target)
         killed.check_new(new.name, REDIS)
         shutil.rmtree(new)
     assert len(digests) == 1
