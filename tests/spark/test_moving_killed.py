@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import redis_state
@@ -34,7 +32,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 LIMIT_S = 240
 STEPS_MAX = 1000
-NOT_COMPLETE = "This_checkpoint_is_not_complete"
 SHUFFLE = "spark.sql.shuffle.partitions"
 BATCHES = events(2)
 _CHANGES = re.compile(
@@ -159,7 +156,7 @@ def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
     """No query starts from a folder that the move has left, unless nothing is there."""
     if not new.exists() or all(path.name.startswith(".") for path in new.iterdir()):
         return
-    with pytest.raises((StreamingQueryException, Py4JJavaError), match=NOT_COMPLETE):
+    with pytest.raises(Exception, match="This_checkpoint_is_not_complete"):
         killed.query(new.name, provider, {})
 
 
