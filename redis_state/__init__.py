@@ -10,10 +10,13 @@ from redis_state.provider import StateStoreProvider
 from redis_state.reader import connect, state_objects
 from redis_state.spark import (
     BatchStore,
+    BootstrapColumns,
     ColumnState,
     GroupState,
     Migration,
     apply_in_pandas_with_state,
+    bootstrap,
+    bootstrap_columns,
     configure,
     foreach_batch_with_state_store,
     lookup,
@@ -28,6 +31,7 @@ from redis_state.store import ListStateStore, ReadStateStore, StateStore
 
 __all__ = [
     "BatchStore",
+    "BootstrapColumns",
     "ColumnState",
     "EmbeddedRedis",
     "GroupState",
@@ -42,6 +46,8 @@ __all__ = [
     "StateStoreProviderId",
     "__version__",
     "apply_in_pandas_with_state",
+    "bootstrap",
+    "bootstrap_columns",
     "configure",
     "connect",
     "foreach_batch_with_state_store",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state.cli import (
     acl,
+    bootstrap,
     changes,
     completion,
     conf,
@@ -61,6 +62,7 @@ COMMANDS: tuple[Command, ...] = (
     import_,
     migrate,
     rescale,
+    bootstrap,
     purge,
     demo,
     completion,

@@ -1,5 +1,6 @@
 """The Spark edge: the one place that imports pyspark, and only when a function needs it."""
 
+from redis_state.spark.bootstrapping import BootstrapColumns, bootstrap, bootstrap_columns
 from redis_state.spark.conf import configure
 from redis_state.spark.live_lookup import lookup
 from redis_state.spark.map_partitions import (
@@ -18,10 +19,13 @@ from redis_state.spark.transform_with_state import (
 
 __all__ = [
     "BatchStore",
+    "BootstrapColumns",
     "ColumnState",
     "GroupState",
     "Migration",
     "apply_in_pandas_with_state",
+    "bootstrap",
+    "bootstrap_columns",
     "configure",
     "foreach_batch_with_state_store",
     "lookup",

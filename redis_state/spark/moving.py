@@ -126,13 +126,13 @@ def migrate(
     return carried_out(move, dry_run=dry_run, progress=progress)
 
 
-def mover(spark: SparkSession) -> Any:
-    """The class of our jar that moves checkpoints.
+def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
+    """The class of our jar that moves checkpoints, or another one beside it.
 
     Raises:
         ConfigError: The session has none.
     """
-    made = java_class(spark, "move.CheckpointMove")
+    made = java_class(spark, f"move.{name}")
     if made is None:
         raise ConfigError(
             "moving the state of a checkpoint",
@@ -166,7 +166,7 @@ def _watched(move: Any, *, dry_run: bool, progress: Progress | None) -> str:
         _tell(move, progress)
         return text
     except Exception as error:
-        named = _named(error)
+        named = named_error(error)
         if named is None:
             raise
         raise named from None
@@ -180,7 +180,8 @@ def _tell(move: Any, progress: Progress | None) -> None:
         progress(counters.partitionsDone(), counters.partitionsAll(), counters.rows())
 
 
-def _named(error: Exception) -> RedisStateError | None:
+def named_error(error: Exception) -> RedisStateError | None:
+    """What the JVM means by an error, if it is one of ours."""
     cause = getattr(error, "java_exception", None)
     if cause is None or not cause.getClass().getName().startswith("org.redisstate.core.errors."):
         return None

@@ -246,6 +246,36 @@ def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -
     killed.check_new("old", REDIS)
 
 
+def test_bootstrap_is_killed(streams: Streams, shared_redis_server: RedisServer) -> None:
+    """With the rows that the state has: whatever was killed, the query goes on as it would have."""
+    spark = streams.spark
+    spark.conf.set(FORMAT, "2")
+    killed = Killed(streams, shared_redis_server, provider=REDIS)
+    path = str(streams.folder / "rows")
+    state = spark.read.format("statestore").load(str(killed.old)).select("key.*", "value.*")
+    state.write.parquet(path)
+    rows = spark.read.parquet(path)
+
+    def command(new: Path, url: str) -> list[str]:
+        where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new), "--url", url]
+        return redis_state_command("bootstrap", *where, "--rows", path, "--yes", "--force")
+
+    digests: set[str] = set()
+    for new in killed.kills(command):
+        assert files_of(killed.old) == killed.files
+        if is_finished(new):
+            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
+                redis_state.bootstrap(spark, rows, str(killed.old), str(new))
+        else:
+            half_is_refused(killed, new, REDIS)
+            again = redis_state.bootstrap(spark, rows, str(killed.old), str(new))
+            digests.add(again.stores[0].target)
+        killed.check_new(new.name, REDIS)
+        shutil.rmtree(new)
+    assert len(digests) == 1
+    killed.check_new("old", REDIS)
+
+
 @pytest.mark.parametrize(("source", "format_"), [(ROCKSDB, "2"), (HDFS, "1")])
 def test_adopt_is_killed(
     streams: Streams,

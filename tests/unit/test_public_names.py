@@ -10,6 +10,7 @@ import redis_state
 
 NAMES = [
     "BatchStore",
+    "BootstrapColumns",
     "ColumnState",
     "EmbeddedRedis",
     "GroupState",
@@ -24,6 +25,8 @@ NAMES = [
     "StateStoreProviderId",
     "__version__",
     "apply_in_pandas_with_state",
+    "bootstrap",
+    "bootstrap_columns",
     "configure",
     "connect",
     "foreach_batch_with_state_store",

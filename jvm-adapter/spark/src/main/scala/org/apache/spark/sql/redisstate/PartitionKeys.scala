@@ -50,6 +50,9 @@ private[redisstate] object PartitionKeys {
   private val Timers = Seq("$procTimers", "$eventTimers")
   private val ByTime = "_timestampToKey"
 
+  /** Whether an operator is a `transformWithState`, whose families are state variables. */
+  def isProcessor(operator: String): Boolean = Processors(operator)
+
   /** Whether an operator has one partition whatever the number is. */
   def isSingle(operator: String, keySchema: StructType): Boolean =
     operator == "globalLimit" || (operator == "stateStoreSave" && keySchema.isEmpty)

@@ -28,6 +28,7 @@ import org.redisstate.core.errors.ConfigException
  * @param provider class of the target
  * @param targetConf confs of the target that the session does not have
  * @param partitions of every operator from now on; None leaves them as they are
+ * @param state rows that become the state of an operator, in place of what it has or beside it
  */
 final class CheckpointMove(
     session: SparkSession,
@@ -35,7 +36,8 @@ final class CheckpointMove(
     to: String,
     provider: String,
     targetConf: java.util.Map[String, String],
-    partitions: Option[Int]) {
+    partitions: Option[Int],
+    state: Option[StateRows]) {
   import CheckpointMove._
 
   def this(
@@ -44,7 +46,7 @@ final class CheckpointMove(
       to: String,
       provider: String,
       targetConf: java.util.Map[String, String]) =
-    this(session, from, to, provider, targetConf, None)
+    this(session, from, to, provider, targetConf, None, None)
 
   /** To the provider that the checkpoint has, with another number of partitions. */
   def this(
@@ -53,13 +55,23 @@ final class CheckpointMove(
       to: String,
       targetConf: java.util.Map[String, String],
       partitions: Int) =
-    this(session, from, to, classOf[RedisStateStoreProvider].getName, targetConf, Some(partitions))
+    this(
+      session,
+      from,
+      to,
+      classOf[RedisStateStoreProvider].getName,
+      targetConf,
+      Some(partitions),
+      None)
 
   private val hadoopConf: Configuration = session.sessionState.newHadoopConf()
   private val source = qualified(from)
   private val target = qualified(to)
   private val files = CheckpointFileManager.create(target, hadoopConf)
   private val counters = new MoveCounters
+
+  /** The store that gets the given rows, once the checkpoint was read. */
+  private var filled: Option[Bootstrap] = None
 
   /** Of this call: of two into one folder only the one that began last may finish. */
   private val own = UUID.randomUUID().toString
@@ -71,11 +83,13 @@ final class CheckpointMove(
   def dryRun(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val side = sourceOf(checkpoint)
-    counters.expect(stores.map(_.partitions).sum)
+    counters.expect(others(stores).map(_.partitions).sum)
     rescaleOf(checkpoint, stores).foreach { rescale =>
       engine(checkpoint).check(rescale.spread, side, rescale.routing)
     }
-    val found = engine(checkpoint).digests(partitioned(checkpoint, stores), side, counters)
+    val found =
+      engine(checkpoint).digests(others(partitioned(checkpoint, stores)), side, counters) ++
+        filled.map(own => own.spec -> own.digest)
     RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
       checkpoint,
@@ -88,8 +102,11 @@ final class CheckpointMove(
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
     RedisTarget.checkRoom(there, hadoopConf) {
-      engine(checkpoint).digests(stores, sourceOf(checkpoint), MoveWatcher.None).map(_._2)
+      engine(checkpoint).digests(others(stores), sourceOf(checkpoint), MoveWatcher.None)
+        .map(_._2) ++ filled.map(_.digest)
     }
+    // Rows that nobody can take fail here, before anything is written.
+    filled.foreach(_.digest)
     begin(checkpoint)
     copyFiles(checkpoint, stores)
     counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
@@ -106,10 +123,13 @@ final class CheckpointMove(
       there: StateSide): Seq[MovedStore] = {
     def move(some: Seq[StoreSpec], routing: Option[Routing]) =
       engine(checkpoint).move(some, sourceOf(checkpoint), there, routing, counters)
-    rescaleOf(checkpoint, stores).fold(move(stores, None)) { rescale =>
+    rescaleOf(checkpoint, stores).fold(move(others(stores), None)) { rescale =>
       move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))
-    }
+    } ++ filled.map(_.write(there, counters))
   }
+
+  /** Those whose rows are the ones that they have. */
+  private def others(stores: Seq[StoreSpec]): Seq[StoreSpec] = filled.fold(stores)(_.others)
 
   private def rescaleOf(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Option[Rescale] =
     partitions.map(Rescale(checkpoint, stores, _))
@@ -121,8 +141,9 @@ final class CheckpointMove(
   private def checked(): (QueryCheckpoint, Seq[StoreSpec]) = {
     val checkpoint = QueryCheckpoint.read(source, hadoopConf)
     if (checkpoint.folder == target) throw refused("it is the folder that the state comes from")
-    checkTarget(checkpoint)
     val stores = StateCatalog.read(checkpoint, hadoopConf)
+    filled = state.map(Bootstrap(checkpoint, stores, _, engine(checkpoint), sourceOf(checkpoint)))
+    checkTarget(checkpoint)
     Providers.checkTarget(provider, stores, checkpoint.hasIds)
     rescaleOf(checkpoint, stores): Unit
     (checkpoint, stores)
@@ -196,7 +217,7 @@ final class CheckpointMove(
   /** What moves into one folder have to agree on. */
   private def record(checkpoint: QueryCheckpoint): JObject =
     ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~
-      ("to" -> provider) ~ ("partitions" -> partitions)
+      ("to" -> provider) ~ ("partitions" -> partitions) ~ ("given" -> filled.map(_.record))
 
   private def isOf(text: String, checkpoint: QueryCheckpoint): Boolean =
     fieldsOf(text).exists(_.removeField(_._1 == "id") == parse(compact(render(record(checkpoint)))))

@@ -72,7 +72,8 @@ private[redisstate] object Rescale {
     }
   }
 
-  private def variablesOf(properties: String): Map[String, String] =
+  /** Types of a processor's state variables, by name. */
+  def variablesOf(properties: String): Map[String, String] =
     if (properties.isEmpty) Map.empty
     else {
       ((parse(properties): JValue) \ "stateVariables").children.map { variable =>

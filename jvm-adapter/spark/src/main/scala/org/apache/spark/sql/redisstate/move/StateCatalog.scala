@@ -34,7 +34,7 @@ private[redisstate] object StateCatalog {
     val operators = numbered(checkpoint.stateRoot, hadoopConf)
     if (operators.isEmpty) {
       throw new ConfigException(
-        s"move the state of ${checkpoint.folder}: its query has no state. Nothing was changed.")
+        s"move the state of ${checkpoint.folder}: its query has no state of Spark's operators. What Python stores keep is not of this folder. Nothing was changed.")
     }
     operators.flatMap(operator => storesOf(checkpoint, operator, hadoopConf))
   }

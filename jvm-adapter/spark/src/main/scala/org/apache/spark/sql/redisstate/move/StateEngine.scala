@@ -156,6 +156,51 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
       .values
   }
 
+  /** Rows of some families of a store, in the partitions in which they lie. */
+  def rowsInPlace(
+      spec: StoreSpec,
+      at: Int,
+      source: StateSide,
+      families: Set[Int]): RDD[MovedRow] = {
+    val conf = this.conf
+    context.parallelize(0 until spec.partitions, spec.partitions)
+      .mapPartitionsWithIndex { (partition, _) =>
+        val uid = source.uid(spec.operator, partition, at)
+        val reader = opened(spec, source, partition, uid, conf.value.value)
+        TaskContext.get().addTaskCompletionListener[Unit](_ => reader.close())
+        val packer = new RowPacker(spec)
+        reader.entries.filter(entry => families(entry.family)).map(packer.pack)
+      }
+  }
+
+  /** What rows of a store add up to. */
+  def digestOf(spec: StoreSpec, rows: RDD[MovedRow]): StateDigest = inQuery {
+    val names = spec.families.map(_.name)
+    collect(rows.mapPartitions { moved =>
+      val (packer, sum) = (new RowPacker(spec), new DigestSum(names))
+      moved.foreach(row => sum.add(packer.unpack(row)))
+      Iterator(sum.result)
+    })(_ => ()).foldLeft(StateDigest.Empty)(_ + _)
+  }
+
+  /**
+   * Writes rows as the whole store.
+   *
+   * @param digest of the rows
+   * @throws FormatException if something else can be read then
+   */
+  def replace(
+      spec: StoreSpec,
+      at: Int,
+      target: StateSide,
+      rows: RDD[MovedRow],
+      digest: StateDigest,
+      watcher: MoveWatcher): MovedStore = inQuery {
+    val moved = MovedStore(spec, digest, write(spec, at, target, rows, watcher))
+    checkEqual(moved)
+    moved
+  }
+
   /** Writes each partition of `rows` as the partition of the store with its number. */
   def write(
       spec: StoreSpec,
