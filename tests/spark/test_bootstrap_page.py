@@ -19,7 +19,7 @@ from redis_state.recovery.marker import gen_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bootstrap.md"
 URL = "redis://localhost:6379/0"

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -276,6 +277,10 @@ def test_bootstrap_is_killed(streams: Streams, shared_redis_server: RedisServer)
     killed.check_new("old", REDIS)
 
 
+def counted(output: Output) -> Counter[str]:
+    return Counter(row for rows in output.values() for row in rows)
+
+
 @pytest.mark.parametrize(("source", "format_"), [(ROCKSDB, "2"), (HDFS, "1")])
 def test_adopt_is_killed(
     streams: Streams,
@@ -315,9 +320,8 @@ def test_adopt_is_killed(
         killed.query(new.name, REDIS, again)
         for batch, rows in again.items():
             assert output.setdefault(batch, rows) == rows
-        found, wanted = rows_of(output), rows_of(killed.expected)
-        assert found == wanted[: len(found)]
-        # Killed before its last batch, which has no data, it waits for data: Spark plans no such
-        # batch right after a start.
-        assert len(found) >= len(wanted) - 1
+        # Spark may put two files into the batch that was cut off. Killed before its last batch,
+        # which has no data, it waits for data: no such batch is planned right after a start.
+        whole, last = counted(killed.expected), Counter(rows_of(killed.expected)[-1])
+        assert counted(output) in (whole, whole - last)
         shutil.rmtree(new)

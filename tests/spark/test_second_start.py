@@ -121,7 +121,7 @@ class First:
             assert self._free.wait(LIMIT_S)
 
 
-@pytest.fixture(params=["1", "2"])
+@pytest.fixture(params=[pytest.param("1", marks=pytest.mark.long), "2"])
 def checkpoint_format(streams: Streams, request: pytest.FixtureRequest) -> Iterator[str]:
     conf = streams.spark.conf
     before = conf.get(FORMAT)

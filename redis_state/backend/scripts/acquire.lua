@@ -3,8 +3,9 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id  2 epoch  3 '1' if the driver registered the run, else '0'  4 version  5 uid
 --       6 retained versions  7 ttl in ms of dropped keys  8 checkpoint format version (1 or 2)  9 keep ms (0 = for ever)
---       10 opened version of an UNSURE, after which the caller saw that Spark's commit log has no batch that went on from
---          its version; '' if it did not look; '-' if there is no log: then the newest run is right, and nobody contends
+--       10 opened version and run of an UNSURE, after which the caller saw that Spark's commit log has no batch that went
+--          on from its version; '' if it did not look; '-' if there is no log: then the newest run is right, and nobody
+--          contends. The version alone would not do: another run may have gone back, and come as far again, meanwhile.
 -- A version above 0 with uid '-' is one that is not there: the run begins there with nothing, and commits a complete delta.
 -- Reply OK dropped · REOPEN opened · UNSURE opened run (look at the log, then again with ARGV 10)
 --       FENCED opened|pinned|unregistered|replaced found | FENCED epoch found run
@@ -96,7 +97,7 @@ local logged = ARGV[10] ~= '-'
 local before = logged and contenders_at(version, uid) or {}
 local unsure = logged and version < opened
 for _, one in ipairs(before) do unsure = unsure or #one.uids > 0 end
-if unsure and ARGV[10] ~= text(opened) then return {'UNSURE', text(opened), meta('r')} end
+if unsure and ARGV[10] ~= text(opened) .. ' ' .. meta('r') then return {'UNSURE', text(opened), meta('r')} end
 
 -- Manifest fields that go: what a rewind leaves, or the attempts of the contender that is one too many.
 local gone = {}

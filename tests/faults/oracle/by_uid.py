@@ -79,7 +79,7 @@ class UidClient(PartitionClient):
                 return reply
             if newest() > int(args[3]):
                 raise ConflictError(what, found=f"another run has logged this batch ({reply[2]})")
-            seen = reply[1]
+            seen = f"{reply[1]} {reply[2]}"
 
 
 class FormatTwo(UidClient):

@@ -212,7 +212,7 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "log-not-looked-at",
         "nobody takes a version from which another run has gone on in Spark's log",
         "acquire",
-        "if unsure and ARGV[10] ~= text(opened) then",
+        "if unsure and ARGV[10] ~= text(opened) .. ' ' .. meta('r') then",
         "if false then",
     ),
     (

@@ -83,7 +83,7 @@ final class PartitionClient(
           return
         case Seq("UNSURE", _, by) if log.exists(_.hasBatchFrom(pin.version)) =>
           throw Refusal.secondStart(what, by, pin.version)
-        case Seq("UNSURE", opened, _) if tries < AcquireTriesMax => unsure = opened
+        case Seq("UNSURE", opened, by) if tries < AcquireTriesMax => unsure = s"$opened $by"
         case Seq("REOPEN", _) if tries < AcquireTriesMax => openAgain(run, pin)
         // With its own epoch there the run held the partition, and lost it to one that contended.
         case Seq("FENCED", "epoch", found, _)

@@ -31,7 +31,7 @@ class ProxyModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   import ProxyModelSuite._
   import TestPartition._
 
-  private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(120)(_.toInt)
+  private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(60)(_.toInt)
   private val seed = sys.env.get("REDIS_STATE_SEED").map(_.toLong)
   private lazy val server = new RedisServerProcess
   private lazy val pool: ExecutorService = Executors.newFixedThreadPool(2)

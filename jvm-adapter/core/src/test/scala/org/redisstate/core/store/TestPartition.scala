@@ -15,6 +15,7 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
 import org.redisstate.core.protocol.{
   CheckpointFormat,
+  CommitLog,
   PartitionClient,
   ProtocolSettings,
   RunRegistry
@@ -69,9 +70,10 @@ private[store] final class TestPartition(
       run: String,
       validator: RowValidator = RowValidator.None,
       format: CheckpointFormat = CheckpointFormat.V1,
-      signer: Option[BlockSigner] = None): PartitionVersions = {
+      signer: Option[BlockSigner] = None,
+      log: Option[CommitLog] = None): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
-    val client = new PartitionClient(backend, id, settings, registry)
+    val client = new PartitionClient(backend, id, settings, registry, log)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionVersions(client, run, () => registered, TestPartition.Default, validator, budget)
