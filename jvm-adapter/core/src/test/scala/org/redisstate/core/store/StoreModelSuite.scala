@@ -106,7 +106,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   for (format <- Seq(CheckpointFormat.V1, CheckpointFormat.V2))
     test(s"every committed version equals the model: checkpoint format ${format.number}") {
-      for (round <- 1 to 6) withClue(s"seed $seed round $round: ") {
+      for (round <- 1 to 4) withClue(s"seed $seed round $round: ") {
         val p = new TestPartition(server, budget = new MemoryBudget(MemoryBytes(round % 2)))
         try history(p, new Random(seed + round), format)
         finally p.close()

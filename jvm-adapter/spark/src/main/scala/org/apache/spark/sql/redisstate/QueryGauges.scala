@@ -54,7 +54,8 @@ private[redisstate] object QueryGauges extends Source {
   private def of(progress: StreamingQueryProgress): Map[String, Long] = {
     val operators = progress.stateOperators.toSeq.zipWithIndex.flatMap { case (operator, number) =>
       val own = operator.customMetrics.asScala.collect {
-        case (name, value) if name.startsWith(Ours) => uncapitalized(name.drop(Ours.length)) -> value.toLong
+        case (name, value) if name.startsWith(Ours) =>
+          uncapitalized(name.drop(Ours.length)) -> value.toLong
       }
       if (own.isEmpty) Nil
       else {
