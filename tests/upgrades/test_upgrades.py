@@ -42,10 +42,13 @@ def _python_of(minor: str) -> str:
 
 def _run(minor: str, url: str, folder: Path, parts: str) -> dict[str, Result]:
     arguments = [REDIS, url, str(folder), parts, *QUERIES]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    # Tests of this process may have set the home of the Spark that is running.
+    env.pop("SPARK_HOME", None)
     done = subprocess.run(
         [_python_of(minor), "-m", "tests.upgrades.job", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=env,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
