@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 f"{_LUA}/acquire.lua",
-                "if unsure and ARGV[10] ~= text(opened) then return",
+                "if unsure and ARGV[10] ~= text(opened) .. ' ' .. meta('r') then return",
                 "if false then return",
             ),
         ),
