@@ -65,7 +65,8 @@ class KeyedReads:
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
             self._placement.found(codec, map(keys.at, search.hits))
-            if not search.left or info.partitions == 1 or self._placement.is_certain(codec):
+            left = search.left()
+            if not left or info.partitions == 1 or self._placement.is_certain(codec):
                 return search, info
             if not complete:
                 others = self._others(info, wanted, opened)
@@ -76,7 +77,7 @@ class KeyedReads:
             before = len(search.hits)
             search.run(
                 [
-                    (one, [at for at in sorted(search.left) if at not in places.get(number, ())])
+                    (one, [at for at in left if at not in places.get(number, ())])
                     for number, one in opened.items()
                 ]
             )
@@ -125,8 +126,7 @@ class _Search:
     """Keys of one call on their way through partitions.
 
     Attributes:
-        left: The places, in the call, of keys that were not found yet.
-        hits: By place.
+        hits: By place in the call.
         partitions: Where these were found.
     """
 
@@ -144,9 +144,13 @@ class _Search:
         self.codec = codec
         self._keys = keys
         self._stored = keys.stored(codec)
-        self.left = set(range(len(keys)))
         self.hits: dict[int, Hit] = {}
         self.partitions: dict[int, int] = {}
+
+    def left(self) -> list[int]:
+        """The places of keys that were not found yet."""
+        count = len(self._keys)
+        return [] if len(self.hits) == count else [at for at in range(count) if at not in self.hits]
 
     def in_order(self) -> list[Hit | None]:
         """What was found, in the order of the call."""
@@ -179,7 +183,6 @@ class _Search:
                 }
                 self.hits |= there
                 self.partitions |= dict.fromkeys(there, found.opened.id.partition)
-                self.left.difference_update(there)
 
 
 def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
