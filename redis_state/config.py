@@ -275,6 +275,7 @@ class Config:
 
     Attributes:
         versions_to_retain: ``None`` means Spark's ``minBatchesToRetain``.
+        rescale_to: ``None`` leaves the number of partitions as it is.
         local_memory: ``auto`` or bytes.
         state_bytes_max: ``None`` means that there is no limit, as for `prefix_bytes_max`.
     """
@@ -291,6 +292,7 @@ class Config:
     versions_to_retain: int | None = None
     ephemeral: bool = False
     adopt: bool = False
+    rescale_to: int | None = None
     durability: str = "none"
     signing_key_file: str | None = None
     local_memory: str | int = "auto"

@@ -12,14 +12,15 @@ from redis_state.backend.replies import purged_error
 from redis_state.cli.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
-from redis_state.errors import Kind, StateError
+from redis_state.errors import Kind, StateError, UsageError
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.doctor import diagnose
-from redis_state.recovery.marker import gen_of
+from redis_state.recovery.marker import marker_of
 from redis_state.recovery.rewind import newest_commit, plan_rewind
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
+    from redis_state.files import Folder
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, check that Redis can serve it, and move."""
     config = config_of(arguments)
     folder = folder_of(arguments)
-    gen = arguments.gen or gen_of(folder)
+    gen = arguments.gen or _gen_for(folder, arguments.to_batch)
     plan = plan_rewind(folder, arguments.to_batch)
     tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {arguments.to_batch}"
     with closing(Client(config)) as client:
@@ -84,3 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(plan.files)} files would be moved; stop the query, then add --yes")
     return 0
+
+
+def _gen_for(folder: Folder, to_batch: int) -> str:
+    """The id of the checkpoint, if it is the one that the batch has written."""
+    marker = marker_of(folder)
+    if marker.since is not None and to_batch < marker.since:
+        raise UsageError(
+            f"rewinding to batch {to_batch}",
+            found=f"batch {marker.since} changed the number of partitions, and what was before is "
+            "not in the state any more",
+            advice=f"Nothing was moved. Give --to-batch {marker.since} or a later one.",
+            where=str(folder),
+        )
+    return marker.gen

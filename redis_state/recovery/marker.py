@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from itertools import count
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
@@ -14,7 +15,25 @@ from redis_state.recovery.rewind import LOGS
 NAME = "_redis_state"
 _STATE = "state"
 _FORMAT = 1
+_FORMAT_RESCALED = 2
+_GEN_CONF = "redis-state.gen"
 _BYTES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What the marker files of a checkpoint say.
+
+    Attributes:
+        gen: The id of the checkpoint's keys.
+        path_hash: SHA-256 of the qualified path, in hex digits.
+        since: The first batch of a gen that has the state in another number of partitions than the
+            one before; ``None`` for the first gen of a checkpoint.
+    """
+
+    gen: str
+    path_hash: str
+    since: int | None = None
 
 
 def has_marker(checkpoint: Folder) -> bool:
@@ -28,39 +47,76 @@ def has_marker(checkpoint: Folder) -> bool:
 
 
 def gen_of(checkpoint: Folder) -> str:
-    """The id of a checkpoint.
+    """The id of a checkpoint; raises what `marker_of` raises."""
+    return marker_of(checkpoint).gen
+
+
+def marker_of(checkpoint: Folder) -> Marker:
+    """What the marker files say, and the offset log of a change that they announce.
 
     Raises:
         StateError: There is no marker file, or it was copied from another checkpoint.
-        FormatError: The file is damaged.
+        FormatError: A file is damaged.
         ConfigError: There is no such folder, or it cannot be read.
         UnavailableError: Its file system gives no answer.
     """
     state = checkpoint / _STATE
-    found = _read(state, NAME)
-    if found is None:
+    decided = _read(state, NAME)
+    if decided is None:
         raise _without_marker(checkpoint)
-    gen, path_hash = found
+    if decided.since is not None:
+        raise _of_two(state, decided, decided)
+    announced: list[Marker] = []
     for number in count(1):
-        adopted = _read(state, f"{NAME}.{number}")
-        if adopted is None:
+        found = _read(state, f"{NAME}.{number}")
+        if found is None:
             break
-        if adopted[0] != gen:
-            raise FormatError(
-                f"reading the marker files {state / NAME}*",
-                found=f"they belong to two checkpoints, {gen} and {adopted[0]}",
-            )
-        path_hash = adopted[1]
-    if path_hash not in _hashes(state):
+        if found.since is not None:
+            announced.insert(0, found)
+            continue
+        named = next((one for one in (decided, *announced) if one.gen == found.gen), None)
+        if named is None:
+            raise _of_two(state, decided, found)
+        decided, announced = Marker(named.gen, found.path_hash, named.since), []
+    decided = _planned(checkpoint, announced) or decided
+    if decided.path_hash not in _hashes(state):
         raise StateError(
             f"reading the marker file {state / NAME}",
             kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
             found="the checkpoint was made under another path: it was moved, or it was copied "
             "and the state belongs to another query",
             advice="If it was moved, start its query once with onPathChange=adopt. If you are "
-            f"sure that you mean this state, give --gen {gen}.",
+            f"sure that you mean this state, give --gen {decided.gen}.",
         )
-    return gen
+    return decided
+
+
+def _of_two(state: Folder, first: Marker, other: Marker) -> FormatError:
+    return FormatError(
+        f"reading the marker files {state / NAME}*",
+        found=f"they belong to two checkpoints, {first.gen} and {other.gen}",
+    )
+
+
+def _planned(checkpoint: Folder, announced: list[Marker]) -> Marker | None:
+    """Which of the announced changes the offset log has."""
+    for batch in dict.fromkeys(one.since for one in announced):
+        offsets = checkpoint / "offsets"
+        raw = offsets.read(str(batch))
+        if raw is None:
+            continue
+        attempted = f"reading {offsets / str(batch)}"
+        try:
+            gen = json.loads(raw.decode().splitlines()[1])["conf"].get(_GEN_CONF)
+        except (ValueError, RecursionError, IndexError, KeyError, TypeError) as error:
+            raise FormatError(attempted, found="it is no entry of an offset log") from error
+        if gen is None:
+            continue
+        for one in announced:
+            if one.gen == gen:
+                return one
+        raise FormatError(attempted, found=f"it goes on with gen {gen}, which no marker file names")
+    return None
 
 
 def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
@@ -93,23 +149,27 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
     )
 
 
-def _read(state: Folder, name: str) -> tuple[str, str] | None:
-    """Gen and hash of the path; ``None`` if there is no such file."""
+def _read(state: Folder, name: str) -> Marker | None:
+    """``None`` if there is no such file."""
     raw = state.read(name, most=_BYTES_MAX)
     return None if raw is None else _parse(f"reading the marker file {state / name}", raw)
 
 
-def _parse(attempted: str, raw: bytes) -> tuple[str, str]:
+def _parse(attempted: str, raw: bytes) -> Marker:
     try:
         marker = json.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         raise FormatError(attempted, found="it is not JSON") from error
-    if not isinstance(marker, dict) or marker.get("format") != _FORMAT:
+    format_ = marker.get("format") if isinstance(marker, dict) else None
+    if format_ not in (_FORMAT, _FORMAT_RESCALED):
         raise FormatError(attempted, found="its format is unknown to this release")
     gen, path_hash = marker.get("gen"), marker.get("path")
     if not isinstance(gen, str) or not is_gen(gen) or not isinstance(path_hash, str):
         raise FormatError(attempted, found="it names no checkpoint id or path")
-    return gen, path_hash
+    since = marker.get("batch") if format_ == _FORMAT_RESCALED else None
+    if format_ == _FORMAT_RESCALED and not isinstance(since, int):
+        raise FormatError(attempted, found="it names no batch")
+    return Marker(gen, path_hash, since)
 
 
 def _hashes(state: Folder) -> set[str]:

@@ -1,4 +1,4 @@
-"""A query that adopts its checkpoint: `adopting_job.py INPUT CHECKPOINT URL OUTPUT CONFS`.
+"""A query whose state moves at its start: `adopting_job.py INPUT CHECKPOINT URL OUTPUT CONFS`.
 
 It processes what there is in INPUT and appends to OUTPUT one line a batch: its number and its rows.
 """

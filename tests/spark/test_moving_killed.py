@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 import redis_state
 from tests.faults.processes import descendants, kill
-from tests.spark.streams import FORMAT, HDFS, REDIS, ROCKSDB, Output, Streams
+from tests.spark.streams import FORMAT, HDFS, PREFIX, REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_moving import files_of, rows_of
 from tests.spark.test_operators import EVENTS, events
 from tests.support.file_steps import Watched
@@ -281,6 +281,49 @@ def counted(output: Output) -> Counter[str]:
     return Counter(row for rows in output.values() for row in rows)
 
 
+def output_of(path: Path) -> Output:
+    """What `adopting_job` has written until it ended."""
+    lines = path.read_text().splitlines() if path.exists() else ()
+    return dict(map(json.loads, lines))
+
+
+@pytest.mark.parametrize("format_", ["1", "2"])
+def test_rescale_at_start_is_killed(
+    streams: Streams,
+    shared_redis_server: RedisServer,
+    redis_conf: Callable[[dict[str, str]], None],
+    format_: str,
+) -> None:
+    streams.spark.conf.set(FORMAT, format_)
+    killed = Killed(streams, shared_redis_server, provider=REDIS)
+    options = {"rescaleTo": "3", "onPathChange": "adopt"}
+    outputs: dict[str, Path] = {}
+
+    def command(new: Path, url: str) -> list[str]:
+        shutil.copytree(killed.old, new)
+        outputs[new.name] = streams.folder / f"output-{new.name}"
+        given = [str(killed.source.folder), str(new), url, str(outputs[new.name])]
+        confs = CONFS | {"spark.master": "local[1]", FORMAT: format_}
+        confs |= {PREFIX + name: value for name, value in options.items()}
+        job = [sys.executable, "-m", "tests.spark.adopting_job"]
+        return [*job, *given, json.dumps(confs)]
+
+    redis_conf(options)
+    for new in killed.kills(command):
+        output = killed.before | output_of(outputs[new.name])
+        again: Output = {}
+        killed.query(new.name, REDIS, again)
+        # Its last batch may have been planned before the number could be changed.
+        killed.query(new.name, REDIS, again)
+        for batch, rows in again.items():
+            assert output.setdefault(batch, rows) == rows
+        whole, last = counted(killed.expected), Counter(rows_of(killed.expected)[-1])
+        assert counted(output) in (whole, whole - last)
+        newest = max((new / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+        assert json.loads(newest.read_text().splitlines()[1])["conf"][SHUFFLE] == "3"
+        shutil.rmtree(new)
+
+
 @pytest.mark.parametrize(("source", "format_"), [(ROCKSDB, "2"), (HDFS, "1")])
 def test_adopt_is_killed(
     streams: Streams,
@@ -304,11 +347,7 @@ def test_adopt_is_killed(
 
     redis_conf({"adopt": "true"})
     for new in killed.kills(command):
-        output = dict(killed.before)
-        path = outputs[new.name]
-        for line in path.read_text().splitlines() if path.exists() else ():
-            batch, rows = json.loads(line)
-            output[batch] = rows
+        output = killed.before | output_of(outputs[new.name])
         if not (new / "offsets" / str(switch)).exists():
             assert not set(output) - set(killed.before)
             files = files_of(new)

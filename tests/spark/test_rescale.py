@@ -89,8 +89,8 @@ def confs(spark: SparkSession) -> Iterator[None]:
 class Parts:
     """A query that runs part by part, in the same checkpoint or in others."""
 
-    def __init__(self, streams: Streams, family: str) -> None:
-        self.streams = streams
+    def __init__(self, streams: Streams, family: str, *, provider: str = REDIS) -> None:
+        self.streams, self.provider = streams, provider
         self.build, self.batches, self.mode = FAMILIES[family]
         self.inputs = [streams.input(str(n), EVENTS) for n in range(len(self.batches[0]))]
         self.done = 0
@@ -102,7 +102,7 @@ class Parts:
                 source.add(rows)
         self.done += batches
         frame = self.build([source.stream(self.streams.spark) for source in self.inputs])
-        self.streams.run(frame, name, mode=self.mode, provider=REDIS, output=self.output)
+        self.streams.run(frame, name, mode=self.mode, provider=self.provider, output=self.output)
 
     def rescale(self, name: str, to_name: str, partitions: int, **given: Any) -> Any:
         there, to = (str(self.streams.checkpoint(one)) for one in (name, to_name))

@@ -16,18 +16,31 @@ import org.redisstate.core.errors.{
   CheckpointMovedException,
   ConfigException,
   FormatException,
-  MarkerMissingException
+  MarkerMissingException,
+  UnavailableException
 }
 import org.redisstate.core.ids.Sha256
 
 /**
- * The identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md,
- * section 9).
+ * The number of partitions was changed in place.
+ *
+ * @param batch the first one that has it; its entry in the offset log says whether it came to that
  */
-private[redisstate] final case class Marker(gen: String, pathHash: String)
+private[redisstate] final case class Rescaled(batch: Long, partitions: Int)
 
 /**
- * No file of these is ever changed: one that was adopted has a further file for each time.
+ * The identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md,
+ * section 9).
+ *
+ * @param rescaled of a gen that has the state in another number of partitions than the one before
+ */
+private[redisstate] final case class Marker(
+    gen: String,
+    pathHash: String,
+    rescaled: Option[Rescaled] = None)
+
+/**
+ * No file of these is ever changed: a checkpoint that was adopted or rescaled has a further file for each time.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
  */
@@ -44,7 +57,51 @@ private[redisstate] final class MarkerFile(
   val pathHash: String = Sha256.of(fs.makeQualified(root).toString)
 
   /** What is there at this moment. */
-  def read(): Option[Marker] = markers.lastOption
+  def read(): Option[Marker] = {
+    val all = files
+    all.headOption.map { _ =>
+      val (decided, announced) = decidedOf(all)
+      planned(announced).getOrElse(decided)
+    }
+  }
+
+  /** A change of the number of partitions that was announced and planned, and is not decided yet. */
+  def undecided(): Option[Marker] = {
+    val all = files
+    if (all.isEmpty) None else planned(decidedOf(all)._2)
+  }
+
+  /**
+   * Says that the checkpoint is to have another gen, with another number of partitions. It has it once the entry of the batch in the
+   * offset log names the gen.
+   */
+  def announce(gen: String, rescaled: Rescaled): Unit = {
+    @tailrec def attempt(left: Int): Unit = {
+      val all = files
+      if (!decidedOf(all)._2.exists(_.gen == gen)) {
+        if (left == 0) throw new UnavailableException(
+          s"change the number of partitions of $stateRoot: other runs of the query keep writing its marker files. Nothing was " +
+            "lost. Start the query again when no other run uses the folder.")
+        checkRoom(all)
+        file(all.size).create(encode(Marker(gen, pathHash, Some(rescaled))))
+        attempt(left - 1)
+      }
+    }
+    attempt(Tries)
+  }
+
+  /** Once the batches of all that was announced are committed, a file says what came of it: Spark removes old entries of its logs. */
+  def decide(): Unit = {
+    val all = files
+    if (all.nonEmpty) {
+      val (decided, announced) = decidedOf(all)
+      val batches = announced.flatMap(_.rescaled).map(_.batch)
+      if (batches.nonEmpty && batches.forall(isLogged)) {
+        val now = planned(announced).getOrElse(decided)
+        file(all.size).create(encode(Marker(now.gen, pathHash)))
+      }
+    }
+  }
 
   /**
    * The marker, looked for as long as it may be missing for a moment only: a cache of a mounted file system may not show it yet, and
@@ -82,15 +139,11 @@ private[redisstate] final class MarkerFile(
 
   /** The checkpoint was moved to where it is found now: a file says so that is made once, like the marker itself. */
   def adopt(): Unit = {
-    val known = markers
-    if (known.isEmpty) throw missing("adopt")
-    if (known.last.pathHash != pathHash) {
-      if (known.size > AdoptionsMax) {
-        throw new ConfigException(
-          s"adopt the checkpoint of $stateRoot: it was moved $AdoptionsMax times, and no more are " +
-            "kept. Leave it where it was, or start a new checkpoint.")
-      }
-      file(known.size).create(encode(Marker(known.last.gen, pathHash)))
+    val known = files
+    val now = read().getOrElse(throw missing("adopt"))
+    if (now.pathHash != pathHash) {
+      checkRoom(known)
+      file(known.size).create(encode(Marker(now.gen, pathHash)))
       if (!find(expected = true).exists(_.pathHash == pathHash)) throw moved
     }
   }
@@ -108,16 +161,57 @@ private[redisstate] final class MarkerFile(
       "query of the copied folder with a new checkpointLocation: two queries cannot share one " +
       "state.")
 
-  /** The marker and its adoptions, oldest first. */
-  private def markers: Seq[Marker] = {
-    val all = Iterator.from(0).map(at).takeWhile(_.isDefined).flatten.toSeq
-    all.find(_.gen != all.head.gen).foreach(other =>
-      throw new FormatException(
-        s"the marker file $Name in $stateRoot is of gen ${all.head.gen}, and the file " +
-          s"$Name.${all.indexOf(other)} beside it of gen ${other.gen}: they belong to two " +
-          s"checkpoints. Delete the files $Name.<number> if the first one is right."))
-    all
+  /** The marker and what came after it, oldest first. */
+  private def files: Seq[Marker] =
+    Iterator.from(0).map(at).takeWhile(_.isDefined).flatten.toSeq
+
+  /** The marker by the files alone, and what was announced since then, newest first. */
+  private def decidedOf(all: Seq[Marker]): (Marker, List[Marker]) = {
+    all.head.rescaled.foreach(_ => throw otherCheckpoint(all.head, all.head))
+    all.tail.foldLeft((all.head, List.empty[Marker])) { case ((decided, announced), file) =>
+      if (file.rescaled.nonEmpty) (decided, file :: announced)
+      else {
+        val named = (decided :: announced).find(_.gen == file.gen)
+          .getOrElse(throw otherCheckpoint(all.head, file))
+        (named.copy(pathHash = file.pathHash), Nil)
+      }
+    }
   }
+
+  private def otherCheckpoint(first: Marker, other: Marker) = new FormatException(
+    s"the marker file $Name in $stateRoot is of gen ${first.gen}, and a file $Name.<number> beside it of gen " +
+      s"${other.gen}: they belong to two checkpoints. Delete the files $Name.<number> if the first one is right.")
+
+  /** Which of the announced changes the offset log has. */
+  private def planned(announced: List[Marker]): Option[Marker] =
+    announced.flatMap(_.rescaled).map(_.batch).distinct.flatMap { batch =>
+      val entry = new OnceFile(new Path(root.getParent, s"${QueryLogs.Offsets}/$batch"), hadoopConf)
+      entry.read().flatMap(bytes => genIn(new String(bytes, UTF_8), batch)).map { gen =>
+        announced.find(_.gen == gen).getOrElse(throw new FormatException(
+          s"batch $batch in the offset log beside $stateRoot goes on with the gen $gen, and no marker file names it. " +
+            s"Bring the files $Name.<number> back from a backup."))
+      }
+    }.headOption
+
+  private def genIn(entry: String, batch: Long): Option[String] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    Try(parse(entry.linesIterator.drop(1).next()): JValue).toOption
+      .getOrElse(throw new FormatException(
+        s"batch $batch in the offset log beside $stateRoot cannot be read. Bring the file back from a backup."))
+      .\("conf").\(GenConf).extractOpt[String]
+  }
+
+  /** In both logs: of a batch that is planned and not committed, another plan may still be made. */
+  private def isLogged(batch: Long): Boolean =
+    Seq(QueryLogs.Commits, QueryLogs.Offsets).forall(log =>
+      fs.exists(new Path(root.getParent, s"$log/$batch")))
+
+  private def checkRoom(known: Seq[Marker]): Unit =
+    if (known.size > FilesMax) {
+      throw new ConfigException(
+        s"write a further marker file into $stateRoot: the checkpoint was moved, or its number of partitions changed, " +
+          s"too often ($FilesMax files are the most). Leave it as it is, or start a new checkpoint.")
+    }
 
   private def at(number: Int): Option[Marker] =
     file(number).read().map(bytes => decode(new String(bytes, UTF_8), path(number)))
@@ -130,7 +224,11 @@ private[redisstate] final class MarkerFile(
 private[redisstate] object MarkerFile {
   val Name = "_redis_state"
   private val Temporary = "temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}".r
-  private val AdoptionsMax = 100
+  private val FilesMax = 100
+  private val Tries = 5
+
+  /** In the entry of the offset log that begins a gen with another number of partitions; Spark reads only the confs that it knows. */
+  val GenConf = "redis-state.gen"
   private val LookForMs = 3000L
   private val PauseMs = 100L
 
@@ -142,18 +240,29 @@ private[redisstate] object MarkerFile {
   }
 
   private def encode(marker: Marker): Array[Byte] =
-    compact(
-      render(("format" -> 1) ~ ("gen" -> marker.gen) ~ ("path" -> marker.pathHash))).getBytes(UTF_8)
+    compact(render(
+      ("format" -> (if (marker.rescaled.isEmpty) 1 else 2)) ~ ("gen" -> marker.gen) ~
+        ("path" -> marker.pathHash) ~ ("batch" -> marker.rescaled.map(_.batch)) ~
+        ("partitions" -> marker.rescaled.map(_.partitions)))).getBytes(UTF_8)
 
   private def decode(text: String, file: Path): Marker = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     val marker = for {
       json <- Try(parse(text): JValue).toOption
-      if (json \ "format").extractOpt[Int].contains(1)
+      format <- (json \ "format").extractOpt[Int]
+      rescaled <- format match {
+        case 1 => Some(None)
+        case 2 =>
+          for {
+            batch <- (json \ "batch").extractOpt[Long]
+            partitions <- (json \ "partitions").extractOpt[Int]
+          } yield Some(Rescaled(batch, partitions))
+        case _ => None
+      }
       gen <- (json \ "gen").extractOpt[String]
       if gen.matches("[0-9a-f]{32}")
       path <- (json \ "path").extractOpt[String]
-    } yield Marker(gen, path)
+    } yield Marker(gen, path, rescaled)
     marker.getOrElse(
       throw new FormatException(s"the marker file $file cannot be read by this release. " +
         "Restore it from a backup, or use the release of redis-state that wrote it."))

@@ -39,6 +39,9 @@ final class RedisStateConf private (
   /** Whether the state of a checkpoint of another provider is moved here when its query starts. */
   val adopt: Boolean = flag("adopt")
 
+  /** The number of partitions that the state gets when its query starts. */
+  val rescaleTo: Option[Int] = number("rescaleTo").map(_.toInt)
+
   /** After how many batches the state is copied into the checkpoint; 0 means never. */
   val copyEveryBatches: Long = number("copyEveryBatches").get
 

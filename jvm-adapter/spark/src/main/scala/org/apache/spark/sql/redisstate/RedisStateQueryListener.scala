@@ -15,7 +15,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
-import org.apache.spark.sql.redisstate.move.Adoption
+import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
@@ -33,6 +33,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
+
+  /** Of runs that began with a change of the number of partitions, until their first batch is committed. */
+  private val undecided = new ConcurrentHashMap[UUID, MarkerFile]
 
   /** A query with state that cannot go well is ended here, before its first task. */
   override def onQueryStarted(event: QueryStartedEvent): Unit =
@@ -53,10 +56,12 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
+    Option(undecided.remove(event.progress.runId)).foreach(_.decide())
   }
 
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {
     RunPulse.stop(event.runId)
+    undecided.remove(event.runId)
     QueryGauges.remove(event.runId)
     Option(confirmations.remove(event.runId)).foreach(_.finish())
     Option(copiers.remove(event.runId)).foreach(_.finish())
@@ -88,7 +93,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
               s"provider $other, and Spark keeps to that. To move its state to Redis, start it once with " +
               s"${RedisStateConf.Prefix}adopt=true, or use `redis-state migrate`.")
         case None if stateful && StartRefused.isPossible =>
-          orRefused(query, event)(register(query, event, sqlConf, checkpoint, hadoopConf, stateful))
+          orRefused(query, event) {
+            new RescaleAtStart(session, checkpoint, hadoopConf).run()
+            register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
+          }
         case None => register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
       }
     }
@@ -135,6 +143,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         }
         gen
       } finally ExecutorRegistry.release(conf.connection)
+    if (markerFile.undecided().nonEmpty) undecided.put(event.runId, markerFile)
     found.foreach { gen =>
       RunPulse.start(event.runId, gen, conf, () => query.isActive)
       if (stateful) {

@@ -43,6 +43,10 @@ private[redisstate] final class Adoption(
     val began = System.nanoTime()
     val checkpoint = QueryCheckpoint.read(folder, hadoopConf)
     val stores = StateCatalog.read(checkpoint, hadoopConf)
+    QueryCheckpoint.checkEmptyBatch(
+      stores,
+      s"adopt the state of $folder",
+      "Use `redis-state migrate`, which makes a new folder, or start the query without the option adopt.")
     val conf = session.sessionState.conf
     val source = StateSide(
       checkpoint.stateRoot.toString,

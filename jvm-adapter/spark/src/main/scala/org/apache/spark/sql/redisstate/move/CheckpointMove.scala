@@ -1,14 +1,13 @@
 package org.apache.spark.sql.redisstate.move
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileContext, FileUtil, Options, Path}
-import org.json4s.{JArray, JInt, JObject, JString, JValue}
+import org.apache.hadoop.fs.{FileUtil, Path}
+import org.json4s.{JObject, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
@@ -68,6 +67,7 @@ final class CheckpointMove(
   private val source = qualified(from)
   private val target = qualified(to)
   private val files = CheckpointFileManager.create(target, hadoopConf)
+  private val small = new CheckpointFiles(hadoopConf)
   private val counters = new MoveCounters
 
   /** The store that gets the given rows, once the checkpoint was read. */
@@ -259,10 +259,7 @@ final class CheckpointMove(
       list(here).filter(path => OfOperators(path.getName)).foreach { path =>
         copy(path, new Path(there, path.getName))
       }
-      list(new Path(there, "_metadata/v2")).filter(_.getName.toLongOption.isDefined)
-        .foreach(describe(_, operator))
-      val unversioned = new Path(there, "_metadata/metadata")
-      if (files.exists(unversioned)) describe(unversioned, operator)
+      small.describe(new Path(target, "state"), operator, partitions)
     }
     stores.foreach { spec =>
       val schemas = Seq(source, target).map { folder =>
@@ -274,24 +271,6 @@ final class CheckpointMove(
       }
       if (files.exists(schemas.head)) copy(schemas.head, schemas.last)
     }
-  }
-
-  /** Operator metadata names schema files with their whole path, and the number of partitions. */
-  private def describe(metadata: Path, operator: Long): Unit = {
-    val text = QueryCheckpoint.textOf(metadata, hadoopConf).get
-    val (version, json) = text.splitAt(text.indexOf('\n') + 1)
-    val root = new Path(target, "state")
-    val named = parse(json).transformField {
-      case ("stateSchemaFilePaths", JArray(paths)) =>
-        "stateSchemaFilePaths" -> (JArray(paths.map {
-          case JString(path) =>
-            JString(StateCatalog.schemaFile(root, operator, new Path(path)).toString)
-          case other => other
-        }): JValue)
-      case ("numPartitions", before) =>
-        "numPartitions" -> partitions.fold(before)(JInt(_): JValue)
-    }
-    write(metadata, version + compact(render(named)))
   }
 
   private def finish(checkpoint: QueryCheckpoint, moved: Seq[MovedStore]): Unit = {
@@ -324,23 +303,7 @@ final class CheckpointMove(
       new Path(target, name),
       _))
 
-  /**
-   * Replaces a file in one step: by a rename where the file system has one that replaces, else by an upload, which is seen whole or not
-   * at all. Spark's own way of writing files for object stores renames on a local disk, and leaves an older file there.
-   */
-  private def write(file: Path, text: String): Unit = {
-    val system = file.getFileSystem(hadoopConf)
-    val renames = CheckpointMove.Renaming(file.toUri.getScheme)
-    val written =
-      if (renames) new Path(file.getParent, s".${file.getName}.${UUID.randomUUID()}.tmp") else file
-    val out = system.create(written, true)
-    try out.write(text.getBytes(UTF_8))
-    finally out.close()
-    if (renames) {
-      FileContext.getFileContext(file.toUri, hadoopConf)
-        .rename(written, file, Options.Rename.OVERWRITE)
-    }
-  }
+  private def write(file: Path, text: String): Unit = small.write(file, text)
 
   private def copy(from: Path, to: Path): Unit = {
     val there = to.getFileSystem(hadoopConf)
@@ -360,9 +323,6 @@ final class CheckpointMove(
 }
 
 private[redisstate] object CheckpointMove {
-
-  /** File systems with a rename that replaces a file in one step. */
-  private val Renaming = Set("file", "hdfs", "viewfs", "abfs", "abfss")
 
   private val Metadata = "metadata"
   private val Record = "_redis_state_move"

@@ -2,6 +2,7 @@ package org.apache.spark.sql.redisstate.move
 
 import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
 
 import scala.util.control.NonFatal
 
@@ -62,6 +63,9 @@ private[redisstate] final case class QueryCheckpoint(
 
   def hasIds: Boolean = uids.nonEmpty
 
+  /** Of operators that have as many as the query has; an old checkpoint does not name the number. */
+  def partitions: Option[Int] = partitionsIn(offsets.metadata)
+
   /** The entry of the batch as a query with another provider, or another number of partitions, would have it. */
   def offsetsWith(provider: String, partitions: Option[Int]): LogEntry =
     offsets.copy(metadata = merged(
@@ -73,14 +77,30 @@ private[redisstate] final case class QueryCheckpoint(
    * The entry of a next batch that has no new data: it ends where this one ended, with the watermark that Spark would give it.
    *
    * @param nowMs of the driver's clock
+   * @param partitions from that batch on; None leaves them as they are
    */
-  def emptyBatchWith(provider: String, nowMs: Long): LogEntry = {
+  def emptyBatchWith(provider: String, nowMs: Long, partitions: Option[Int] = None): LogEntry = {
     val watermark = (commit.metadata \ "nextBatchWatermarkMs").extractOpt[Long].getOrElse(0L)
     val before = (offsets.metadata \ "batchTimestampMs").extractOpt[Long].getOrElse(0L)
     val times = ("batchWatermarkMs" -> watermark) ~ ("batchTimestampMs" -> math.max(nowMs, before))
-    val entry = offsetsWith(provider, None)
+    val entry = offsetsWith(provider, partitions)
     entry.copy(metadata = merged(entry.metadata, times))
   }
+
+  /**
+   * The unique ids for a number of partitions: those that are there, and more of them behind, which are the same whoever asks. An older
+   * number of partitions finds its own.
+   */
+  def uidsFor(partitions: Int): Map[Long, Seq[Seq[String]]] =
+    uids.map { case (operator, ids) =>
+      val more = (ids.size until partitions).map { partition =>
+        ids.head.indices.map { store =>
+          val name = s"$queryId $batch $operator $partition $store"
+          UUID.nameUUIDFromBytes(name.getBytes(UTF_8)).toString
+        }
+      }
+      operator -> (ids ++ more)
+    }
 
   def commitWith(uids: Map[Long, Seq[Seq[String]]]): LogEntry =
     if (!hasIds) commit
@@ -113,6 +133,15 @@ private[redisstate] object QueryCheckpoint {
           "Start the query once with the provider that it has now, let the batch end, stop the query, and move " +
           "then. Nothing was changed.")
     }
+    at(folder, batch, hadoopConf)
+  }
+
+  /**
+   * After a batch that is committed, though it may not be the last one.
+   *
+   * @throws FormatException if an entry cannot be read
+   */
+  def at(folder: Path, batch: Long, hadoopConf: Configuration): QueryCheckpoint =
     QueryCheckpoint(
       folder,
       queryId(folder, hadoopConf),
@@ -120,7 +149,24 @@ private[redisstate] object QueryCheckpoint {
       entry(new Path(folder, s"${QueryLogs.Offsets}/$batch"), hadoopConf),
       entry(new Path(folder, s"${QueryLogs.Commits}/$batch"), hadoopConf)
     )
-  }
+
+  /**
+   * A batch without new data has to be one that Spark can carry out: it takes the operator of a limit away where there are no rows, and
+   * then misses it.
+   *
+   * @param instead what to do
+   * @throws ConfigException the query has such an operator
+   */
+  def checkEmptyBatch(stores: Seq[StoreSpec], attempted: String, instead: String): Unit =
+    stores.find(_.operatorName == "globalLimit").foreach { limit =>
+      throw new ConfigException(
+        s"$attempted: the query has a limit (operator ${limit.operator}), and Spark cannot run it in the batch without new data that " +
+          s"this needs. Nothing was changed. $instead")
+    }
+
+  /** What an entry of the offset log says of the number of partitions. */
+  def partitionsIn(offsets: JValue): Option[Int] =
+    (offsets \ "conf" \ SQLConf.SHUFFLE_PARTITIONS.key).extractOpt[String].flatMap(_.toIntOption)
 
   def textOf(file: Path, hadoopConf: Configuration): Option[String] =
     try {

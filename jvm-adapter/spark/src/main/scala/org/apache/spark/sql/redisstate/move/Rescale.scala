@@ -36,15 +36,15 @@ private[redisstate] object Rescale {
     if (partitions < 1 || partitions > PartitionsMax)
       throw refused(s"$partitions partitions were asked for. Give 1 to $PartitionsMax.")
     val before =
-      checkpoint.conf.get(SQLConf.SHUFFLE_PARTITIONS.key).flatMap(_.toIntOption).getOrElse(
+      checkpoint.partitions.getOrElse(
         throw refused(
           "its offset log does not say how many it has. Run one batch with a newer Spark."))
     if (before == partitions) throw refused(s"it has $partitions already.")
     stores.find(store => !store.isSingle && store.partitions != before).foreach { store =>
       throw refused(
         s"its offset log says $before partitions, and the metadata of $store says ${store.partitions}. The checkpoint " +
-          "was put together from parts, or a change of the number was interrupted. Bring the whole folder back from a " +
-          "backup.")
+          "was put together from parts, or a change of the number at a start was interrupted. Start the query once, which " +
+          "finishes that; else bring the whole folder back from a backup.")
     }
     // A checkpoint that began before Spark 3.3 may spread its rows by some of their keys alone.
     if (!checkpoint.conf.get(SQLConf.STATEFUL_OPERATOR_USE_STRICT_DISTRIBUTION.key).contains(

@@ -57,8 +57,7 @@ private[redisstate] object TargetSink {
       partition: Int,
       hadoopConf: Configuration)
       extends TargetSink {
-    private val folder =
-      new Path(new Path(side.stateRoot).getParent, s"$ScratchPrefix${UUID.randomUUID()}")
+    private val folder = scratchIn(new Path(side.stateRoot).getParent)
     private val there = side.copy(stateRoot = new Path(folder, "state").toString)
     private val provider = StoreReader.provider(spec, there, partition, hadoopConf)
     private val fs = folder.getFileSystem(hadoopConf)
@@ -88,7 +87,11 @@ private[redisstate] object TargetSink {
 
   private val ScratchPrefix = "_redis_state_scratch-"
 
-  /** Whether it is a folder beside the state in which a task wrote, or was killed. */
+  /** A new folder in a checkpoint, for what is written on the way. */
+  def scratchIn(checkpoint: Path): Path =
+    new Path(checkpoint, s"$ScratchPrefix${UUID.randomUUID()}")
+
+  /** Whether it is such a folder; who was killed leaves it. */
   def isScratch(path: Path): Boolean = path.getName.startsWith(ScratchPrefix)
 
   private def closing(provider: StateStoreProvider)(open: => StateStore): StateStore =

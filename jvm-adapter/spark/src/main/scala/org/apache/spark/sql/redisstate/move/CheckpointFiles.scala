@@ -1,0 +1,86 @@
+package org.apache.spark.sql.redisstate.move
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileContext, Options, Path}
+import org.json4s.{JArray, JInt, JString, JValue}
+import org.json4s.jackson.JsonMethods.{compact, parse, render}
+
+/** Small files of a checkpoint that are replaced as a whole. */
+private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
+  import CheckpointFiles._
+
+  /**
+   * Replaces a file in one step: by a rename where the file system has one that replaces, else by an upload, which is seen whole or not
+   * at all. Spark's own way of writing files for object stores renames on a local disk, and leaves an older file there.
+   */
+  def write(file: Path, text: String): Unit = {
+    val system = file.getFileSystem(hadoopConf)
+    val renames = Renaming(file.toUri.getScheme)
+    val written =
+      if (renames) new Path(file.getParent, s".${file.getName}.${UUID.randomUUID()}.tmp") else file
+    val out = system.create(written, true)
+    try out.write(text.getBytes(UTF_8))
+    finally out.close()
+    if (renames) {
+      FileContext.getFileContext(file.toUri, hadoopConf)
+        .rename(written, file, Options.Rename.OVERWRITE)
+    }
+  }
+
+  /**
+   * Rewrites what Spark's operator metadata says of one operator.
+   *
+   * @param stateRoot the state folder that has it
+   * @param partitions None leaves their number as it is
+   */
+  def describe(stateRoot: Path, operator: Long, partitions: Option[Int]): Unit = {
+    val folder = new Path(stateRoot, s"$operator/_metadata")
+    val versions = list(new Path(folder, "v2")).filter(_.getName.toLongOption.isDefined)
+    (versions ++ list(folder).filter(_.getName == "metadata"))
+      .foreach(describe(_, stateRoot, operator, partitions))
+  }
+
+  def list(folder: Path): Seq[Path] = {
+    val system = folder.getFileSystem(hadoopConf)
+    if (system.exists(folder)) system.listStatus(folder).toSeq.map(_.getPath) else Nil
+  }
+
+  /** What has a number for its name. */
+  def numbered(folder: Path): Seq[Long] = list(folder).flatMap(_.getName.toLongOption).sorted
+
+  def delete(path: Path): Unit = {
+    path.getFileSystem(hadoopConf).delete(path, true)
+    ()
+  }
+
+  /** It names schema files with their whole path, and the number of partitions. */
+  private def describe(
+      metadata: Path,
+      stateRoot: Path,
+      operator: Long,
+      partitions: Option[Int]): Unit = {
+    val text = QueryCheckpoint.textOf(metadata, hadoopConf).get
+    val (version, json) = text.splitAt(text.indexOf('\n') + 1)
+    val named = parse(json).transformField {
+      case ("stateSchemaFilePaths", JArray(paths)) =>
+        "stateSchemaFilePaths" -> (JArray(paths.map {
+          case JString(path) =>
+            JString(StateCatalog.schemaFile(stateRoot, operator, new Path(path)).toString)
+          case other => other
+        }): JValue)
+      case ("numPartitions", before) =>
+        "numPartitions" -> partitions.fold(before)(JInt(_): JValue)
+    }
+    val now = version + compact(render(named))
+    if (now != text) write(metadata, now)
+  }
+}
+
+private object CheckpointFiles {
+
+  /** File systems with a rename that replaces a file in one step. */
+  private val Renaming = Set("file", "hdfs", "viewfs", "abfs", "abfss")
+}

@@ -1,0 +1,192 @@
+package org.apache.spark.sql.redisstate.move
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.json4s.JsonDSL._
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.redisstate._
+
+import org.redisstate.core.errors._
+
+/**
+ * Gives the state of a checkpoint another number of partitions where it is, before its query begins (option `rescaleTo`). The rows after
+ * the last batch N go into a new gen, which a marker file announces. The switch is one file, `offsets/<N+1>`, which is created only if it
+ * is absent: it plans a batch without new data with the new number, and names the gen. Spark carries that batch out and logs it. Until
+ * that file is there the checkpoint is the old one (docs/format.md, section 9).
+ */
+private[redisstate] final class RescaleAtStart(
+    session: SparkSession,
+    folder: Path,
+    hadoopConf: Configuration)
+    extends Logging {
+  private val marker = new MarkerFile(new Path(folder, "state").toString, hadoopConf)
+  private val files = new CheckpointFiles(hadoopConf)
+
+  /**
+   * Finishes a change that was interrupted, and makes the one that is asked for.
+   *
+   * @throws RedisStateException why the query cannot go on as it is, or the number cannot be changed; the state is as it was
+   */
+  def run(): Unit = {
+    finish()
+    marker.decide()
+    checkNotBefore()
+    conf.rescaleTo.foreach { partitions =>
+      try Named.errors(rescaleTo(partitions))
+      catch {
+        case e: RedisStateException => throw e
+        case e: Exception =>
+          throw new InternalException(
+            s"change the number of partitions of $folder: ${e.getMessage} The checkpoint is as it was: without the option " +
+              "rescaleTo the query goes on with the partitions that it has.",
+            e
+          )
+      }
+    }
+  }
+
+  private def conf: RedisStateConf = {
+    val sqlConf = session.sessionState.conf
+    RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
+  }
+
+  /** The gen has the state in its own number of partitions: with the logs of before, rows would be looked for in the wrong ones. */
+  private def checkNotBefore(): Unit =
+    for {
+      now <- marker.read()
+      rescaled <- now.rescaled
+      newest = planned.maxOption.getOrElse(-1L)
+      if newest < rescaled.batch
+    } throw new ConfigException(
+      s"start the query of $folder: its logs were taken back to batch $newest, and batch ${rescaled.batch} changed its number of " +
+        s"partitions to ${rescaled.partitions}. The state in Redis cannot serve what was before. Bring the entries of the logs " +
+        "from that batch on back.")
+
+  private def planned: Seq[Long] = QueryLogs.batches(folder, QueryLogs.Offsets, hadoopConf)
+
+  private def rescaleTo(partitions: Int): Unit =
+    if (planned.nonEmpty) {
+      val newest = planned.max
+      if (QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf).contains(newest)) {
+        val checkpoint = QueryCheckpoint.read(folder, hadoopConf)
+        if (!checkpoint.partitions.contains(partitions)) rescale(checkpoint, partitions)
+      } else {
+        val of = QueryLogs.metadata(folder, QueryLogs.Offsets, newest, hadoopConf)
+        if (QueryCheckpoint.partitionsIn(of).forall(_ != partitions)) {
+          logWarning(
+            s"The number of partitions of $folder is not changed to $partitions now: its last batch, $newest, is planned and not " +
+              "committed, and has to run with the number that it has. Let it end, stop the query and start it once more.")
+        }
+      }
+    }
+
+  private def rescale(checkpoint: QueryCheckpoint, partitions: Int): Unit = {
+    val began = System.nanoTime()
+    adoptMoved(checkpoint)
+    val old = marker.read().getOrElse(throw marker.missing("change the partitions of")).gen
+    val stores = StateCatalog.read(checkpoint, hadoopConf)
+    QueryCheckpoint.checkEmptyBatch(
+      stores,
+      s"change the number of partitions of $folder",
+      "Use `redis-state rescale`, which makes a new folder, or start the query without the option rescaleTo."
+    )
+    val plan = Rescale(checkpoint, stores, partitions)
+    val sqlConf = session.sessionState.conf
+    val source = StateSide(
+      checkpoint.stateRoot.toString,
+      checkpoint.version,
+      MoveConf.of(sqlConf, checkpoint, Providers.Redis, Map.empty),
+      UUID.randomUUID().toString,
+      checkpoint.uids)
+    val scratch = TargetSink.scratchIn(folder)
+    val target = source.copy(
+      stateRoot = new Path(scratch, "state").toString,
+      runId = UUID.randomUUID().toString,
+      uids = checkpoint.uidsFor(partitions))
+    logInfo(
+      s"Changing the number of partitions of $folder after batch ${checkpoint.batch} from ${checkpoint.partitions.get} to $partitions")
+    val engine = new StateEngine(session, hadoopConf, checkpoint.queryId)
+    val gen = CheckpointIdentity.genOf(target.runId)
+    RedisTarget.checkRoom(target, hadoopConf)(
+      engine.digests(plan.stores, source, MoveWatcher.None).map(_._2))
+    val moved =
+      try {
+        val there = new MarkerFile(target.stateRoot, hadoopConf)
+        there.create(Marker(gen, there.pathHash))
+        RedisTarget.begin(target, checkpoint.queryId, hadoopConf)
+        val moved = engine.move(plan.single, source, target, None, MoveWatcher.None) ++
+          engine.move(plan.spread, source, target, Some(plan.routing), MoveWatcher.None)
+        RedisTarget.checkQuota(target, hadoopConf)
+        switch(checkpoint, gen, partitions)
+        moved
+      } catch {
+        case e: Throwable =>
+          logWarning(
+            s"What was written for $partitions partitions of $folder takes memory in Redis until it is removed: " +
+              s"redis-state purge --gen $gen")
+          throw e
+      } finally files.delete(scratch)
+    finish()
+    moved.foreach(one =>
+      logInfo(s"Moved ${one.spec}: ${one.source.rows} rows, digest ${one.source.text}"))
+    logWarning(
+      s"$folder has $partitions partitions from batch ${checkpoint.batch + 1} on, after ${(System.nanoTime() - began) / 1000000L} " +
+        s"ms. The state of before takes memory until it is removed: redis-state purge --gen $old")
+  }
+
+  private def adoptMoved(checkpoint: QueryCheckpoint): Unit =
+    marker.open(checkpoint.version, conf.adoptMovedCheckpoint)
+      .foreach(found => if (found.pathHash != marker.pathHash) marker.adopt())
+
+  private def switch(checkpoint: QueryCheckpoint, gen: String, partitions: Int): Unit = {
+    val batch = checkpoint.batch + 1
+    marker.announce(gen, Rescaled(batch, partitions))
+    val entry =
+      checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis(), Some(partitions))
+    val text = entry.copy(metadata =
+      QueryCheckpoint.merged(entry.metadata, "conf" -> (MarkerFile.GenConf -> gen))).text
+    val file = new Path(folder, s"${QueryLogs.Offsets}/$batch")
+    new OnceFile(file, hadoopConf).create(text.getBytes(UTF_8))
+    if (!QueryCheckpoint.textOf(file, hadoopConf).contains(text)) {
+      throw new UnavailableException(
+        s"change the number of partitions of $folder: another run of the query planned batch $batch meanwhile. " +
+          "Stop that run, then start this one again.")
+    }
+    // Where a file that is there can be replaced, another run may have announced its own in this one's place.
+    marker.announce(gen, Rescaled(batch, partitions))
+  }
+
+  /** What Spark has to find before it carries out the batch that was planned here; all of it may be done again. */
+  private def finish(): Unit = marker.undecided().foreach { now =>
+    val rescaled = now.rescaled.get
+    val before = rescaled.batch - 1
+    if (!QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf).contains(rescaled.batch)) {
+      val checkpoint = QueryCheckpoint.at(folder, before, hadoopConf)
+      // Since 4.2 Spark does not run a batch whose number differs from that of the one before.
+      if (!checkpoint.partitions.contains(rescaled.partitions)) {
+        files.write(
+          new Path(folder, s"${QueryLogs.Offsets}/$before"),
+          checkpoint.offsetsWith(Providers.Redis, Some(rescaled.partitions)).text)
+      }
+      val uids = checkpoint.uidsFor(rescaled.partitions)
+      if (uids != checkpoint.uids) {
+        files.write(
+          new Path(folder, s"${QueryLogs.Commits}/$before"),
+          checkpoint.commitWith(uids).text)
+      }
+    }
+    val stateRoot = new Path(folder, "state")
+    files.numbered(stateRoot).foreach { operator =>
+      files.describe(stateRoot, operator, Some(rescaled.partitions))
+      val partitions = new Path(stateRoot, operator.toString)
+      // Spark's state reader takes the folders for the partitions that there are.
+      files.numbered(partitions).filter(_ >= rescaled.partitions)
+        .foreach(partition => files.delete(new Path(partitions, partition.toString)))
+    }
+  }
+}
