@@ -84,9 +84,7 @@ def test_up_and_down_in_place(
 
 
 @pytest.fixture
-def rescaled(
-    streams: Streams, spark: SparkSession, redis_conf: Callable[[dict[str, str]], None]
-) -> Parts:
+def rescaled(streams: Streams, redis_conf: Callable[[dict[str, str]], None]) -> Parts:
     """A query that went from two partitions to five after its second batch."""
     query = Parts(streams, "counts")
     query.run("c", 2)
@@ -199,7 +197,7 @@ def test_a_limit_is_refused(
     query.run("c", 1)
     query.provider = REDIS
     redis_conf({"rescaleTo": "5", "adopt": "true"})
-    with pytest.raises(Exception, match="the query has a limit .* Nothing was changed"):
+    with pytest.raises(Exception, match=r"the query has a limit .* Nothing was changed"):
         query.run("c", 1)
     redis_conf({"rescaleTo": "2", "adopt": "false"})
     query.run("c", 1)
