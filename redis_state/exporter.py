@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import RedisStateError
 from redis_state.reader import QueryStatus, Reader, StoreStatus
-from redis_state.reader.totals import Increases, Store
+from redis_state.reader.totals import ErrorIncreases, Increases, Store
 
 _LOG = logging.getLogger("redis_state.exporter")
 _BUSY_SHARE = 0.1
@@ -92,6 +92,21 @@ _QUERY_GAUGES: tuple[_Gauge, ...] = (
         lambda query: query.limit_share,
     ),
     (
+        "redis_state_copy_every_batches",
+        "Batches between two copies of the state, as copyEveryBatches has it.",
+        lambda query: query.copy_every or None,
+    ),
+    (
+        "redis_state_copied_batch",
+        "Newest batch whose state the driver has copied.",
+        lambda query: query.copied_batch,
+    ),
+    (
+        "redis_state_copy_timestamp_seconds",
+        "When that copy was made.",
+        lambda query: _seconds(query.copied_ms),
+    ),
+    (
         "redis_state_problems",
         "What is wrong with the query or its partitions; `redis-state show` names it.",
         lambda query: len(query.problems),
@@ -144,9 +159,15 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
 )
 
 
+_ERROR_COUNTERS = (
+    ("redis_state_fenced", "fenced", "Tasks that failed because another run goes on."),
+    ("redis_state_lost", "lost", "Tasks that failed because Redis has lost their state."),
+)
+
 METRICS = (
     *(name for name, _, _ in (*_QUERY_GAUGES, *_STORE_GAUGES)),
     *(f"{counter.name}_total" for counter in _COUNTERS),
+    *(f"{name}_total" for name, _, _ in _ERROR_COUNTERS),
 )
 """The names of all metrics but `redis_state_up`."""
 
@@ -166,6 +187,7 @@ class QueryCollector(Collector):
         self._metrics: Sequence[Metric] = ()
         self._fresh_until_s = 0.0
         self._counted = Increases()
+        self._failed = ErrorIncreases()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering it asks nothing of Redis."""
@@ -185,7 +207,9 @@ class QueryCollector(Collector):
     def _look(self) -> Iterator[Metric]:
         try:
             queries = [one for one in self._reader.status() if not one.replaced_by]
-            sums = self._counted.add(self._reader.totals([one.gen for one in queries]))
+            gens = [one.gen for one in queries]
+            sums = self._counted.add(self._reader.totals(gens))
+            errors = self._failed.add(self._reader.errors(gens))
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
             yield _up(0.0)
@@ -193,6 +217,7 @@ class QueryCollector(Collector):
         yield _up(1.0)
         yield from _gauges(queries)
         yield from _counters(queries, sums)
+        yield from _errors(queries, errors)
 
 
 def _up(value: float) -> Metric:
@@ -226,6 +251,18 @@ def _counters(
                 if counter.counts in counted:
                     value = counted[counter.counts] / counter.per_unit
                     family.add_metric(_labels(query, store), value)
+        yield family
+
+
+def _errors(
+    queries: Iterable[QueryStatus], sums: Mapping[tuple[str, str, int, str], int]
+) -> Iterator[Metric]:
+    for name, error, meaning in _ERROR_COUNTERS:
+        family = CounterMetricFamily(name, meaning, labels=_OF_A_STORE)
+        for query in queries:
+            for store in query.stores:
+                value = sums.get((query.gen, error, store.operator, store.store), 0)
+                family.add_metric(_labels(query, store), value)
         yield family
 
 

@@ -39,6 +39,10 @@ def _rate(name: str) -> str:
     return f"sum by (query, operator, store) (rate({name}{_OF}[$__rate_interval]))"
 
 
+def _hourly(name: str) -> str:
+    return f"sum by (query, operator, store) (increase({name}{_OF}[1h]))"
+
+
 _STORE = "{{query}} {{operator}} {{store}}"
 PANELS = (
     Panel(
@@ -114,6 +118,19 @@ PANELS = (
             (_rate("redis_state_rows_written_total"), f"{_STORE} put"),
             (_rate("redis_state_rows_removed_total"), f"{_STORE} removed"),
         ),
+    ),
+    Panel(
+        "Tasks that failed, in an hour",
+        "short",
+        (
+            (_hourly("redis_state_fenced_total"), f"{_STORE} fenced"),
+            (_hourly("redis_state_lost_total"), f"{_STORE} state lost"),
+        ),
+    ),
+    Panel(
+        "Batches since the newest copy",
+        "short",
+        ((f"redis_state_confirmed_batch{_OF} - redis_state_copied_batch{_OF}", "{{query}}"),),
     ),
     Panel("Bytes sent a second", "Bps", ((_rate("redis_state_sent_bytes_total"), _STORE),)),
     Panel(

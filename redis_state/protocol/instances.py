@@ -26,6 +26,8 @@ PLACES_TTL_MS = 24 * 3600 * 1000
 """For so long the names of reported partitions stay after the last heartbeat of any of them."""
 TOTALS_TTL_MS = 3600 * 1000
 """For so long one can see what an instance counted that is gone."""
+ERRORS = ("fenced", "lost")
+"""What is counted of tasks that fail; docs/format.md, section 9."""
 
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
@@ -99,6 +101,24 @@ def find_totals(
     for raw in client.call_in_pieces("reading totals", commands, at_once=KEYS_AT_ONCE):
         parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
         found.append({place: one for place, one in parsed if place and one})
+    return found
+
+
+def find_errors(
+    client: Client, gens: Sequence[str], *, tenant: str = ""
+) -> list[dict[tuple[str, int, str], int]]:
+    """How often tasks of checkpoints failed, by `ERRORS`, operator and store."""
+    commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
+    found: list[dict[tuple[str, int, str], int]] = []
+    for raw in client.call_in_pieces("reading errors", commands, at_once=KEYS_AT_ONCE):
+        counts: dict[tuple[str, int, str], int] = {}
+        for field, text in raw.items():
+            error, _, rest = field.decode("utf-8", "replace").partition(":")
+            operator, _, store = rest.partition(":")
+            number, count = text_number(operator), text_number(text.decode("utf-8", "replace"))
+            if error in ERRORS and store and number is not None and count is not None:
+                counts[error, number, store] = count
+        found.append(counts)
     return found
 
 

@@ -156,6 +156,7 @@ class _Query:
             self._store_status(one, tuple(next(rows) for _ in ids)) for one, ids in self._stores
         )
         epoch = self._raw.get(b"epoch", b"")
+        copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
         return QueryStatus(
             gen=self.info.gen,
             id=self.info.id,
@@ -169,6 +170,9 @@ class _Query:
             stores=stores,
             replaced_by="" if newest in (None, self.info.gen) else str(newest),
             problem=self._problem,
+            copy_every=_number(self._raw.get(b"copies", b"")),
+            copied_version=_number(copied),
+            copied_ms=_number(copied_at),
         )
 
     def _store_status(

@@ -14,7 +14,7 @@ from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
-from redis_state.protocol.instances import Totals, find_totals
+from redis_state.protocol.instances import Totals, find_errors, find_totals
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.exports.export import FILE_BYTES, Progress, export_query, no_progress
 from redis_state.reader.exports.folder import Folder
@@ -75,6 +75,17 @@ class Reader:
             UnavailableError: Redis gave no answer before the deadline.
         """
         return dict(zip(gens, find_totals(self.client, gens, tenant=self._tenant), strict=True))
+
+    def errors(self, gens: Sequence[str]) -> dict[str, dict[tuple[str, int, str], int]]:
+        """How often tasks of Spark's queries were fenced, or found their state lost.
+
+        By ``"fenced"`` or ``"lost"``, operator and store. A number stays for an hour after anything
+        was counted last, and begins anew then.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return dict(zip(gens, find_errors(self.client, gens, tenant=self._tenant), strict=True))
 
     def query(self, which: str) -> Query:
         """Find a query by its name, its id, or the id of its checkpoint.

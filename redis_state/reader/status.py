@@ -146,6 +146,10 @@ class QueryStatus:
         bytes_max: What the option `stateBytesMax` allows; 0 for no limit.
         prefix_bytes_max: What `prefixBytesMax` allows all queries of the key prefix together.
         prefix_bytes: What these have, as far as it was measured for that; 0 if nobody did.
+        copy_every: After how many batches the driver copies the state (`copyEveryBatches`); 0 for
+            never.
+        copied_version: Of the newest copy that its drivers told of; 0 for none.
+        copied_ms: When that was made.
         replaced_by: Id of the checkpoint that the same folder has now, after it was deleted and
             created again; empty if this is the one.
         problem: Why something is missing; empty if nothing is. Partitions have their own.
@@ -166,6 +170,9 @@ class QueryStatus:
     bytes_max: int = 0
     prefix_bytes_max: int = 0
     prefix_bytes: int = 0
+    copy_every: int = 0
+    copied_version: int = 0
+    copied_ms: int = 0
 
     @property
     def partitions(self) -> Iterator[PartitionStatus]:
@@ -183,6 +190,12 @@ class QueryStatus:
     def newest_batch(self) -> int | None:
         """The newest batch that any partition has published; ``None`` if there is none."""
         batches = [of.batch_of(one.newest) for of in self.stores for one in of.partitions]
+        return max((batch for batch in batches if batch is not None), default=None)
+
+    @property
+    def copied_batch(self) -> int | None:
+        """The newest batch whose state was copied; ``None`` if none was."""
+        batches = [of.batch_of(self.copied_version) for of in self.stores if self.copied_version]
         return max((batch for batch in batches if batch is not None), default=None)
 
     @property

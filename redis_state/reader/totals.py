@@ -52,3 +52,35 @@ class Increases:
         self._last = last
         self._sums = {store: sums for store, sums in self._sums.items() if store[0] in seen}
         return self._sums
+
+
+class ErrorIncreases:
+    """Adds up errors from look to look. Not thread-safe.
+
+    Of the first look nothing counts; whatever is there later does, also where nothing was before.
+    """
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, Mapping[tuple[str, int, str], int]] | None = None
+        self._sums: dict[tuple[str, str, int, str], int] = {}
+
+    def add(
+        self, seen: Mapping[str, Mapping[tuple[str, int, str], int]]
+    ) -> Mapping[tuple[str, str, int, str], int]:
+        """How many there were by now, by checkpoint, error, operator and store.
+
+        Args:
+            seen: As `Reader.errors` gives it; checkpoints that are not in it are forgotten.
+        """
+        if self._last is not None:
+            for gen, counts in seen.items():
+                known = self._last.get(gen, {})
+                for of, count in counts.items():
+                    before = known.get(of, 0)
+                    # A smaller number: what was counted before has expired.
+                    more = count - before if count >= before else count
+                    place = (gen, of[0], of[1], of[2])
+                    self._sums[place] = self._sums.get(place, 0) + more
+        self._last = seen
+        self._sums = {of: count for of, count in self._sums.items() if of[0] in seen}
+        return self._sums

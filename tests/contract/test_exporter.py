@@ -16,11 +16,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.exporter import METRICS
 from redis_state.protocol.instances import Instance, totals_commands
 from redis_state.reader import Reader, connect
-from tests.contract.planting import Planted
+from tests.contract.planting import GEN, Planted
 from tests.support.redis_server import RedisServer
 from tests.support.tls import make_certificates
 from tests.support.waiting import wait_until
@@ -105,6 +106,33 @@ def test_a_scrape_tells_how_queries_stand_and_what_they_count(
         commits_are(9)
         redis_server.kill()
         wait_until(lambda: scrape(address) == {("redis_state_up", ""): 0}, "Redis to be missed")
+
+
+def test_a_scrape_tells_of_copies_and_of_tasks_that_failed(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    query, totals = keys.query(GEN), keys.totals(GEN)
+    planted.client.hincrby(totals, "lost:0:default", 5)
+    with exporter(redis_server.url) as address:
+        found = scrape(address)
+        assert found["redis_state_lost_total", "default"] == 0
+        assert ("redis_state_copied_batch", "flights") not in found
+        planted.client.hset(query, "copies", "2")
+        planted.client.hset(query, "copied", "1 1700000000000")
+        planted.client.hincrby(totals, "lost:0:default", 1)
+        planted.client.hincrby(totals, "fenced:0:default", 2)
+        planted.client.hset(totals, "fenced:zero:default", "no number")
+        name = ("redis_state_lost_total", "default")
+        wait_until(lambda: scrape(address)[name] == 1, "the task that failed")
+        found = scrape(address)
+        assert found["redis_state_fenced_total", "default"] == 2
+        assert found["redis_state_copy_every_batches", "flights"] == 2
+        assert found["redis_state_copied_batch", "flights"] == 0
+        assert found["redis_state_copy_timestamp_seconds", "flights"] == 1_700_000_000
+        # What was counted expired, and something was counted since then.
+        planted.client.delete(totals)
+        planted.client.hincrby(totals, "lost:0:default", 3)
+        wait_until(lambda: scrape(address)[name] == 4, "those that came after it")
 
 
 def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import redis_state
 from redis_state.cli.main import main
 from redis_state.files import folder_at
 from redis_state.recovery.copies import copies_of, read_copy
@@ -45,6 +46,13 @@ def wait_for_copy(checkpoint: Path, version: int) -> None:
     wait_until(is_there, f"a copy of version {version}")
 
 
+def told_of(server: RedisServer) -> tuple[int, int]:
+    """How often it is copied, and the newest version that was, as Redis has it."""
+    with redis_state.connect(server.url) as reader:
+        (found,) = reader.status()
+        return found.copy_every, found.copied_version
+
+
 def restore(server: RedisServer, checkpoint: Path) -> None:
     place = ["--url", server.url, "--checkpoint", str(checkpoint)]
     assert main(["restore", *place]) == 0
@@ -66,6 +74,7 @@ def test_the_state_outlives_its_server(
         job.feed(6)
         job.run()
         wait_for_copy(checkpoint, 4)
+        wait_until(lambda: told_of(server) == (EVERY, 4), "the copy to be told of")
         server.stop()
         empty = use_server()
         job.feed(1)

@@ -103,7 +103,8 @@ def test_come_go_on_and_leave(
     printed = [shape(line) for line in looked.stdout.splitlines()]
     # The page cuts the digest off.
     assert len(printed) == len(shown)
-    assert all(one.startswith(shape(two)) for one, two in zip(printed, shown, strict=True))
+    for one, two in zip(printed, shown, strict=True):
+        assert one.startswith(shape(two)), f"{one}\n{two}"
     assert not streams.checkpoint("orders-redis").exists()
     come = [word for word in look if word != "--dry-run"]
     moved = place.redis_state(come)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import redis_state
 from redis_state.cli.main import main
 from redis_state.spark.partition_task import BatchStore
-from tests.spark.streams import Streams
+from tests.spark.streams import PREFIX, Streams
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
@@ -67,10 +68,15 @@ def test_the_examples_run(
         )
         query.awaitTermination()
     streams.run(source.stream(spark).groupBy("user").count(), "flights")
-    scope = {"redis_state": redis_state, "spark": spark, "url": url}
+    builder = SparkSession.Builder()
+    scope = {"redis_state": redis_state, "spark": spark, "url": url, "builder": builder}
     for text in blocks("python"):
         folder = streams.checkpoint("flights")
-        exec(text.replace('"/data/flights', f'"{folder}').replace(URL, url), scope)
+        with warnings.catch_warnings():
+            # On the page nothing runs yet when it calls `configure`.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            exec(text.replace('"/data/flights', f'"{folder}').replace(URL, url), scope)
+    assert builder._options[f"{PREFIX}rescaleTo"] == "8"
     (commands,) = blocks("console")
     for line in commands.splitlines():
         assert main(shlex.split(line.removeprefix("$ redis-state ").replace(URL, url))) == 0

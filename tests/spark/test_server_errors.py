@@ -8,8 +8,11 @@ import pytest
 import redis
 from pyspark.errors import StreamingQueryException
 
+import redis_state
+from redis_state.files import folder_at
+from redis_state.recovery.marker import gen_of
 from tests.spark.streams import Streams
-from tests.spark.test_checkpoints import Job
+from tests.spark.test_checkpoints import NAME, Job
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.waiting import wait_until
 
@@ -184,3 +187,7 @@ def test_state_that_is_evicted_behind_the_query_is_named_as_lost(
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", "0")
     assert "[REDIS_STATE_LOST]" in failure(job)
+    gen = gen_of(folder_at(str(job.streams.checkpoint(NAME))))
+    with redis_state.connect(redis_server.url) as reader:
+        lost = ("lost", 0, "default")
+        wait_until(lambda: reader.errors([gen])[gen].get(lost, 0) > 0, "the loss to be counted")

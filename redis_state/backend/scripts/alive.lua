@@ -1,10 +1,12 @@
 -- Note that the driver of a run lives.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 run id
+-- ARGV  1 run id  2 version of which the driver has made a copy, or nothing
 -- Reply OK · GONE (Redis knows no such run)
 -- Keeps: a query that has expired does not come back.
 if redis.call('HEXISTS', KEYS[1], 'run:' .. ARGV[1]) == 0 then return {'GONE'} end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-redis.call('HSET', KEYS[1], 'seen', string.format('%d', now_ms))
+local now = string.format('%d', now_ms)
+redis.call('HSET', KEYS[1], 'seen', now)
+if ARGV[2] then redis.call('HSET', KEYS[1], 'copied', ARGV[2] .. ' ' .. now) end
 return {'OK'}

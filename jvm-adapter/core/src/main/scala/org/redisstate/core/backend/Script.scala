@@ -52,6 +52,7 @@ object Script {
   val Heartbeat: Script = load("heartbeat")
   val Release: Script = load("release")
   val Alive: Script = load("alive")
+  val Count: Script = load("count")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

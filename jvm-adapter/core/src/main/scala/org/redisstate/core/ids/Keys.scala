@@ -22,7 +22,8 @@ object Keys {
     s"{${id.prefix}rs:${id.gen}}:i:${id.operator}:${id.partition}:${id.storeHash}"
 
   /** What the instances of the checkpoint have counted. */
-  def totals(id: PartitionId): String = s"{${id.prefix}rs:${id.gen}}:t"
+  def totals(id: PartitionId): String = totalsOf(id.prefix, id.gen)
+  def totalsOf(prefix: String, gen: String): String = s"{${prefix}rs:$gen}:t"
 
   /** What all keys of a partition begin with. */
   private def base(id: PartitionId): String =

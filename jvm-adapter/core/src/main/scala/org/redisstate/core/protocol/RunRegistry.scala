@@ -78,13 +78,29 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     case _ => throw new InternalException("the server did not answer TIME with a time")
   }
 
-  /** The driver of a run lives; nothing happens if Redis does not know the run any more. */
-  def alive(runId: String): Unit = {
+  /**
+   * The driver of a run lives; nothing happens if Redis does not know the run any more.
+   *
+   * @param copied the version that it has copied just now
+   */
+  def alive(runId: String, copied: Option[Long] = None): Unit = {
+    val args = runId +: copied.map(_.toString).toSeq
     backend.script(
       s"say that run $runId lives",
       Script.Alive,
       Seq(query),
-      Seq(Command.bytes(runId)))
+      args.map(Command.bytes))
+    ()
+  }
+
+  /** Counts an error of a task, for who watches; it can be seen for as long as what instances count. */
+  def count(error: String, operator: Long, storeName: String): Unit = {
+    backend.script(
+      s"count an error of checkpoint $gen",
+      Script.Count,
+      Seq(Keys.totalsOf(prefix, gen)),
+      Seq(s"$error:$operator:$storeName", TotalsTtlMs.toString).map(Command.bytes)
+    )
     ()
   }
 

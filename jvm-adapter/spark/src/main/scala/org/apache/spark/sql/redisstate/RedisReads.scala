@@ -34,7 +34,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
     val codec = ready("get", key, colFamilyName)
     val length = codec.encodeKey(key)
     try if (lookup(codec.key, length, slice)) codec.decodeOwnValue(slice) else null
-    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
+    catch { case e: RedisStateException => throw cannotUse(e) }
   }
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
@@ -105,7 +105,15 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   /** What only Redis knows is asked for while the batch runs; the error that a user reads is ours to its end. */
   protected def asked[A](work: => A): A =
     try work
-    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
+    catch { case e: RedisStateException => throw cannotUse(e) }
+
+  /** Told of what a task fails with. */
+  protected def failed: RedisStateException => Unit
+
+  private def cannotUse(e: RedisStateException): Throwable = {
+    failed(e)
+    StoreErrors.cannotUse(id, e)
+  }
 
   protected def ready(operation: String, key: UnsafeRow, colFamilyName: String): RowCodec = {
     require(key != null, "Key cannot be null")

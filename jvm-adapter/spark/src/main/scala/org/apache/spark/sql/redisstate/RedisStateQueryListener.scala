@@ -166,7 +166,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       "path" -> pathHash,
       "id" -> event.id.toString,
       "name" -> Option(event.name).getOrElse(""),
-      "created" -> System.currentTimeMillis().toString)
+      "created" -> System.currentTimeMillis().toString,
+      "copies" -> conf.copyEveryBatches.toString
+    )
     val run = new RunRegistry(backend, conf.keyPrefix, gen)
       .register(event.runId.toString, byDriver = true, above = 0, fields)
     logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")

@@ -99,7 +99,7 @@ class RedisStateStoreProvider
     writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs)
+    new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs, failed)
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,
@@ -216,6 +216,8 @@ class RedisStateStoreProvider
           logWarning(s"The next maintenance of $id adds the snapshot of version ${pin.version}", e)
       }
 
+    override def failed(e: RedisStateException): Unit = RedisStateStoreProvider.this.failed(e)
+
     override def withIds: Boolean = plan.storeConf.enableStateStoreCheckpointIds
 
     override def metrics(session: WriteSession): StateStoreMetrics = {
@@ -245,9 +247,21 @@ class RedisStateStoreProvider
     try how(connected(needed).store)
     catch {
       case e: RedisStateException =>
+        failed(e)
         throw StoreErrors.cannotLoad(id, e, WaysOn.after(e, id, plan.conf, plan.hadoopConf))
     }
   }
+
+  /** Counts what ends a task of a streaming query for good, for who watches; in the background. */
+  private def failed(e: RedisStateException): Unit =
+    for {
+      error <- ErrorCounters.of(e)
+      linked <- link
+      task <- Option(TaskContext.get()) if ErrorCounters.isOfBatch(task)
+    } linked.instance.client.later {
+      try linked.instance.registry.count(error, id.operatorId, id.storeName)
+      catch { case NonFatal(_) => logInfo(s"An error of $id was not counted: ${e.getMessage}") }
+    }: Unit
 
   private def connected(version: Long): Link = usable.getOrElse(synchronized {
     usable.getOrElse {

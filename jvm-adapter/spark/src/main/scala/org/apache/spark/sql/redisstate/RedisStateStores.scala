@@ -5,6 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
+import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.store.{OpenVersion, WriteSession}
@@ -13,7 +14,8 @@ import org.redisstate.core.store.{OpenVersion, WriteSession}
 private[redisstate] final class RedisReadStateStore(
     val id: StateStoreId,
     private[redisstate] val opened: OpenVersion,
-    override protected val codecs: CodecSet)
+    override protected val codecs: CodecSet,
+    override protected val failed: RedisStateException => Unit)
     extends RedisReads {
   codecs.learn(opened.families)
 
@@ -72,6 +74,9 @@ private[redisstate] trait StoreHost {
   /** The unique id of the version below, as Spark asked for it: it compares the two as text. */
   def baseId(pin: Pin): String
   def metrics(session: WriteSession): StateStoreMetrics
+
+  /** Told of what a task fails with. */
+  def failed(e: RedisStateException): Unit
 }
 
 /** The store that an operator writes. */
@@ -83,6 +88,8 @@ private[redisstate] class RedisStateStore(
     extends WriteStoreShim
     with RedisReads {
   import RedisStateStore._
+
+  override protected val failed: RedisStateException => Unit = host.failed
 
   @volatile private var phase: Phase = Updating
   private var committed: Option[Pin] = None
@@ -218,7 +225,9 @@ private[redisstate] class RedisStateStore(
       pin.version
     } catch {
       case e: StateStoreOperationOutOfOrder => throw e
-      case e: Throwable => throw StoreErrors.cannotCommit(id, e)
+      case e: Throwable =>
+        Some(e).collect { case ours: RedisStateException => host.failed(ours) }
+        throw StoreErrors.cannotCommit(id, e)
     }
 
   override def abort(): Unit =

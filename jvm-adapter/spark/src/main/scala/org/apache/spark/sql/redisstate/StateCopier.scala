@@ -15,6 +15,7 @@ import org.apache.spark.util.ShutdownHookManager
 
 import org.redisstate.core.copy.CopySource
 import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Makes copies (backups) of a run's state in its checkpoint (option `copyEveryBatches`), on a
@@ -109,11 +110,19 @@ private[redisstate] final class StateCopier(
           logInfo(
             s"Copied version $version of the state of $checkpoint: ${parts.size} partitions in " +
               s"${(System.nanoTime() - began) / 1000000L} ms")
+          tell(new RunRegistry(backend, conf.keyPrefix, gen), version)
         }
       } finally ExecutorRegistry.release(conf.connection)
     }
     copies.tidy()
   }
+
+  /** For who watches how old the newest copy is; the copy is whole without it. */
+  private def tell(registry: RunRegistry, version: Long): Unit =
+    try registry.alive(runId.toString, copied = Some(version))
+    catch {
+      case NonFatal(e) => logWarning(s"It could not be noted that version $version was copied", e)
+    }
 }
 
 private[redisstate] object StateCopier {
