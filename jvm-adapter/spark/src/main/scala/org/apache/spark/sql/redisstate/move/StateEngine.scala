@@ -7,7 +7,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.{Partitioner, TaskContext}
 import org.apache.spark.broadcast.Broadcast
-import org.apache.spark.rdd.RDD
+import org.apache.spark.rdd.{RDD, ShuffledRDD}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
@@ -138,7 +138,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
   /** Rows of a store by the partition that they go to: as many partitions as the routing has. */
   def rows(spec: StoreSpec, at: Int, source: StateSide, routing: Routing): RDD[MovedRow] = {
     val conf = this.conf
-    context.parallelize(0 until spec.partitions, spec.partitions)
+    val placed = context.parallelize(0 until spec.partitions, spec.partitions)
       .mapPartitionsWithIndex { (partition, _) =>
         val reader =
           opened(
@@ -152,7 +152,8 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
         val partitionOf = routing.of(spec)
         reader.entries.map(entry => partitionOf(entry) -> packer.pack(entry))
       }
-      .partitionBy(new AsNumbered(routing.partitions))
+    new ShuffledRDD[Int, MovedRow, MovedRow](placed, new AsNumbered(routing.partitions))
+      .setSerializer(RowPacker.serializer)
       .values
   }
 

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.redisstate.move
 
+import org.apache.spark.SparkConf
+import org.apache.spark.serializer.{KryoSerializer, Serializer}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
@@ -66,4 +68,11 @@ private[redisstate] final class RowPacker(spec: StoreSpec) {
 
   private def point(row: UnsafeRow, bytes: Array[Byte]): Unit =
     row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET.toLong, bytes.length)
+}
+
+private[redisstate] object RowPacker {
+
+  /** Of packed rows in a shuffle: Java's own writes the names of classes beside each row. */
+  def serializer: Serializer =
+    new KryoSerializer(new SparkConf(false).registerKryoClasses(Array(classOf[MovedRow])))
 }
