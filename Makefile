@@ -188,9 +188,9 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.operators $(BENCH_ARGS)
 	@$(PY) -m tests.bench.processors $(BENCH_ARGS)
 	@$(PY) -m tests.bench.reader $(BENCH_ARGS)
-	@$(PY) -m tests.bench.beside
-	@$(PY) -m tests.bench.live_state
-	@$(PY) -m tests.bench.moving
+	@$(PY) -m tests.bench.beside $(BENCH_ARGS)
+	@$(PY) -m tests.bench.live_state $(BENCH_ARGS)
+	@$(PY) -m tests.bench.moving $(BENCH_ARGS)
 	@$(PY) -m tests.bench.dashboard $(BENCH_ARGS)
 
 .PHONY: bench-quick

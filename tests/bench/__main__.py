@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import redis_state
 from tests.bench import store_level
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.bench.report import QueryResult, write_report
 from tests.bench.store_level import StoreWork
 from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Lane, Workload
@@ -113,9 +113,7 @@ def _net(info: dict[str, object]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller workloads, under 5 minutes")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
-    )
+    add_write_option(parser)
     options = parser.parse_args()
     began = time.monotonic()
     works = (QUICK, QUICK_STORES) if options.quick else (FULL, FULL_STORES)
@@ -131,9 +129,7 @@ def main() -> int:
     report = write_report(
         queries, stores, command=command, machine=f"{machine}, {date.today().isoformat()}"
     )
-    print(report)
-    if options.write:
-        options.write.write_text(replace_section(options.write.read_text(), command, report))
+    show(report, command, options.write)
     print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0
 

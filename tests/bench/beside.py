@@ -24,6 +24,7 @@ import redis_state
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import OperatorState
+from tests.bench.page import add_write_option, show
 from tests.bench.ratio import ratio
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def measured(url: str, rounds: int, batches: int) -> tuple[dict[str, list[float]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.beside", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="5 rounds instead of 30")
+    add_write_option(parser)
     options = parser.parse_args()
     rounds, batches = (5, 5) if options.quick else (30, 10)
     command = f"python -m tests.bench.beside{' --quick' if options.quick else ''}"
@@ -178,7 +180,7 @@ def main() -> int:
         f"{LOOK_S:g} s; the load of the machine was {os.getloadavg()[0]:.1f}."
     )
     table = ["| beside the writer | ms a batch | alone | ratio | aim |", "|---|---|---|---|---|"]
-    print("\n".join([head, "", *table, *lines]))
+    show("\n".join([head, "", *table, *lines]), command, options.write)
     return 0
 
 

@@ -26,7 +26,7 @@ from redis_state import connect
 from redis_state.backend.client import Client
 from redis_state.config import parse
 from redis_state.reader import Reader
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.support.browser import running_browser
 from tests.support.dashboard import Dashboard, serving, write_query
 from tests.support.waiting import wait_until
@@ -153,9 +153,7 @@ def draw(url: str, log: Path, browser: Browser) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.dashboard", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUERIES_QUICK:,} queries")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
-    )
+    add_write_option(parser)
     parser.add_argument("--pictures", action="store_true", help="draw, and measure nothing")
     options = parser.parse_args()
     count = QUERIES_QUICK if options.quick else QUERIES
@@ -171,9 +169,7 @@ def main() -> int:
         text = report(
             measure(server.url, count, Path(scratch) / "log"), count=count, command=command
         )
-    print(text)
-    if options.write:
-        options.write.write_text(replace_section(options.write.read_text(), command, text))
+    show(text, command, options.write)
     return 0
 
 

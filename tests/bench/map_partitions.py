@@ -31,7 +31,7 @@ from pyspark.sql import functions as f
 
 import redis_state
 from redis_state.codec import RAW
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.bench.ratio import Ratio, ratio
 
 ROWS, ROWS_QUICK = 1_000_000, 200_000
@@ -284,9 +284,7 @@ def _medians(series: list[list[float]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.map_partitions", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{ROWS_QUICK:,} rows")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
-    )
+    add_write_option(parser)
     options = parser.parse_args()
     rows, stores, batches = (
         (ROWS_QUICK, STORES_QUICK, BATCHES_QUICK) if options.quick else (ROWS, STORES, BATCHES)
@@ -303,9 +301,7 @@ def main() -> int:
             text = report(found, rows=rows, command=command)
         finally:
             spark.stop()
-    print(text)
-    if options.write:
-        options.write.write_text(replace_section(options.write.read_text(), command, text))
+    show(text, command, options.write)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.moving [--quick] [--rows N]`: what it takes to move state; prints only.
+"""`python -m tests.bench.moving [--quick] [--rows N]`: what it takes to move state.
 
 Each source is filled by one batch of small rows. Then it is migrated to Redis and back, spread from
 4 to 8 partitions, restarted, and adopted. Counts are compared before a figure is printed.
@@ -24,11 +24,13 @@ from pyspark.sql import SparkSession
 import redis_state
 from tests.bench.__main__ import session
 from tests.bench.map_partitions import tree_cpu_s
+from tests.bench.page import add_write_option, show
 from tests.bench.workloads import Lane, Workload
 
 ROWS, ROWS_QUICK = 10_000_000, 1_000_000
 ROWS_ADOPTED = 1_000_000
 RATE_MIN, RESCALE_MAX_S, ADOPT_MAX = 300_000, 60, 1.5
+COMMAND = "python -m tests.bench.moving"
 ADOPT = "spark.sql.streaming.stateStore.redis.adopt"
 SOURCES = {"rocksdb": "rocksdb", "hdfs": "hdfs-backed"}
 """What a lane calls a provider, and what `migrate` calls it."""
@@ -111,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.moving", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1 M rows instead of 10 M")
     parser.add_argument("--rows", type=int, help="another number of rows")
+    add_write_option(parser)
     options = parser.parse_args()
     rows = options.rows or (ROWS_QUICK if options.quick else ROWS)
     scratch = Path(tempfile.mkdtemp(prefix="redis-state-bench-"))
@@ -128,15 +131,18 @@ def main() -> int:
                 spark.stop()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(
-        f"`python -m tests.bench.moving` on {os.cpu_count()} cores, {platform.machine()}, Spark "
+    head = (
+        f"`{COMMAND}` on {os.cpu_count()} cores, {platform.machine()}, Spark "
         f"{pyspark.__version__}, {date.today().isoformat()}; one run of each; the load of the "
-        f"machine was {os.getloadavg()[0]:.1f}.\n"
+        f"machine was {os.getloadavg()[0]:.1f}."
     )
-    print("| move | rows | s | CPU s | rows/s | aim |", "|---|---|---|---|---|---|", sep="\n")
-    print("\n".join(moves))
-    print("\n| adopt from | rows | first batch, s | CPU s | ordinary restart, s | ratio | aim |")
-    print("|---|---|---|---|---|---|---|", *adoptions, sep="\n")
+    of_moves = ["| move | rows | s | CPU s | rows/s | aim |", "|---|---|---|---|---|---|", *moves]
+    of_adoptions = [
+        "| adopt from | rows | first batch, s | CPU s | ordinary restart, s | ratio | aim |",
+        "|---|---|---|---|---|---|---|",
+        *adoptions,
+    ]
+    show("\n".join([head, "", *of_moves, "", *of_adoptions]), COMMAND, options.write)
     return 0
 
 

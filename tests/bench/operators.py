@@ -31,7 +31,7 @@ from tests.bench import timers
 from tests.bench.__main__ import session
 from tests.bench.map_partitions import tree_cpu_s
 from tests.bench.operator_queries import SCHEMA, WORKS, OperatorWork
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.bench.pairs import LANES, LIMIT, TINY_LIMIT, row
 from tests.bench.workloads import CHANGELOG, PARTITIONS, PROVIDER, PROVIDERS, open_ms
 
@@ -172,9 +172,7 @@ def main() -> int:
     parser.add_argument(
         "--only", metavar="WORD", default="", help="only queries whose name holds this"
     )
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
-    )
+    add_write_option(parser)
     options = parser.parse_args()
     began = time.monotonic()
     warm_up, measured = BATCHES_QUICK if options.quick else BATCHES
@@ -201,10 +199,7 @@ def main() -> int:
                 found.append((work, batches))
             spark.stop()
     text = report(found, lines, measured=measured, command="python -m tests.bench.operators")
-    print(text)
-    if options.write:
-        page = options.write.read_text()
-        options.write.write_text(replace_section(page, "python -m tests.bench.operators", text))
+    show(text, "python -m tests.bench.operators", options.write)
     print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0
 

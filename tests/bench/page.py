@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import textwrap
+from pathlib import Path
 
 _COLUMNS = 100
+
+
+def add_write_option(parser: argparse.ArgumentParser) -> None:
+    """`--write PAGE`, for `show`."""
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
+    )
+
+
+def show(text: str, command: str, page: Path | None) -> None:
+    """Print a result, and put it in its place on a page, if one was named.
+
+    Raises:
+        ValueError: The page has no place for the results of this command.
+    """
+    print(text)
+    if page is not None:
+        page.write_text(replace_section(page.read_text(), command, text))
 
 
 def replace_section(page: str, command: str, text: str) -> str:

@@ -33,7 +33,7 @@ import redis_state
 from redis_state import transform_columns_with_state, transform_with_state
 from tests.bench.__main__ import session
 from tests.bench.operators import quiet_workers
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.bench.workloads import CHANGELOG, PARTITIONS, PROVIDER, PROVIDERS
 
 INPUT = "k string, v long, ts timestamp"
@@ -376,9 +376,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.processors", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer batches, no long ones")
     parser.add_argument("--only", metavar="WORD", default="", help="only works with this name")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="replace the newest result on this page"
-    )
+    add_write_option(parser)
     options = parser.parse_args()
     began = time.monotonic()
     warm_up, measured = (1, 3) if options.quick else (2, 6)
@@ -401,10 +399,7 @@ def main() -> int:
                 million = alone(spark, folder / "million", server.url, 1_000_000)
             spark.stop()
     text = report(found, million, floors, measured)
-    print(text)
-    if options.write:
-        page = options.write.read_text()
-        options.write.write_text(replace_section(page, COMMAND, text))
+    show(text, COMMAND, options.write)
     print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import redis
 
@@ -26,7 +25,7 @@ from redis_state.codec import RAW
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.store import ReadStateStore
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 
 RUNS = 3
 GETS = 200_000
@@ -214,7 +213,7 @@ def _get_all(store: ReadStateStore, keys: list[bytes]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.python_store", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 rows instead of 1,000,000")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the newest result")
+    add_write_option(parser)
     options = parser.parse_args()
     rows = 100_000 if options.quick else 1_000_000
     command = f"python -m tests.bench.python_store{' --quick' if options.quick else ''}"
@@ -228,9 +227,7 @@ def main() -> int:
     )
     table = ["| figure | per core (CPU) | as passed | aim (per core) | |", "|---|---|---|---|---|"]
     report = "\n".join([head, "", *table, *lines, ""])
-    print(report)
-    if options.write:
-        options.write.write_text(replace_section(options.write.read_text(), command, report))
+    show(report, command, options.write)
     return 0
 
 

@@ -16,14 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import redis
 
 import redis_state
 from redis_state.reader import OperatorState, Reader
-from tests.bench.page import replace_section
+from tests.bench.page import add_write_option, show
 from tests.bench.python_store import Figure
 from tests.contract.planting import Planted, family, schema
 
@@ -129,7 +128,7 @@ def _ratio(title: str, ours: float, other: float, aim: int) -> Figure:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.reader", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 rows instead of 1,000,000")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the newest result")
+    add_write_option(parser)
     options = parser.parse_args()
     rows = 100_000 if options.quick else 1_000_000
     command = f"python -m tests.bench.reader{' --quick' if options.quick else ''}"
@@ -147,9 +146,7 @@ def main() -> int:
     )
     table = ["| figure | found | as passed | aim | |", "|---|---|---|---|---|"]
     report = "\n".join([head, "", *table, *lines, ""])
-    print(report)
-    if options.write:
-        options.write.write_text(replace_section(options.write.read_text(), command, report))
+    show(report, command, options.write)
     return 0
 
 
