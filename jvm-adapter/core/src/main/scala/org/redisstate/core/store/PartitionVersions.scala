@@ -190,9 +190,12 @@ final class PartitionVersions(
   def retain(): RetainReport = timed(counters.maintenanceNs)(client.retain())
 
   override def close(): Unit = {
-    closed = true
+    // Who is about to cache a version has done so, or sees that it is too late.
+    synchronized {
+      closed = true
+      cached = Nil
+    }
     budget.unregister(this)
-    cached = Nil
     recount()
   }
 
