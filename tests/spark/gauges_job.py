@@ -1,7 +1,8 @@
 """A query whose figures Spark's own endpoint shows: `python -m tests.spark.gauges_job FOLDER URL`.
 
-Prints the names and values that begin with our source's name, as JSON: once while the query runs,
-and once after it has ended.
+Prints the names and values that begin with our source's name, as JSON: while the query runs; after
+it has ended; and in a second session, which began when the first was stopped amid a query, with two
+queries of one name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import redis_state
 from tests.spark.streams import Input
@@ -54,6 +56,20 @@ def figures(spark: SparkSession) -> dict[str, float]:
     return {name.partition("{")[0]: float(value) for name, value in words}
 
 
+def started(spark: SparkSession, source: Input, checkpoint: Path, name: str) -> StreamingQuery:
+    """A query that has done all batches, and waits for more."""
+    query = (
+        counted(source, spark)
+        .writeStream.queryName(name)
+        .outputMode("complete")
+        .format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    query.processAllAvailable()
+    return query
+
+
 def main() -> None:
     folder, url = Path(sys.argv[1]), sys.argv[2]
     spark = session(folder, url)
@@ -61,21 +77,28 @@ def main() -> None:
     source = Input(folder / "events", "k string, v long")
     for number in range(2):
         source.add(batch(number))
-    query = (
-        counted(source, spark)
-        .writeStream.queryName(f"{NAME}.of events")
-        .outputMode("complete")
-        .format("noop")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
-    query.processAllAvailable()
+    query = started(spark, source, folder / "checkpoint", f"{NAME}.of events")
     wait_until(lambda: figures(spark).get(BATCH) == 1, "the figures of the second batch")
     print(json.dumps(figures(spark)), flush=True)
     query.stop()
     wait_until(lambda: not figures(spark), "the gauges of the query to go")
     print(json.dumps(figures(spark)), flush=True)
+    started(spark, source, folder / "stopped", "stopped")
+    wait_until(lambda: bool(figures(spark)), "the gauges of a query whose session is stopped")
     spark.stop()
+
+    spark = session(folder, url)
+    spark.sparkContext.setLogLevel("ERROR")
+    for number, one in enumerate((spark, spark.newSession())):
+        started(one, source, folder / f"twin-{number}", "twin")
+        wait_until(lambda: batches(figures(spark)) == number + 1, "the gauges of a query")  # noqa: B023  # waited for here
+    print(json.dumps(figures(spark)), flush=True)
+    spark.stop()
+
+
+def batches(found: dict[str, float]) -> int:
+    """How many queries are shown."""
+    return sum(name.endswith("_batch_Value") for name in found)
 
 
 if __name__ == "__main__":

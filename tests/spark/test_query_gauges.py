@@ -39,8 +39,12 @@ def test_sparks_endpoint_has_the_figures_of_a_running_query(
         timeout=LIMIT_S,
         check=True,
     )
-    during, after = map(json.loads, done.stdout.splitlines())
+    during, after, twins = map(json.loads, done.stdout.splitlines())
     assert after == {}, "the query has ended"
+    shown = {re.sub("_batch_Value$", "", name) for name in twins if "_batch_" in name}
+    first, second = sorted(shown)
+    assert first == "metrics_job_driver_redisState_twin"
+    assert re.fullmatch(f"{first}_[0-9a-f]{{8}}", second)
     head = "metrics_job_driver_redisState_counts_of_events_"
     of_query = {
         name.removeprefix(head).removesuffix("_Value"): value

@@ -16,7 +16,7 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
-import org.apache.spark.sql.streaming.StreamingQueryListener
+import org.apache.spark.sql.streaming.{StreamingQueryListener, StreamingQueryProgress}
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
 import org.redisstate.core.backend.RedisBackend
@@ -51,13 +51,22 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
-    BatchFigures.addTo(event.progress)
-    QueryGauges.show(event.progress)
+    showFigures(event.progress)
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(undecided.remove(event.progress.runId)).foreach(_.decide())
   }
+
+  /** Listeners behind this one find the figures in the progress. What is for show alone stops nothing else. */
+  private def showFigures(progress: StreamingQueryProgress): Unit =
+    try {
+      BatchFigures.addTo(progress)
+      QueryGauges.show(progress)
+    } catch {
+      case NonFatal(e) =>
+        logWarning(s"The figures of batch ${progress.batchId} of query ${progress.id} are not shown", e)
+    }
 
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {
     RunPulse.stop(event.runId)
