@@ -66,12 +66,29 @@ FAMILIES: dict[str, tuple[Build, Batches]] = {
     "join": (join, two_inputs(6)),
     "processors": (processors, events(31)),
 }
+LEAVING = pytest.mark.compatibility(
+    refused=dict.fromkeys(
+        ("4.0", "4.1"),
+        (
+            "cannot write it at a version",
+            "its RocksDB can be left, as `adopt` shows, and not gone to",
+        ),
+    )
+)
+PROVIDERS = {"HDFSBacked": HDFS, "RocksDB": ROCKSDB}
+
+
+def marks_of(family: str, provider: str, format_: str) -> list[pytest.MarkDecorator]:
+    leaving = [LEAVING] if provider == "RocksDB" else []
+    short = (family, PROVIDERS[provider], format_) in SHORT
+    return leaving if short else [*leaving, pytest.mark.long]
+
+
 TABLE = [
-    pytest.param(family, source, format_, marks=() if short else pytest.mark.long)
-    for source, format_ in ((HDFS, "1"), (ROCKSDB, "1"), (ROCKSDB, "2"))
+    pytest.param(family, provider, format_, marks=marks_of(family, provider, format_))
+    for provider, format_ in (("HDFSBacked", "1"), ("RocksDB", "1"), ("RocksDB", "2"))
     for family in FAMILIES
-    if not (family == "processors" and source == HDFS)  # Spark has none there
-    for short in [(family, source, format_) in SHORT]
+    if not (family == "processors" and provider == "HDFSBacked")  # Spark has none there
 ]
 
 
@@ -110,15 +127,17 @@ def output_without_a_move(streams: Streams, family: str, source: str) -> Output:
     return output
 
 
-@pytest.mark.parametrize(("family", "source", "format_"), TABLE)
+@pytest.mark.compatibility("migrate", "{family}, {provider} and back, checkpoint format {format_}")
+@pytest.mark.parametrize(("family", "provider", "format_"), TABLE)
 def test_there_and_back(
     streams: Streams,
     spark: SparkSession,
     shared_redis_server: RedisServer,
     family: str,
-    source: str,
+    provider: str,
     format_: str,
 ) -> None:
+    source = PROVIDERS[provider]
     spark.conf.set(FORMAT, format_)
     try:
         stays = output_without_a_move(streams, family, source)
@@ -146,6 +165,7 @@ def rows_of(output: Output) -> list[list[str]]:
     return [rows for _, rows in sorted(output.items()) if rows]
 
 
+@pytest.mark.compatibility("adopt", "{family}, checkpoint format {format_}")
 @pytest.mark.parametrize(
     ("family", "source", "format_"),
     [("aggregation", HDFS, "1"), ("processors", ROCKSDB, "2"), ("join", ROCKSDB, "2")],

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 import redis_state
 from redis_state.errors import ConfigError
 from tests.spark.streams import FORMAT, REDIS, Output, Streams
+from tests.spark.test_checkpoint_format_2 import ONE_PARTITION
 from tests.spark.test_operators import EVENTS, events, joined, two_inputs
 from tests.upgrades.job import (
     deduplication,
@@ -69,9 +70,20 @@ FORMAT_1 = ("windows", "full outer join", "processor")
 SHORT = ("windows", "full outer join", "processor", "without a key")
 """Of which checkpoint format 2 is run in each `make test`."""
 
+SINGLE = ("without a key", "limit")
+"""They have one partition whatever the number is."""
+
+
+def marks_of(family: str, format_: str, *, short: bool) -> list[pytest.MarkDecorator]:
+    single = [ONE_PARTITION] if format_ == "2" and family in SINGLE else []
+    return single if short else [*single, pytest.mark.long]
+
+
 CASES = [
     pytest.param(
-        family, format_, marks=() if format_ == "2" and family in SHORT else pytest.mark.long
+        family,
+        format_,
+        marks=marks_of(family, format_, short=format_ == "2" and family in SHORT),
     )
     for format_, families in (("2", FAMILIES), ("1", FORMAT_1))
     for family in families
@@ -117,6 +129,7 @@ def partitions_of(checkpoint: Path, spark: SparkSession) -> set[int]:
     return {int(planned), *(row["numPartitions"] for row in rows)}
 
 
+@pytest.mark.compatibility("rescale", "{family}, checkpoint format {format_}")
 @pytest.mark.usefixtures("confs")
 @pytest.mark.parametrize(("family", "format_"), CASES)
 def test_up_and_down(streams: Streams, spark: SparkSession, family: str, format_: str) -> None:

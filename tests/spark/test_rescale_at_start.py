@@ -13,7 +13,15 @@ from redis_state.cli.main import main
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of, marker_of
 from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
-from tests.spark.test_rescale import COUNTS, FAMILIES, SHUFFLE, Parts, confs, partitions_of
+from tests.spark.test_rescale import (
+    COUNTS,
+    FAMILIES,
+    SHUFFLE,
+    Parts,
+    confs,
+    marks_of,
+    partitions_of,
+)
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
@@ -21,7 +29,7 @@ __all__ = ["confs"]
 
 SHORT = (("windows", "1"), ("processor", "2"), ("without a key", "2"))
 CASES = [
-    pytest.param(family, format_, marks=() if (family, format_) in SHORT else pytest.mark.long)
+    pytest.param(family, format_, marks=marks_of(family, format_, short=(family, format_) in SHORT))
     for format_ in ("1", "2")
     for family in FAMILIES
     if family != "limit"
@@ -40,6 +48,7 @@ def newest_entry(checkpoint: Path, log: str) -> Path:
     return max((checkpoint / log).glob("[0-9]*"), key=lambda path: int(path.name))
 
 
+@pytest.mark.compatibility("rescaleTo", "{family}, checkpoint format {format_}")
 @pytest.mark.usefixtures("confs")
 @pytest.mark.parametrize(("family", "format_"), CASES)
 def test_up_and_down_in_place(
