@@ -194,7 +194,7 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> s
         text = f"Redis has nothing of this checkpoint ({place.gen})."
     if committed is not None:
         text += f" The commit log ends with batch {committed}, so the state was there."
-    copy = None if place.folder is None else newest_fitting(place.folder)
+    copy = None if place.folder is None else newest_fitting(place.folder, place.gen)
     ways = [
         "Is it the right server, database and key prefix? What this one holds:\n"
         f"       redis-state queries {place.server}",

@@ -72,7 +72,9 @@ def marker_of(checkpoint: Folder) -> Marker:
         if found is None:
             break
         if found.since is not None:
-            announced.insert(0, found)
+            # What comes of a batch that was decided before is too late.
+            if decided.since is None or decided.since < found.since:
+                announced.insert(0, found)
             continue
         named = next((one for one in (decided, *announced) if one.gen == found.gen), None)
         if named is None:

@@ -149,6 +149,8 @@ def test_a_local_copy_of_a_checkpoint_elsewhere(case: Case, planted: Planted, ra
     case.refused("[REDIS_MARKER_MISSING]", "--gen")
     assert case.run("restore", "--gen", "f" * 32, "--yes") == 1
     assert "it is of another checkpoint" in case.told()
+    assert case.run("doctor", "--gen", "f" * 32) == PROBLEMS_STATUS
+    assert "copy of the state" not in case.told(), "nobody is sent to a copy that is refused"
     assert case.run("restore", "--gen", GEN, "--yes") == 0
     assert raw.exists(keys.meta(planted.id(0)))
 

@@ -76,6 +76,16 @@ def test_one_of_several_announced(checkpoint: Path) -> None:
     assert found(checkpoint) == (NEW, 5)
 
 
+@pytest.mark.parametrize("late", [4, 5])
+def test_what_is_announced_after_the_decision_is_too_late(checkpoint: Path, late: int) -> None:
+    write(checkpoint, NEW, batch=5)
+    plan(checkpoint, 5, NEW)
+    write(checkpoint, NEW)
+    write(checkpoint, OTHER, batch=late)
+    plan(checkpoint, late, NEW if late == 5 else OTHER)
+    assert found(checkpoint) == (NEW, 5)
+
+
 def test_what_belongs_to_another_checkpoint_is_refused(checkpoint: Path) -> None:
     announced = write(checkpoint, NEW, batch=5)
     plan(checkpoint, 5, OTHER)

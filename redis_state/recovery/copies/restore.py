@@ -77,8 +77,11 @@ class Restore:
         )
 
 
-def newest_fitting(checkpoint: Folder) -> Copy | None:
+def newest_fitting(checkpoint: Folder, gen: str | None = None) -> Copy | None:
     """The newest copy whose batch the commit log has, on the same timeline.
+
+    Args:
+        gen: Only one that can be restored to this id of the checkpoint.
 
     Raises:
         FormatError: A manifest is damaged.
@@ -88,7 +91,7 @@ def newest_fitting(checkpoint: Folder) -> Copy | None:
     for folder in copies_of(checkpoint):
         if version_of(folder) - 1 in committed:
             copy = read_copy(folder)
-            if copy.offsets == offsets_of(checkpoint, copy.batch):
+            if gen in (None, copy.gen) and copy.offsets == offsets_of(checkpoint, copy.batch):
                 return copy
     return None
 
@@ -114,11 +117,11 @@ def plan_restore(
         StateError: Redis has a partition that does not serve the version.
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    copy = _chosen(checkpoint, to_batch)
+    copy = _chosen(checkpoint, gen, to_batch)
     if copy.gen != gen:
         raise FormatError(
             f"reading the copy in {copy.folder}",
-            found="it is of another checkpoint",
+            found="it is of another checkpoint, or of before the number of partitions changed",
             advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
     missing: list[CopyPart] = []
@@ -132,10 +135,10 @@ def plan_restore(
     return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
 
 
-def _chosen(checkpoint: Folder, to_batch: int | None) -> Copy:
+def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
     what = "looking for a copy of the state"
     if to_batch is None:
-        newest = newest_fitting(checkpoint)
+        newest = newest_fitting(checkpoint, gen) or newest_fitting(checkpoint)
         if newest is None:
             raise NotFoundError(
                 what,

@@ -24,13 +24,40 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   private val query = Keys.query(prefix, gen)
 
   def lookup(runId: String): Option[RegisteredRun] =
-    Option(get(s"run:$runId")).map(_.split(' ')).collect { case Array(epoch, source) =>
+    get(s"run:$runId").head.flatMap(registered(runId, _))
+
+  private def registered(runId: String, entry: String): Option[RegisteredRun] =
+    Some(entry.split(' ')).collect { case Array(epoch, source) =>
       RegisteredRun(runId, epoch.toLong, source == Driver)
     }
 
+  /**
+   * What a writer asks before its first write: its run, if it is registered, and where the partitions of its store have moved to, if they
+   * have.
+   */
+  def entering(
+      runId: String,
+      operator: Long,
+      storeName: String): (Option[RegisteredRun], Option[String]) = {
+    val found = get(s"run:$runId", movedField(operator, storeName))
+    (found.head.flatMap(registered(runId, _)), found.last)
+  }
+
+  /** The partitions of all stores have moved to another gen: nobody writes here any more, and readers are told. */
+  def move(to: String): Unit = {
+    val places = fields().keys.filter(_.startsWith(OperatorPrefix)).toSeq
+    if (places.nonEmpty) {
+      val pairs = places.flatMap(name => Seq(MovedPrefix + name.drop(OperatorPrefix.length), to))
+      backend.call(
+        s"say that checkpoint $gen has moved",
+        Seq(Command("HSET", query +: pairs: _*)))
+    }
+    ()
+  }
+
   /** Whether no run was registered after this one. */
   def isNewest(runId: String): Boolean =
-    lookup(runId).exists(run => Option(get("epoch")).forall(_.toLong <= run.epoch))
+    lookup(runId).exists(run => field("epoch").forall(_.toLong <= run.epoch))
 
   /**
    * Registers a run, or raises its epoch above one that a fail-over left in a partition.
@@ -149,7 +176,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    */
   def putOperator(operator: Long, storeName: String, partitions: Int, json: String): Unit = {
     val what = s"describe operator $operator store $storeName"
-    backend.call(what, Seq(Command("HSET", query, s"op:$operator:$storeName", json)))
+    backend.call(what, Seq(Command("HSET", query, s"$OperatorPrefix$operator:$storeName", json)))
     backend.call(
       what,
       Seq(Command(
@@ -179,7 +206,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
 
   /** A display field of the query. */
-  def field(name: String): Option[String] = Option(get(name))
+  def field(name: String): Option[String] = get(name).head
 
   /** Everything that is registered of the query. */
   def fields(): Map[String, String] =
@@ -190,18 +217,23 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       case _ => Map.empty
     }
 
-  private def get(field: String): String =
+  private def get(names: String*): Seq[Option[String]] =
     backend.call(
       s"read registry of checkpoint $gen",
-      Seq(Command("HGET", query, field))).head match {
-      case bytes: Array[Byte] => new String(bytes, UTF_8)
-      case _ => null
+      Seq(Command("HMGET", query +: names: _*))).head match {
+      case all: Seq[_] => all.map {
+          case bytes: Array[Byte] => Some(new String(bytes, UTF_8))
+          case _ => None
+        }
+      case _ => names.map(_ => None)
     }
 }
 
 object RunRegistry {
   private val log = LoggerFactory.getLogger(classOf[RunRegistry])
   private[protocol] val MarkerField = "marker"
+  private val OperatorPrefix = "op:"
+  private val MovedPrefix = "moved:"
   private val ProbesMax = 32
   private val Driver = "d"
   private val Executor = "x"
@@ -233,6 +265,8 @@ object RunRegistry {
         case _ => true
       }
     }
+
+  private def movedField(operator: Long, storeName: String) = s"$MovedPrefix$operator:$storeName"
 
   private def totalsOf(reports: Seq[InstanceReport]): Seq[Command] =
     reports.groupBy(report => Keys.totals(report.id)).toSeq.flatMap { case (key, ofCheckpoint) =>

@@ -40,6 +40,13 @@ private[redisstate] final case class Marker(
     rescaled: Option[Rescaled] = None)
 
 /**
+ * A change of the number of partitions that was planned.
+ *
+ * @param before the gen that counted until then
+ */
+private[redisstate] final case class Change(before: String, now: Marker)
+
+/**
  * No file of these is ever changed: a checkpoint that was adopted or rescaled has a further file for each time.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
@@ -66,9 +73,13 @@ private[redisstate] final class MarkerFile(
   }
 
   /** A change of the number of partitions that was announced and planned, and is not decided yet. */
-  def undecided(): Option[Marker] = {
+  def undecided(): Option[Change] = {
     val all = files
-    if (all.isEmpty) None else planned(decidedOf(all)._2)
+    if (all.isEmpty) None
+    else {
+      val (decided, announced) = decidedOf(all)
+      planned(announced).map(Change(decided.gen, _))
+    }
   }
 
   /**
@@ -78,10 +89,11 @@ private[redisstate] final class MarkerFile(
   def announce(gen: String, rescaled: Rescaled): Unit = {
     @tailrec def attempt(left: Int): Unit = {
       val all = files
-      if (!decidedOf(all)._2.exists(_.gen == gen)) {
-        if (left == 0) throw new UnavailableException(
-          s"change the number of partitions of $stateRoot: other runs of the query keep writing its marker files. Nothing was " +
-            "lost. Start the query again when no other run uses the folder.")
+      val (decided, announced) = decidedOf(all)
+      if (decided.gen != gen && !announced.exists(_.gen == gen)) {
+        if (left == 0 || decided.rescaled.exists(_.batch >= rescaled.batch)) throw new UnavailableException(
+          s"change the number of partitions of $stateRoot: other runs of the query have changed it, or keep writing its marker " +
+            "files. Nothing was lost. Start the query again when no other run uses the folder.")
         checkRoom(all)
         file(all.size).create(encode(Marker(gen, pathHash, Some(rescaled))))
         attempt(left - 1)
@@ -90,17 +102,19 @@ private[redisstate] final class MarkerFile(
     attempt(Tries)
   }
 
-  /** Once the batches of all that was announced are committed, a file says what came of it: Spark removes old entries of its logs. */
-  def decide(): Unit = {
+  /**
+   * Once its batch is committed, a file says that a change came to be: Spark removes old entries of its logs.
+   *
+   * @param now what a run began with; it holds even if its entry in the offset log is gone by now
+   * @return whether there is nothing left to decide
+   */
+  def decide(now: Marker): Boolean = {
+    val isCommitted = QueryLogs.batches(root.getParent, QueryLogs.Commits, hadoopConf).maxOption
+      .exists(newest => now.rescaled.forall(_.batch <= newest))
+    def isOpen(all: Seq[Marker]) = decidedOf(all)._2.exists(_.gen == now.gen)
     val all = files
-    if (all.nonEmpty) {
-      val (decided, announced) = decidedOf(all)
-      val batches = announced.flatMap(_.rescaled).map(_.batch)
-      if (batches.nonEmpty && batches.forall(isLogged)) {
-        val now = planned(announced).getOrElse(decided)
-        file(all.size).create(encode(Marker(now.gen, pathHash)))
-      }
-    }
+    if (isCommitted && isOpen(all)) file(all.size).create(encode(Marker(now.gen, now.pathHash)))
+    !isOpen(files)
   }
 
   /**
@@ -169,11 +183,14 @@ private[redisstate] final class MarkerFile(
   private def decidedOf(all: Seq[Marker]): (Marker, List[Marker]) = {
     all.head.rescaled.foreach(_ => throw otherCheckpoint(all.head, all.head))
     all.tail.foldLeft((all.head, List.empty[Marker])) { case ((decided, announced), file) =>
-      if (file.rescaled.nonEmpty) (decided, file :: announced)
-      else {
-        val named = (decided :: announced).find(_.gen == file.gen)
-          .getOrElse(throw otherCheckpoint(all.head, file))
-        (named.copy(pathHash = file.pathHash), Nil)
+      file.rescaled match {
+        // What comes of that batch was decided before: by another run, which was faster.
+        case Some(late) if decided.rescaled.exists(_.batch >= late.batch) => (decided, announced)
+        case Some(_) => (decided, file :: announced)
+        case None =>
+          val named = (decided :: announced).find(_.gen == file.gen)
+            .getOrElse(throw otherCheckpoint(all.head, file))
+          (named.copy(pathHash = file.pathHash), Nil)
       }
     }
   }
@@ -200,11 +217,6 @@ private[redisstate] final class MarkerFile(
         s"batch $batch in the offset log beside $stateRoot cannot be read. Bring the file back from a backup."))
       .\("conf").\(GenConf).extractOpt[String]
   }
-
-  /** In both logs: of a batch that is planned and not committed, another plan may still be made. */
-  private def isLogged(batch: Long): Boolean =
-    Seq(QueryLogs.Commits, QueryLogs.Offsets).forall(log =>
-      fs.exists(new Path(root.getParent, s"$log/$batch")))
 
   private def checkRoom(known: Seq[Marker]): Unit =
     if (known.size > FilesMax) {

@@ -34,8 +34,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
-  /** Of runs that began with a change of the number of partitions, until their first batch is committed. */
-  private val undecided = new ConcurrentHashMap[UUID, MarkerFile]
+  /** Of runs that began with a change of the number of partitions, until that is decided. */
+  private val undecided = new ConcurrentHashMap[UUID, () => Boolean]
 
   /** A query with state that cannot go well is ended here, before its first task. */
   override def onQueryStarted(event: QueryStartedEvent): Unit =
@@ -55,8 +55,16 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
-    Option(undecided.remove(event.progress.runId)).foreach(_.decide())
+    decide(event.progress.runId)
   }
+
+  /** What fails now is tried again with the next batch. */
+  private def decide(run: UUID): Unit =
+    try Option(undecided.get(run)).foreach(isDecided => if (isDecided()) undecided.remove(run))
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"No file says yet that run $run changed the number of partitions", e)
+    }
 
   /** Listeners behind this one find the figures in the progress. What is for show alone stops nothing else. */
   private def showFigures(progress: StreamingQueryProgress): Unit =
@@ -152,7 +160,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         }
         gen
       } finally ExecutorRegistry.release(conf.connection)
-    if (markerFile.undecided().nonEmpty) undecided.put(event.runId, markerFile)
+    markerFile.undecided()
+      .foreach(change => undecided.put(event.runId, () => markerFile.decide(change.now)))
     found.foreach { gen =>
       RunPulse.start(event.runId, gen, conf, () => query.isActive)
       if (stateful) {

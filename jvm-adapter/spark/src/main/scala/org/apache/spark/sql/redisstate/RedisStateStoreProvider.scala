@@ -358,7 +358,15 @@ class RedisStateStoreProvider
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
-    val run = registry.lookup(plan.runId).getOrElse(
+    val (known, moved) = registry.entering(plan.runId, id.operatorId, id.storeName)
+    moved.foreach { to =>
+      misled = true
+      throw new FencedException(
+        s"write $id: its checkpoint has another number of partitions since, as gen $to, and this task has opened the partitions of " +
+          "before. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
+          "the task again, it looks at the files anew.")
+    }
+    val run = known.getOrElse(
       registry.register(
         plan.runId,
         byDriver = false,

@@ -9,7 +9,11 @@ import scala.util.{Failure, Random, Success, Try}
 import org.apache.hadoop.fs.Path
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.errors.{FormatException, UnavailableException}
+import org.redisstate.core.errors.{
+  CheckpointMovedException,
+  FormatException,
+  UnavailableException
+}
 
 /** The gen of a checkpoint whose number of partitions changes in place, on file systems of every kind, whoever else is at it. */
 class RescaledMarkerSuite extends AnyFunSuite {
@@ -58,7 +62,17 @@ class RescaledMarkerSuite extends AnyFunSuite {
     mine
   }
 
-  /** Two changes, a run without one and a reader at once; some end amid their steps. None if the files agree with the log. */
+  /** What the run does that goes on from the entry of the log. */
+  private def commit(checkpoint: LocalPath, scheme: String): Unit =
+    if (entry(checkpoint, scheme).read().isDefined) {
+      entry(checkpoint, scheme, "commits").create("v1\n{}".getBytes(UTF_8))
+      decide(markerFile(checkpoint, scheme))
+    }
+
+  private def decide(file: MarkerFile): Unit =
+    file.undecided().foreach(change => file.decide(change.now))
+
+  /** Two changes, a run without one, one that commits the batch, and a reader at once; some end amid their steps. None if the files agree with the log. */
   private def schedule(
       seed: Int,
       scheme: String,
@@ -86,6 +100,7 @@ class RescaledMarkerSuite extends AnyFunSuite {
         add(work(checkpoint, 3))
         add(plan(checkpoint, scheme, text(None, "plain")))
         add(markerFile(checkpoint, scheme).read())
+        add(commit(checkpoint, scheme))
         turns.play()
       } finally SteppedFileSystem.step = _ => ()
     val logged = entry(checkpoint, scheme).read().map(new String(_, UTF_8))
@@ -104,12 +119,12 @@ class RescaledMarkerSuite extends AnyFunSuite {
     }
     failed.orElse(agrees("afterwards")).orElse {
       // Nothing is decided before the batch is committed; then the entry of the log is needed no more.
-      markerFile(checkpoint, scheme).decide()
+      decide(markerFile(checkpoint, scheme))
       agrees("before the commit").orElse {
         logged.flatMap { _ =>
           entry(checkpoint, scheme, "commits").create("v1\n{}".getBytes(UTF_8))
-          markerFile(checkpoint, scheme).decide()
-          markerFile(checkpoint, scheme).decide()
+          decide(markerFile(checkpoint, scheme))
+          decide(markerFile(checkpoint, scheme))
           Files.delete(checkpoint.resolve(s"offsets/$batch"))
           agrees("once the entry is gone")
         }
@@ -153,6 +168,52 @@ class RescaledMarkerSuite extends AnyFunSuite {
     intercept[FormatException](file.read())
   }
 
+  test("what is announced for a batch that was decided, or for one before it, is too late") {
+    val checkpoint = folder()
+    begun(checkpoint)
+    val (file, mine) = (markerFile(checkpoint), gen())
+    file.announce(mine, Rescaled(batch, 8))
+    plan(checkpoint, "file", text(Some(mine), "it"))
+    entry(checkpoint, "file", "commits").create("v1\n{}".getBytes(UTF_8))
+    decide(file)
+    for (late <- Seq(batch, batch - 1))
+      intercept[UnavailableException](file.announce(gen(), Rescaled(late, 3)))
+    file.announce(mine, Rescaled(batch, 8))
+    // A run that looked before the decision, and wrote after it.
+    val other = s"""{"format":2,"gen":"${gen()}","path":"x","batch":$batch,"partitions":3}"""
+    Files.writeString(checkpoint.resolve(s"state/${MarkerFile.Name}.3"), other)
+    assert(file.read().exists(_.gen == mine))
+    assert(file.undecided().isEmpty)
+  }
+
+  test("a run that knows of the change decides it, though the log has its entry no more") {
+    val checkpoint = folder()
+    val first = begun(checkpoint)
+    val (file, mine) = (markerFile(checkpoint), gen())
+    file.announce(gen(), Rescaled(batch - 2, 6))
+    file.announce(mine, Rescaled(batch, 8))
+    plan(checkpoint, "file", text(Some(mine), "it"))
+    val change = file.undecided().get
+    assert(change.before == first)
+    entry(checkpoint, "file", "commits").create("v1\n{}".getBytes(UTF_8))
+    Files.delete(checkpoint.resolve(s"offsets/$batch"))
+    assert(file.decide(change.now))
+    assert(file.read().exists(_.gen == mine))
+  }
+
+  test("a decision keeps the path, so that a copy of the folder is refused") {
+    val checkpoint = folder()
+    begun(checkpoint)
+    val (file, mine) = (markerFile(checkpoint), gen())
+    file.announce(mine, Rescaled(batch, 8))
+    plan(checkpoint, "file", text(Some(mine), "it"))
+    entry(checkpoint, "file", "commits").create("v1\n{}".getBytes(UTF_8))
+    val copy = folder().resolve("there")
+    Files.move(checkpoint, copy)
+    decide(markerFile(copy))
+    intercept[CheckpointMovedException](markerFile(copy).open(1, adoptMoved = false))
+  }
+
   test("what was announced keeps its number, and a folder that moves keeps its gen") {
     val checkpoint = folder()
     begun(checkpoint)
@@ -161,9 +222,11 @@ class RescaledMarkerSuite extends AnyFunSuite {
     file.announce(mine, Rescaled(batch, 8))
     assert(file.undecided().isEmpty)
     plan(checkpoint, "file", text(Some(mine), "it"))
-    assert(file.undecided().exists(_.rescaled.contains(Rescaled(batch, 8))))
+    val change = file.undecided().get
+    assert(change.now.rescaled.contains(Rescaled(batch, 8)))
+    assert(!file.decide(change.now), "its batch is not committed")
     entry(checkpoint, "file", "commits").create("v1\n{}".getBytes(UTF_8))
-    file.decide()
+    assert(file.decide(change.now))
     assert(file.undecided().isEmpty)
     assert(file.read().contains(Marker(mine, file.pathHash, Some(Rescaled(batch, 8)))))
     val moved = folder().resolve("there")

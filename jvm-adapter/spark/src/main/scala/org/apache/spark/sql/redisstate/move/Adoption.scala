@@ -1,6 +1,5 @@
 package org.apache.spark.sql.redisstate.move
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
@@ -8,7 +7,6 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.redisstate.{OnceFile, QueryLogs}
 
 import org.redisstate.core.errors.{InternalException, RedisStateException, UnavailableException}
 
@@ -62,10 +60,10 @@ private[redisstate] final class Adoption(
     logInfo(
       s"Moving the state of $folder after batch ${checkpoint.batch} from ${checkpoint.provider} to Redis: " +
         s"${stores.map(_.partitions).sum} partitions")
-    val engine = new StateEngine(session, hadoopConf, checkpoint.queryId)
+    val engine = new StateEngine(session, hadoopConf)
     RedisTarget.checkRoom(target, hadoopConf)(
       engine.digests(stores, source, MoveWatcher.None).map(_._2))
-    RedisTarget.begin(target, checkpoint.queryId, hadoopConf)
+    RedisTarget.begin(target, hadoopConf)
     val moved = engine.move(stores, source, target, None, MoveWatcher.None)
     RedisTarget.checkQuota(target, hadoopConf)
     switch(checkpoint)
@@ -74,14 +72,10 @@ private[redisstate] final class Adoption(
     logInfo(s"Moved the state of $folder in ${(System.nanoTime() - began) / 1000000L} ms")
   }
 
-  private def switch(checkpoint: QueryCheckpoint): Unit = {
-    val file = new Path(folder, s"${QueryLogs.Offsets}/${checkpoint.batch + 1}")
-    val text = checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis()).text
-    new OnceFile(file, hadoopConf).create(text.getBytes(UTF_8))
-    if (!QueryCheckpoint.textOf(file, hadoopConf).contains(text)) {
+  private def switch(checkpoint: QueryCheckpoint): Unit =
+    if (!NextBatch.plan(checkpoint, checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis()), hadoopConf)) {
       throw new UnavailableException(
         s"adopt the state of $folder: another run of the query planned batch ${checkpoint.batch + 1} meanwhile. " +
           "Stop that run, then start this one again.")
     }
-  }
 }

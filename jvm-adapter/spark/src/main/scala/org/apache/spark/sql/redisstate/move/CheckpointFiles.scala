@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileContext, Options, Path}
+import org.apache.hadoop.fs.{ChecksumFileSystem, FileContext, Options, Path}
 import org.json4s.{JArray, JInt, JString, JValue}
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
@@ -25,6 +25,12 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
     try out.write(text.getBytes(UTF_8))
     finally out.close()
     if (renames) {
+      // Of a local file Hadoop keeps a checksum in a second one, which it renames after the first. A file without one is not checked.
+      system match {
+        case local: ChecksumFileSystem =>
+          local.getRawFileSystem.delete(local.getChecksumFile(file), false): Unit
+        case _ => ()
+      }
       FileContext.getFileContext(file.toUri, hadoopConf)
         .rename(written, file, Options.Rename.OVERWRITE)
     }

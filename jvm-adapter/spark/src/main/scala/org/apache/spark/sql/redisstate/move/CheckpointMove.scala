@@ -68,6 +68,7 @@ final class CheckpointMove(
   private val target = qualified(to)
   private val files = CheckpointFileManager.create(target, hadoopConf)
   private val small = new CheckpointFiles(hadoopConf)
+  private val engine = new StateEngine(session, hadoopConf)
   private val counters = new MoveCounters
 
   /** The store that gets the given rows, once the checkpoint was read. */
@@ -85,10 +86,10 @@ final class CheckpointMove(
     val side = sourceOf(checkpoint)
     counters.expect(others(stores).map(_.partitions).sum)
     rescaleOf(checkpoint, stores).foreach { rescale =>
-      engine(checkpoint).check(rescale.spread, side, rescale.routing)
+      engine.check(rescale.spread, side, rescale.routing)
     }
     val found =
-      engine(checkpoint).digests(others(partitioned(checkpoint, stores)), side, counters) ++
+      engine.digests(others(partitioned(checkpoint, stores)), side, counters) ++
         filled.map(own => own.spec -> own.digest)
     RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
@@ -102,7 +103,7 @@ final class CheckpointMove(
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
     RedisTarget.checkRoom(there, hadoopConf) {
-      engine(checkpoint).digests(others(stores), sourceOf(checkpoint), MoveWatcher.None)
+      engine.digests(others(stores), sourceOf(checkpoint), MoveWatcher.None)
         .map(_._2) ++ filled.map(_.digest)
     }
     // Rows that nobody can take fail here, before anything is written.
@@ -110,7 +111,7 @@ final class CheckpointMove(
     begin(checkpoint)
     copyFiles(checkpoint, stores)
     counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
-    RedisTarget.begin(there, checkpoint.queryId, hadoopConf)
+    RedisTarget.begin(there, hadoopConf)
     val moved = moveAll(checkpoint, stores, there)
     RedisTarget.checkQuota(there, hadoopConf)
     finish(checkpoint, moved)
@@ -122,7 +123,7 @@ final class CheckpointMove(
       stores: Seq[StoreSpec],
       there: StateSide): Seq[MovedStore] = {
     def move(some: Seq[StoreSpec], routing: Option[Routing]) =
-      engine(checkpoint).move(some, sourceOf(checkpoint), there, routing, counters)
+      engine.move(some, sourceOf(checkpoint), there, routing, counters)
     rescaleOf(checkpoint, stores).fold(move(others(stores), None)) { rescale =>
       move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))
     } ++ filled.map(_.write(there, counters))
@@ -142,7 +143,7 @@ final class CheckpointMove(
     val checkpoint = QueryCheckpoint.read(source, hadoopConf)
     if (checkpoint.folder == target) throw refused("it is the folder that the state comes from")
     val stores = StateCatalog.read(checkpoint, hadoopConf)
-    filled = state.map(Bootstrap(checkpoint, stores, _, engine(checkpoint), sourceOf(checkpoint)))
+    filled = state.map(Bootstrap(checkpoint, stores, _, engine, sourceOf(checkpoint)))
     checkTarget(checkpoint)
     Providers.checkTarget(provider, stores, checkpoint.hasIds)
     rescaleOf(checkpoint, stores): Unit
@@ -173,9 +174,6 @@ final class CheckpointMove(
 
   private def refused(why: String) = new ConfigException(
     s"move the state of $source to $target: $why. Nothing was changed.")
-
-  private def engine(checkpoint: QueryCheckpoint) =
-    new StateEngine(session, hadoopConf, checkpoint.queryId)
 
   private def sourceOf(checkpoint: QueryCheckpoint): StateSide = StateSide(
     checkpoint.stateRoot.toString,

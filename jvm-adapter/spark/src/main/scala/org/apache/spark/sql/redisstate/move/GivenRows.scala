@@ -128,7 +128,18 @@ private[redisstate] object GivenRows {
       a.zip(b).forall { case (one, other) => fits(one.dataType, other.dataType) }
     case (a: ArrayType, b: ArrayType) => fits(a.elementType, b.elementType)
     case (a: MapType, b: MapType) => fits(a.keyType, b.keyType) && fits(a.valueType, b.valueType)
-    case (a, b) => a == b || Cast.canUpCast(a, b)
+    case (a, b) => a == b || isNarrower(a, b)
+  }
+
+  /** Every value is one of the wider type, and no zone or format has a say in it. */
+  private def isNarrower(from: DataType, to: DataType): Boolean = (from, to) match {
+    case (NullType, _) => true
+    case (a: IntegralType, b: IntegralType) => a.defaultSize < b.defaultSize
+    case (a: IntegralType, b: DecimalType) => b.isWiderThan(a)
+    case (a: DecimalType, b: DecimalType) => b.isWiderThan(a)
+    case (ByteType | ShortType, FloatType) => true
+    case (ByteType | ShortType | IntegerType | FloatType, DoubleType) => true
+    case _ => false
   }
 
   /** A schema with the names that the columns of a DataFrame have, for messages. */

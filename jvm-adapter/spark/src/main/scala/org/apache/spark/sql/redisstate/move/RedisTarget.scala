@@ -13,26 +13,29 @@ import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 /** What has to be there before tasks write into Redis: as the listener of a query does it, so does a move. */
 private[redisstate] object RedisTarget {
 
-  /** Decides on the gen of the target, and registers the move as its run. */
-  def begin(side: StateSide, queryId: String, hadoopConf: Configuration): Unit =
+  /** Decides on the gen of the target, and registers the move as its run. The run of the query gives it id and name. */
+  def begin(side: StateSide, hadoopConf: Configuration): Unit =
     if (side.provider == Providers.Redis) {
       val conf = confOf(side.conf)
       StartCheck.run(conf)
       val marker = new MarkerFile(side.stateRoot, hadoopConf)
-      val backend = ExecutorRegistry.acquire(conf.connection)
-      try {
+      withBackend(conf) { backend =>
         val identity = new CheckpointIdentity(marker, new GenClaims(backend, conf.keyPrefix))
         identity.begin(side.runId, 0, stateful = true, conf.adoptMovedCheckpoint).foreach { gen =>
           val fields = Map(
             "path" -> marker.pathHash,
-            "id" -> queryId,
+            "id" -> "",
             "name" -> "",
             "created" -> System.currentTimeMillis().toString)
           new RunRegistry(backend, conf.keyPrefix, gen)
             .register(side.runId, byDriver = true, above = 0, fields)
         }
-      } finally ExecutorRegistry.release(conf.connection)
+      }
     }
+
+  /** The partitions of before have moved: who would write there is fenced, and readers are told. */
+  def leave(change: Change, conf: RedisStateConf): Unit =
+    withBackend(conf)(new RunRegistry(_, conf.keyPrefix, change.before).move(change.now.gen))
 
   /**
    * What an interrupted move has written already counts as memory that is there.
@@ -82,19 +85,21 @@ private[redisstate] object RedisTarget {
   /** None if nothing was written yet. */
   private def inGen[T](side: StateSide, conf: RedisStateConf, hadoopConf: Configuration)(
       use: (RedisBackend, String) => T): Option[T] =
-    new MarkerFile(side.stateRoot, hadoopConf).find(expected = false).map { marker =>
-      val backend = ExecutorRegistry.acquire(conf.connection)
-      try use(backend, marker.gen)
-      finally ExecutorRegistry.release(conf.connection)
-    }
+    new MarkerFile(side.stateRoot, hadoopConf).find(expected = false)
+      .map(marker => withBackend(conf)(use(_, marker.gen)))
+
+  private def withBackend[T](conf: RedisStateConf)(use: RedisBackend => T): T = {
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try use(backend)
+    finally ExecutorRegistry.release(conf.connection)
+  }
 
   /** None where the server has no limit, or is a cluster, whose nodes have one each. */
   private def free(conf: RedisStateConf): Option[Long] =
     if (conf.connection.url.topology == Topology.Cluster) None else freeOf(conf)
 
-  private def freeOf(conf: RedisStateConf): Option[Long] = {
-    val backend = ExecutorRegistry.acquire(conf.connection)
-    try {
+  private def freeOf(conf: RedisStateConf): Option[Long] =
+    withBackend(conf) { backend =>
       val reply = backend.call("ask for the server's memory", Seq(Command("INFO", "memory"))).head
       val fields =
         new String(reply.asInstanceOf[Array[Byte]], "UTF-8").linesIterator.map(_.trim.split(":", 2))
@@ -104,8 +109,7 @@ private[redisstate] object RedisTarget {
         used <- fields.get("used_memory").flatMap(_.toLongOption)
         if most > 0
       } yield most - used
-    } finally ExecutorRegistry.release(conf.connection)
-  }
+    }
 
   private def confOf(conf: StateStoreConf): RedisStateConf =
     RedisStateConf(conf.sqlConfs, conf.minVersionsToRetain)

@@ -1,7 +1,8 @@
 package org.apache.spark.sql.redisstate.move
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
+
+import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -33,22 +34,29 @@ private[redisstate] final class RescaleAtStart(
    * @throws RedisStateException why the query cannot go on as it is, or the number cannot be changed; the state is as it was
    */
   def run(): Unit = {
-    finish()
-    marker.decide()
-    checkNotBefore()
+    marker.open(version = 0, conf.adoptMovedCheckpoint)
+    orNamed("finish the change of", "Start the query once more, with the option rescaleTo or without it.") {
+      finish()
+      marker.undecided().foreach(change => marker.decide(change.now))
+      checkNotBefore()
+    }
     conf.rescaleTo.foreach { partitions =>
-      try Named.errors(rescaleTo(partitions))
-      catch {
-        case e: RedisStateException => throw e
-        case e: Exception =>
-          throw new InternalException(
-            s"change the number of partitions of $folder: ${e.getMessage} The checkpoint is as it was: without the option " +
-              "rescaleTo the query goes on with the partitions that it has.",
-            e
-          )
-      }
+      orNamed(
+        "change",
+        "If the checkpoint has the new number already, the next start goes on from that. If it does not, nothing was changed, and " +
+          "without the option rescaleTo the query goes on with the partitions that it has.")(rescaleTo(partitions))
     }
   }
+
+  private def orNamed(attempted: String, advice: String)(work: => Unit): Unit =
+    try Named.errors(work)
+    catch {
+      case e: RedisStateException => throw e
+      case e: Exception =>
+        throw new InternalException(
+          s"$attempted the number of partitions of $folder: ${e.getMessage} $advice",
+          e)
+    }
 
   private def conf: RedisStateConf = {
     val sqlConf = session.sessionState.conf
@@ -110,15 +118,18 @@ private[redisstate] final class RescaleAtStart(
       uids = checkpoint.uidsFor(partitions))
     logInfo(
       s"Changing the number of partitions of $folder after batch ${checkpoint.batch} from ${checkpoint.partitions.get} to $partitions")
-    val engine = new StateEngine(session, hadoopConf, checkpoint.queryId)
+    val engine = new StateEngine(session, hadoopConf)
     val gen = CheckpointIdentity.genOf(target.runId)
     RedisTarget.checkRoom(target, hadoopConf)(
       engine.digests(plan.stores, source, MoveWatcher.None).map(_._2))
+    logWarning(
+      s"The state of $folder is written for $partitions partitions as gen $gen. If this start does not end, remove what it has " +
+        s"written: redis-state purge --gen $gen")
     val moved =
       try {
         val there = new MarkerFile(target.stateRoot, hadoopConf)
         there.create(Marker(gen, there.pathHash))
-        RedisTarget.begin(target, checkpoint.queryId, hadoopConf)
+        RedisTarget.begin(target, hadoopConf)
         val moved = engine.move(plan.single, source, target, None, MoveWatcher.None) ++
           engine.move(plan.spread, source, target, Some(plan.routing), MoveWatcher.None)
         RedisTarget.checkQuota(target, hadoopConf)
@@ -126,11 +137,9 @@ private[redisstate] final class RescaleAtStart(
         moved
       } catch {
         case e: Throwable =>
-          logWarning(
-            s"What was written for $partitions partitions of $folder takes memory in Redis until it is removed: " +
-              s"redis-state purge --gen $gen")
+          tellOfRest(gen, partitions)
           throw e
-      } finally files.delete(scratch)
+      } finally Try(files.delete(scratch))
     finish()
     moved.foreach(one =>
       logInfo(s"Moved ${one.spec}: ${one.source.rows} rows, digest ${one.source.text}"))
@@ -139,31 +148,42 @@ private[redisstate] final class RescaleAtStart(
         s"ms. The state of before takes memory until it is removed: redis-state purge --gen $old")
   }
 
+  private def tellOfRest(gen: String, partitions: Int): Unit =
+    if (Try(marker.undecided().forall(_.now.gen != gen)).getOrElse(false))
+      logWarning(
+        s"What was written for $partitions partitions of $folder takes memory in Redis until it is removed: " +
+          s"redis-state purge --gen $gen")
+    else
+      logWarning(
+        s"$folder may have $partitions partitions already, which Redis has as gen $gen. Start the query once more, and do not purge " +
+          s"that gen unless `redis-state doctor --checkpoint $folder` names another one.")
+
   private def adoptMoved(checkpoint: QueryCheckpoint): Unit =
     marker.open(checkpoint.version, conf.adoptMovedCheckpoint)
       .foreach(found => if (found.pathHash != marker.pathHash) marker.adopt())
 
   private def switch(checkpoint: QueryCheckpoint, gen: String, partitions: Int): Unit = {
     val batch = checkpoint.batch + 1
+    if (!NextBatch.isFree(checkpoint, hadoopConf)) throw overtaken(batch)
     marker.announce(gen, Rescaled(batch, partitions))
     val entry =
       checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis(), Some(partitions))
-    val text = entry.copy(metadata =
-      QueryCheckpoint.merged(entry.metadata, "conf" -> (MarkerFile.GenConf -> gen))).text
-    val file = new Path(folder, s"${QueryLogs.Offsets}/$batch")
-    new OnceFile(file, hadoopConf).create(text.getBytes(UTF_8))
-    if (!QueryCheckpoint.textOf(file, hadoopConf).contains(text)) {
-      throw new UnavailableException(
-        s"change the number of partitions of $folder: another run of the query planned batch $batch meanwhile. " +
-          "Stop that run, then start this one again.")
-    }
+    val named = entry.copy(metadata =
+      QueryCheckpoint.merged(entry.metadata, "conf" -> (MarkerFile.GenConf -> gen)))
+    if (!NextBatch.plan(checkpoint, named, hadoopConf)) throw overtaken(batch)
     // Where a file that is there can be replaced, another run may have announced its own in this one's place.
     marker.announce(gen, Rescaled(batch, partitions))
   }
 
+  private def overtaken(batch: Long) = new UnavailableException(
+    s"change the number of partitions of $folder: another run of the query planned batch $batch meanwhile. " +
+      "Stop that run, then start this one again.")
+
   /** What Spark has to find before it carries out the batch that was planned here; all of it may be done again. */
-  private def finish(): Unit = marker.undecided().foreach { now =>
-    val rescaled = now.rescaled.get
+  private def finish(): Unit = marker.undecided().foreach { change =>
+    val rescaled = change.now.rescaled.get
+    // First of all: from now on nobody writes or reads on in the partitions of before, whatever files a cache still shows.
+    RedisTarget.leave(change, conf)
     val before = rescaled.batch - 1
     if (!QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf).contains(rescaled.batch)) {
       val checkpoint = QueryCheckpoint.at(folder, before, hadoopConf)

@@ -71,7 +71,7 @@ object MoveWatcher {
  * Moves the rows of stores between providers, as Spark jobs with a task for each partition. Rows are read by the source's provider and
  * written by the target's, both as Spark's own operators see them; what was written is read again and compared.
  */
-final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryId: String) {
+final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
   import StateEngine._
 
   private val context = session.sparkContext
@@ -89,7 +89,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
       source: StateSide,
       target: StateSide,
       routing: Option[Routing],
-      watcher: MoveWatcher): Seq[MovedStore] = inQuery {
+      watcher: MoveWatcher): Seq[MovedStore] = ofNoQuery {
     withPositions(stores).map { case (spec, at) =>
       val moved = routing.fold(copy(spec, at, source, target, watcher)) { routing =>
         val read = digest(spec, at, source, MoveWatcher.None)
@@ -105,12 +105,12 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
   def digests(
       stores: Seq[StoreSpec],
       side: StateSide,
-      watcher: MoveWatcher): Seq[(StoreSpec, StateDigest)] = inQuery {
+      watcher: MoveWatcher): Seq[(StoreSpec, StateDigest)] = ofNoQuery {
     withPositions(stores).map { case (spec, at) => spec -> digest(spec, at, side, watcher) }
   }
 
   /** Reads all rows, and asks of each where it belongs; what cannot be told fails. */
-  def check(stores: Seq[StoreSpec], side: StateSide, routing: Routing): Unit = inQuery {
+  def check(stores: Seq[StoreSpec], side: StateSide, routing: Routing): Unit = ofNoQuery {
     val conf = this.conf
     withPositions(stores).foreach { case (spec, at) =>
       run(spec.partitions) { partition =>
@@ -175,7 +175,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
   }
 
   /** What rows of a store add up to. */
-  def digestOf(spec: StoreSpec, rows: RDD[MovedRow]): StateDigest = inQuery {
+  def digestOf(spec: StoreSpec, rows: RDD[MovedRow]): StateDigest = ofNoQuery {
     val names = spec.families.map(_.name)
     collect(rows.mapPartitions { moved =>
       val (packer, sum) = (new RowPacker(spec), new DigestSum(names))
@@ -196,7 +196,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
       target: StateSide,
       rows: RDD[MovedRow],
       digest: StateDigest,
-      watcher: MoveWatcher): MovedStore = inQuery {
+      watcher: MoveWatcher): MovedStore = ofNoQuery {
     val moved = MovedStore(spec, digest, write(spec, at, target, rows, watcher))
     checkEqual(moved)
     moved
@@ -213,9 +213,18 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
     val written = rows.mapPartitionsWithIndex { (partition, moved) =>
       val packer = new RowPacker(spec)
       val uid = target.uid(spec.operator, partition, at)
-      Iterator(writePartition(spec, target, partition, uid, conf.value.value) { writer =>
-        moved.foreach(row => writer.put(packer.unpack(row)))
-      }._2)
+      // The shuffle may give a task that runs again its rows in another order, and so other blocks.
+      uid.flatMap(_ => earlier(spec, target, partition, uid, conf.value.value)) match {
+        case Some(there) if there.uid == uid =>
+          val sum = new DigestSum(spec.families.map(_.name))
+          moved.foreach(row => sum.add(packer.unpack(row)))
+          if (sum.result != there.digest) throw otherMove(spec, partition)
+          Iterator(there)
+        case _ =>
+          Iterator(writePartition(spec, target, partition, uid, conf.value.value) { writer =>
+            moved.foreach(row => writer.put(packer.unpack(row)))
+          }._2)
+      }
     }
     collect(written)(one => watcher.partitionDone(spec, one.digest))
   }
@@ -258,10 +267,13 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration, queryI
     found.values.toSeq
   }
 
-  /** A provider asks the task for the query that it serves. */
-  private def inQuery[T](work: => T): T = {
+  /**
+   * A provider asks the task for the query that it serves, and lists its state under that. Until the query runs there, nobody who looks
+   * for it may find a state of which a part is missing.
+   */
+  private def ofNoQuery[T](work: => T): T = {
     val before = context.getLocalProperty(StreamExecution.QUERY_ID_KEY)
-    context.setLocalProperty(StreamExecution.QUERY_ID_KEY, queryId)
+    context.setLocalProperty(StreamExecution.QUERY_ID_KEY, "")
     try work
     finally context.setLocalProperty(StreamExecution.QUERY_ID_KEY, before)
   }
