@@ -41,8 +41,8 @@ def test_sparks_endpoint_has_the_figures_of_a_running_query(
     )
     during, after, twins = map(json.loads, done.stdout.splitlines())
     assert after == {}, "the query has ended"
-    shown = {re.sub("_batch_Value$", "", name) for name in twins if "_batch_" in name}
-    first, second = sorted(shown)
+    end = "_batch_Value"
+    first, second = sorted(name.removesuffix(end) for name in twins if name.endswith(end))
     assert first == "metrics_job_driver_redisState_twin"
     assert re.fullmatch(f"{first}_[0-9a-f]{{8}}", second)
     head = "metrics_job_driver_redisState_counts_of_events_"
