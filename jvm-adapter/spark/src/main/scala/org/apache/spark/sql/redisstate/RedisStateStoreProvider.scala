@@ -36,6 +36,7 @@ class RedisStateStoreProvider
     with SnapshotReportShim
     with ProviderShim
     with FineGrainedReplay
+    with OpensEmpty
     with Logging {
   import RedisStateStoreProvider._
 
@@ -90,12 +91,7 @@ class RedisStateStoreProvider
     writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
 
-  /**
-   * A store that begins with nothing, whose commit gives the version after this one.
-   *
-   * @param uid that the commit is to have, whichever attempt makes it; None for a new one
-   */
-  private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
+  override private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
     writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =

@@ -14,14 +14,6 @@ import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * @param state bytes that the state of a query may have in Redis
- * @param prefix bytes that all states of its key prefix may have
- */
-private[redisstate] final case class QuotaLimits(state: Option[Long], prefix: Option[Long]) {
-  def isSet: Boolean = state.nonEmpty || prefix.nonEmpty
-}
-
-/**
  * Whether the state of a query, and all of its key prefix, are within their limits. What counts is
  * what manifests name, as `redis-state size` shows it. The heartbeats of executors and driver look:
  * each reads the entry of the list of sizes, and whoever finds it old measures. So no batch waits
