@@ -13,6 +13,34 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.checkpoint.{
+  CheckpointIdentity,
+  CommittedBatches,
+  Marker,
+  MarkerFile
+}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.copies.WaysOn
+import org.apache.spark.sql.redisstate.errors.{ErrorCounters, StoreErrors}
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.rows.{
+  CodecSet,
+  EncoderPool,
+  FamilyLayout,
+  RowEncoding,
+  StateRowValidator
+}
+import org.apache.spark.sql.redisstate.stores.{
+  CommitReport,
+  FineGrainedReplay,
+  MaintenanceShim,
+  OpensEmpty,
+  ProviderShim,
+  RedisReadStateStore,
+  RedisStateStore,
+  SnapshotReportShim,
+  StoreHost
+}
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.{Clock, RedisBackend}

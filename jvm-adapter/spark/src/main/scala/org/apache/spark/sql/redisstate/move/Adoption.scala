@@ -8,7 +8,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.redisstate.{OnceFile, QueryLogs}
+import org.apache.spark.sql.redisstate.checkpoint.{OnceFile, QueryLogs}
 
 import org.redisstate.core.errors.{InternalException, RedisStateException, UnavailableException}
 

@@ -14,7 +14,7 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
-import org.apache.spark.sql.redisstate.QueryLogs
+import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
 
 import org.redisstate.core.errors.ConfigException
 

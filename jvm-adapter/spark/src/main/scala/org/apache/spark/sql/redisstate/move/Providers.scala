@@ -1,6 +1,6 @@
 package org.apache.spark.sql.redisstate.move
 
-import org.apache.spark.sql.redisstate.SparkMinor
+import org.apache.spark.sql.redisstate.conf.SparkMinor
 
 import org.redisstate.core.errors.ConfigException
 

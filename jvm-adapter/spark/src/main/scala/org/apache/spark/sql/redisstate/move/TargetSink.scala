@@ -6,7 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.OpensEmpty
+import org.apache.spark.sql.redisstate.stores.OpensEmpty
 
 import org.redisstate.core.errors.UnavailableException
 
