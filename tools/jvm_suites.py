@@ -62,7 +62,7 @@ def _class_path(minor: str) -> list[str]:
     if not own or not written.exists():
         raise SystemExit("error: run `make build jvm-test-build` first")
     entries = written.read_text().split(os.pathsep)
-    tools = [jar for jar in entries if re.search("scalatest|scalactic", jar)]
+    tools = [jar for jar in entries if re.search("scalatest|scalactic|archunit", jar)]
     return [*map(str, own), *tools, *_jars(minor)]
 
 
