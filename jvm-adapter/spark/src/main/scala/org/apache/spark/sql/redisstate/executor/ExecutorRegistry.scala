@@ -191,6 +191,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
   /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
   def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
 
+  /** As above, for one server alone: another one that is down takes as long as its deadline. */
+  private[redisstate] def beat(settings: ConnectionSettings): Unit =
+    synchronized(backends.get(settings)).foreach(beat(_))
+
   private def beat(shared: Shared): Unit = {
     val shown = newest(shared)
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))

@@ -44,7 +44,7 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
   /** What the table says after the next heartbeat, whatever it said before. */
   private def shownAgain(run: UUID): Option[String] = {
     place(run).foreach(ask("DEL", _))
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     shown(run)
   }
 
@@ -58,7 +58,7 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     val run = UUID.randomUUID()
     val made = provider(newId(), run)
     val store = made.getStore(0)
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     assert(shown(run).isEmpty)
     put(store, "a" -> 1)
     assert(untilShown(run).exists(_.contains(run.toString)))
@@ -104,7 +104,7 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     val kept = keys(run).filterNot(_.contains(":i:"))
     assert(kept.size >= 3)
     kept.foreach(ask("PEXPIRE", _, "600000"))
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     kept.foreach { key =>
       assert(ask("PTTL", key).asInstanceOf[java.lang.Long] > 600000L, key)
     }
@@ -118,7 +118,7 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     commit(left, 0, "a" -> 1)
     val kept = provider(id, UUID.randomUUID())
     commit(kept, 1, "b" -> 2)
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     keys(run).filter(_.endsWith(":m")).foreach { key =>
       assert(ask("PTTL", key).asInstanceOf[java.lang.Long] == -1L, key)
     }
@@ -131,7 +131,7 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     val made = provider(newId(), run)
     commit(made, 0, "a" -> 1, "b" -> 2)
     commit(made, 1, "b" -> 3)
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     val key = keys(run).find(_.endsWith(":t")).get
     val text = new String(ask("HGET", key, "0:0:default").asInstanceOf[Array[Byte]], UTF_8)
     Seq("\"opens\":2", "\"loads\":1", "\"commits\":2", "\"rowsWritten\":3", run.toString)
@@ -144,14 +144,14 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     val run = UUID.randomUUID()
     val made = provider(newId(), run)
     commit(made, 0, "a" -> 1)
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     val key = place(run).get
     ask("SET", key, "another executor")
-    ExecutorRegistry.beat()
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
+    ExecutorRegistry.beat(settings)
     assert(shown(run).contains("another executor"))
     commit(made, 1, "b" -> 2)
-    ExecutorRegistry.beat()
+    ExecutorRegistry.beat(settings)
     assert(shown(run).exists(_.contains(run.toString)))
     made.close()
   }
