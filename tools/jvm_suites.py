@@ -11,6 +11,7 @@ compile the suites for each minor.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +22,7 @@ from tools.jvm import ROOT, java_options
 from tools.run_limited import run_limited
 
 _ADAPTER = ROOT / "jvm-adapter"
-_SUITES = _ADAPTER / "spark/src/test/scala/org/apache/spark/sql/redisstate"
+_SOURCES = _ADAPTER / "spark/src/test/scala"
 _SUPPORT = _ADAPTER / "core/src/test/support"
 # What names classes and methods that Spark's interface of states has since 4.2 only, or since 4.1.
 _SINCE_42 = frozenset(
@@ -45,13 +46,23 @@ def _jars(minor: str) -> list[str]:
     return [str(jar) for jar in found]
 
 
+def _suites(minor: str) -> list[Path]:
+    """Sources of the suites, and of what they share; benchmarks and moves are run on newer ones."""
+    left_out = LEFT_OUT[minor]
+    return [
+        path
+        for path in sorted(_SOURCES.rglob("*.scala"))
+        if path.stem not in left_out and path.parent.name not in ("bench", "move")
+    ]
+
+
 def _class_path(minor: str) -> list[str]:
     own = sorted((ROOT / "redis_state/jars").glob(f"redis-state-spark-{minor}_*.jar"))
     written = _ADAPTER / "core/target/test-classpath.txt"
     if not own or not written.exists():
         raise SystemExit("error: run `make build jvm-test-build` first")
     entries = written.read_text().split(os.pathsep)
-    tools = [jar for jar in entries if "scalatest" in jar or "scalactic" in jar]
+    tools = [jar for jar in entries if re.search("scalatest|scalactic|archunit", jar)]
     return [*map(str, own), *tools, *_jars(minor)]
 
 
@@ -64,8 +75,7 @@ def _java(class_path: list[str], scratch: str, *arguments: str) -> int:
 
 def run_minor(minor: str) -> int:
     """Exit code of the suites on one minor."""
-    left_out = LEFT_OUT[minor]
-    suites = [path for path in sorted(_SUITES.glob("*.scala")) if path.stem not in left_out]
+    suites = _suites(minor)
     sources = [*suites, *sorted(_SUPPORT.rglob("*.scala"))]
     class_path = _class_path(minor)
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,10 +86,12 @@ def run_minor(minor: str) -> int:
         code = _java(_jars(minor), scratch, *compiler, "-d", classes, *map(str, sources))
         if code != 0:
             return code
-        names = [path.stem for path in suites if path.stem.endswith("Suite")]
-        chosen = [
-            part for name in names for part in ("-s", f"org.apache.spark.sql.redisstate.{name}")
+        names = [
+            ".".join(path.relative_to(_SOURCES).with_suffix("").parts)
+            for path in suites
+            if path.stem.endswith("Suite")
         ]
+        chosen = [part for name in names for part in ("-s", name)]
         runner = ["org.scalatest.tools.Runner", "-oWF", "-R", classes]
         return _java([classes, *class_path], scratch, *runner, *chosen)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
-_CLASS = "BatchFigures"
+_CLASS = "batches.BatchFigures"
 _COLUMN = "redis_state figures"
 
 

@@ -90,12 +90,12 @@ def bootstrap(
             found=f"mode={mode!r}",
             advice="Give one of: replace, merge.",
         )
-    made = mover(spark, _CLASS)
+    made = mover(spark)
     provider = TARGETS.get(to or "", PROVIDER_CLASS)
     own = to is not None or bool(options)
     confs = redis_confs({"url": to, **options}) if own and provider == PROVIDER_CLASS else {}
     frames = dict(rows) if isinstance(rows, Mapping) else {"": rows}
-    move = made.move(
+    move = made(
         spark._jsparkSession,
         checkpoint,
         to_checkpoint,

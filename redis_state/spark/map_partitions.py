@@ -245,7 +245,7 @@ def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
 
     That takes a class of our jar, and a driver in this process: Spark Connect has neither.
     """
-    places = java_class(spread.sparkSession, "BatchPlaces")
+    places = java_class(spread.sparkSession, "batches.BatchPlaces")
     if places is None:
         return spread
     from pyspark.sql import DataFrame

@@ -25,7 +25,7 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     seen: list[dict[PartitionId, Instance]] = []
     counted: list[Totals] = []
     jvm: Any = streams.spark._jvm
-    registry = jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    registry = jvm.org.apache.spark.sql.redisstate.executor.ExecutorRegistry
     coordinator = StateStoreCoordinator(reader.client, threaded=False)
 
     def look(batch: DataFrame, _batch_id: int) -> None:
@@ -72,7 +72,7 @@ def test_a_state_reader_leaves_the_instances_of_its_query(
     source = streams.input("in", SCHEMA)
     source.add(rows_of(0))
     jvm: Any = streams.spark._jvm
-    registry = jvm.org.apache.spark.sql.redisstate.ExecutorRegistry
+    registry = jvm.org.apache.spark.sql.redisstate.executor.ExecutorRegistry
     coordinator = StateStoreCoordinator(reader.client, threaded=False)
     checkpoint = str(streams.checkpoint("read"))
     streams.spark.conf.set(PROVIDER, REDIS)

@@ -125,7 +125,7 @@ def test_the_driver_of_a_query_that_waits_for_data_is_a_sign_of_life(
         .start()
     )
     jvm: Any = streams.spark._jvm
-    pulse = jvm.org.apache.spark.sql.redisstate.RunPulse
+    pulse = jvm.org.apache.spark.sql.redisstate.query.RunPulse
     try:
         query.processAllAvailable()
         (gen,) = [info.gen for info in reader.queries() if info.name == "waits"]

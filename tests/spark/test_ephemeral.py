@@ -28,7 +28,7 @@ def beat(spark: SparkSession) -> None:
     """What a thread does every minute."""
     registry = getattr(
         spark.sparkContext._jvm,  # no public name leads there
-        "org.apache.spark.sql.redisstate.ExecutorRegistry",
+        "org.apache.spark.sql.redisstate.executor.ExecutorRegistry",
     )
     registry.beat()
 

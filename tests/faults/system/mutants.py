@@ -103,8 +103,8 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
-_IDENTITY = f"{_SPARK}/CheckpointIdentity.scala"
-_REGISTRY = f"{_SPARK}/ExecutorRegistry.scala"
+_IDENTITY = f"{_SPARK}/checkpoint/CheckpointIdentity.scala"
+_REGISTRY = f"{_SPARK}/executor/ExecutorRegistry.scala"
 _PROVIDER = f"{_SPARK}/RedisStateStoreProvider.scala"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "decide(mine).fold(marker => make(marker.gen), make)",
             ),
             (
-                f"{_SPARK}/OnceFile.scala",
+                f"{_SPARK}/checkpoint/OnceFile.scala",
                 "renamed = read().isEmpty && fs.rename(temporary, path)",
                 "org.apache.hadoop.fs.FileContext.getFileContext(path.toUri, hadoopConf).rename(\n"
                 "temporary, path, org.apache.hadoop.fs.Options.Rename.OVERWRITE)\n"

@@ -7,6 +7,10 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.redisstate.query.{
+  TransformWithStateInPySparkOnRedis,
+  TransformWithStateOnRedis
+}
 
 /** Lets `transformWithState` run on this provider: `spark.sql.extensions` names it, which `redis_state.configure` does. */
 class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {

@@ -15,7 +15,21 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.redisstate.batches.BatchFigures
+import org.apache.spark.sql.redisstate.checkpoint.{CheckpointIdentity, MarkerFile, QueryLogs}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.copies.StateCopier
+import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
+import org.apache.spark.sql.redisstate.query.{
+  BatchConfirmation,
+  QueryGauges,
+  QuerySession,
+  RunPulse,
+  StartCheck,
+  StartRefused,
+  StatefulPlan
+}
 import org.apache.spark.sql.streaming.{StreamingQueryListener, StreamingQueryProgress}
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 

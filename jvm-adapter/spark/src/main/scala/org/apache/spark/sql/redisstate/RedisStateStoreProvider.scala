@@ -13,6 +13,34 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.checkpoint.{
+  CheckpointIdentity,
+  CommittedBatches,
+  Marker,
+  MarkerFile
+}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.copies.WaysOn
+import org.apache.spark.sql.redisstate.errors.{ErrorCounters, StoreErrors}
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.rows.{
+  CodecSet,
+  EncoderPool,
+  FamilyLayout,
+  RowEncoding,
+  StateRowValidator
+}
+import org.apache.spark.sql.redisstate.stores.{
+  CommitReport,
+  FineGrainedReplay,
+  MaintenanceShim,
+  OpensEmpty,
+  ProviderShim,
+  RedisReadStateStore,
+  RedisStateStore,
+  SnapshotReportShim,
+  StoreHost
+}
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.{Clock, RedisBackend}
@@ -36,6 +64,7 @@ class RedisStateStoreProvider
     with SnapshotReportShim
     with ProviderShim
     with FineGrainedReplay
+    with OpensEmpty
     with Logging {
   import RedisStateStoreProvider._
 
@@ -90,12 +119,7 @@ class RedisStateStoreProvider
     writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
 
-  /**
-   * A store that begins with nothing, whose commit gives the version after this one.
-   *
-   * @param uid that the commit is to have, whichever attempt makes it; None for a new one
-   */
-  private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
+  override private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
     writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate
 
 import org.apache.spark.SPARK_VERSION
+import org.apache.spark.sql.redisstate.conf.{OptionTable, SparkMinor}
 
 import org.redisstate.core.errors.ConfigException
 

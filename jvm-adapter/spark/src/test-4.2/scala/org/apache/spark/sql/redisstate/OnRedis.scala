@@ -7,6 +7,9 @@ import org.scalatest.{Args, Status, SucceededStatus, Tag}
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.rows.CodecSet
+import org.apache.spark.sql.redisstate.stores.{RedisStateStore, StoreHost}
 import org.apache.spark.sql.test.SharedSparkSession
 import org.apache.spark.sql.types.StructType
 

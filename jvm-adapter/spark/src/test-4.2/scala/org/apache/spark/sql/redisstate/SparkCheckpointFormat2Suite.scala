@@ -7,6 +7,7 @@ import org.scalatest.Tag
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.RedisServerProcess

@@ -14,6 +14,9 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.execution.streaming.state.StateStoreTestsHelper._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.rows.CodecSet
+import org.apache.spark.sql.redisstate.stores.{RedisStateStore, StoreHost}
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.RedisServerProcess

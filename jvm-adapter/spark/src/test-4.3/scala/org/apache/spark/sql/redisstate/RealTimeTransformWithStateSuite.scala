@@ -13,6 +13,7 @@ import org.apache.spark.sql.{Encoders, ForeachWriter, SparkSession}
 import org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery, TimeMode, Trigger}
 
 import org.redisstate.core.RedisServerProcess

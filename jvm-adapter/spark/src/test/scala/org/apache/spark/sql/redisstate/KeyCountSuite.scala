@@ -6,6 +6,7 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.stores.RedisStateStore
 
 import org.redisstate.core.RedisServerProcess
 

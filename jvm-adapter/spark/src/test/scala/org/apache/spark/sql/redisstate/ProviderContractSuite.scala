@@ -11,6 +11,15 @@ import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeProj
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.move.Providers
+import org.apache.spark.sql.redisstate.rows.{
+  EncoderPool,
+  FamilyLayout,
+  RowCodec,
+  RowEncoding,
+  StateRowValidator
+}
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
@@ -152,6 +161,10 @@ class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.abort()
     assert(store.hasCommitted)
     made.close()
+  }
+
+  test("moves know the provider by the name of its class") {
+    assert(Providers.Redis == classOf[RedisStateStoreProvider].getName)
   }
 
   test("keys and values are the bytes of Spark's RocksDB encoders") {

@@ -9,6 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeProj
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 

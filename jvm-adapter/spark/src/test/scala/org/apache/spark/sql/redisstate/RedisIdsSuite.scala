@@ -8,6 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend._

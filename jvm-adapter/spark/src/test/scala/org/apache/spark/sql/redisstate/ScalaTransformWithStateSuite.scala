@@ -21,6 +21,7 @@ import org.apache.spark.sql.{
 }
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
 import org.apache.spark.sql.functions.{col, count, window}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode, Trigger}
 
 import org.redisstate.core.RedisServerProcess

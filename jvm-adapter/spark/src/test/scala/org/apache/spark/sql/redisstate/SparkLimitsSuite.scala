@@ -3,6 +3,9 @@ package org.apache.spark.sql.redisstate
 import org.json4s.DefaultFormats
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
+import org.apache.spark.sql.redisstate.query.StartCheck
+
 /** As `LimitsSuite`, for the numbers of this module. */
 final class SparkLimitsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats

@@ -3,6 +3,8 @@ package org.apache.spark.sql.redisstate
 import org.json4s.DefaultFormats
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.redisstate.executor.Metrics
+
 /** As `TwinsSuite`, for the names of this module. */
 final class SparkTwinsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats

@@ -7,6 +7,7 @@ import java.net.URLClassLoader
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SPARK_VERSION
+import org.apache.spark.sql.redisstate.conf.{OptionTable, SparkMinor}
 
 import org.redisstate.core.errors.ConfigException
 

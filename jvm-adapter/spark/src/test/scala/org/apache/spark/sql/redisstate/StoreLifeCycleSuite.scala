@@ -9,6 +9,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 
 import org.redisstate.core.RedisServerProcess
 

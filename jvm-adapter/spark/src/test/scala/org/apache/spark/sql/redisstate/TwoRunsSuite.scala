@@ -11,6 +11,7 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.checkpoint.SteppedFileSystem
 
 import org.redisstate.core.RedisServerProcess
 

@@ -2,8 +2,6 @@ package org.apache.spark.sql.redisstate.move
 
 import java.util.Arrays
 
-import scala.jdk.CollectionConverters._
-
 import org.json4s.JObject
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, render}
@@ -99,24 +97,6 @@ object Bootstrap {
 
   /** Of a store that is alone in its operator: those that are served have one store. */
   private val Position = 0
-
-  /**
-   * For Python.
-   *
-   * @param operator below 0 for the one that there is
-   */
-  def move(
-      session: SparkSession,
-      from: String,
-      to: String,
-      provider: String,
-      targetConf: java.util.Map[String, String],
-      rows: java.util.Map[String, Dataset[_]],
-      operator: Long,
-      merges: Boolean): CheckpointMove = {
-    val own = StateRows(Option.when(operator >= 0)(operator), rows.asScala.toMap, merges)
-    new CheckpointMove(session, from, to, provider, targetConf, None, Some(own))
-  }
 
   /** For Python: what each operator and variable of a checkpoint wants, as JSON. */
   def columns(session: SparkSession, folder: String): String = Named.errors {

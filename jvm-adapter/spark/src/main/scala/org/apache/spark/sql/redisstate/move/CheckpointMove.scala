@@ -11,10 +11,10 @@ import org.json4s.{JObject, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
-import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
-import org.apache.spark.sql.redisstate.{QueryLogs, RedisStateStoreProvider}
+import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
 
 import org.redisstate.core.errors.ConfigException
 
@@ -58,10 +58,33 @@ final class CheckpointMove(
       session,
       from,
       to,
-      classOf[RedisStateStoreProvider].getName,
+      Providers.Redis,
       targetConf,
       Some(partitions),
       None)
+
+  /**
+   * With rows that become the state of an operator.
+   *
+   * @param operator below 0 for the one that there is
+   */
+  def this(
+      session: SparkSession,
+      from: String,
+      to: String,
+      provider: String,
+      targetConf: java.util.Map[String, String],
+      rows: java.util.Map[String, Dataset[_]],
+      operator: Long,
+      merges: Boolean) =
+    this(
+      session,
+      from,
+      to,
+      provider,
+      targetConf,
+      None,
+      Some(StateRows(Option.when(operator >= 0)(operator), rows.asScala.toMap, merges)))
 
   private val hadoopConf: Configuration = session.sessionState.newHadoopConf()
   private val source = qualified(from)

@@ -4,7 +4,7 @@ import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods.parse
 
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.PartitionKeys
+import org.apache.spark.sql.redisstate.rows.PartitionKeys
 import org.apache.spark.sql.types._
 
 /** Where a column of a state's key or value comes from. */

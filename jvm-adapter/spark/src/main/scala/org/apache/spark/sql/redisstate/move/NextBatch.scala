@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.sql.redisstate.{OnceFile, QueryLogs}
+import org.apache.spark.sql.redisstate.checkpoint.{OnceFile, QueryLogs}
 
 /** The switch of a checkpoint that is changed where it is: the plan of the batch behind its last one. */
 private[redisstate] object NextBatch {

@@ -1,13 +1,15 @@
 package org.apache.spark.sql.redisstate.move
 
-import org.apache.spark.sql.redisstate.{RedisStateStoreProvider, SparkMinor}
+import org.apache.spark.sql.redisstate.conf.SparkMinor
 
 import org.redisstate.core.errors.ConfigException
 
 /** The providers that state moves between, and what each cannot do. */
 private[redisstate] object Providers {
   private val Package = "org.apache.spark.sql.execution.streaming.state"
-  val Redis: String = classOf[RedisStateStoreProvider].getName
+
+  /** By name, as confs and offset logs have it: the class is above what moves state. */
+  val Redis: String = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
   val HdfsBacked: String = s"$Package.HDFSBackedStateStoreProvider"
   val RocksDb: String = s"$Package.RocksDBStateStoreProvider"
 

@@ -13,7 +13,7 @@ import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.QueryLogs
+import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
 
 import org.redisstate.core.errors.{ConfigException, FormatException}
 

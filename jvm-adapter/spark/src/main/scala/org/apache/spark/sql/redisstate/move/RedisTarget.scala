@@ -4,7 +4,10 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate._
+import org.apache.spark.sql.redisstate.checkpoint.{Change, CheckpointIdentity, MarkerFile}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, StateQuota, StateSize}
+import org.apache.spark.sql.redisstate.query.StartCheck
 
 import org.redisstate.core.backend.{Command, RedisBackend, Topology}
 import org.redisstate.core.errors.FullException

@@ -1,11 +1,11 @@
 package org.apache.spark.sql.redisstate.move
 
-import org.apache.spark.TaskContext
-import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.PartitionKeys
-
 import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods.parse
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.rows.PartitionKeys
 
 import org.redisstate.core.errors.{ConfigException, FormatException}
 

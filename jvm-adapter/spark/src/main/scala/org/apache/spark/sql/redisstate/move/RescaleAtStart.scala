@@ -10,7 +10,14 @@ import org.json4s.JsonDSL._
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.redisstate._
+import org.apache.spark.sql.redisstate.checkpoint.{
+  CheckpointIdentity,
+  Marker,
+  MarkerFile,
+  QueryLogs,
+  Rescaled
+}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 
 import org.redisstate.core.errors._
 

@@ -11,7 +11,8 @@ import org.apache.spark.rdd.{RDD, ShuffledRDD}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
-import org.apache.spark.sql.redisstate.{MarkerFile, RedisReadStateStore}
+import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
+import org.apache.spark.sql.redisstate.stores.RedisReadStateStore
 import org.apache.spark.util.SerializableConfiguration
 
 import org.redisstate.core.errors.{

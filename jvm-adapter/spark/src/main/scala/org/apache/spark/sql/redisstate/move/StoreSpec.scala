@@ -1,7 +1,7 @@
 package org.apache.spark.sql.redisstate.move
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.PartitionKeys
+import org.apache.spark.sql.redisstate.rows.PartitionKeys
 import org.apache.spark.sql.types.StructType
 
 /**

@@ -6,7 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.RedisStateStoreProvider
+import org.apache.spark.sql.redisstate.stores.OpensEmpty
 
 import org.redisstate.core.errors.UnavailableException
 
@@ -34,7 +34,7 @@ private[redisstate] object TargetSink {
       extends TargetSink {
     override val store: StateStore = closing(provider) {
       provider match {
-        case ours: RedisStateStoreProvider => ours.getEmptyStore(before, uid)
+        case ours: OpensEmpty => ours.getEmptyStore(before, uid)
         case sparks => EmptyStore.at(sparks, before)
       }
     }

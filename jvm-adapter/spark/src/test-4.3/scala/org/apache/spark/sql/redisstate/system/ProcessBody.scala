@@ -13,7 +13,9 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate._
+import org.apache.spark.sql.redisstate.RedisStateStoreProvider
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 
 import org.redisstate.core.errors.RedisStateException
 

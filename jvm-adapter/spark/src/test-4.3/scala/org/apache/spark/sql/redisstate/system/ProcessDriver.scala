@@ -15,7 +15,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.{
 import org.apache.spark.sql.execution.streaming.runtime.{LongOffset, MicroBatchExecution}
 import org.apache.spark.sql.execution.streaming.sources.MemorySink
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate._
+import org.apache.spark.sql.redisstate.{RedisStateQueryListener, RedisStateStoreProvider}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.types.StringType
 import org.apache.spark.util.SystemClock

@@ -1,4 +1,0 @@
-package org.apache.spark.sql.redisstate
-
-/** Spark 4.0 opens a store for writing separately from the one for reading. */
-private[redisstate] trait ProviderShim extends OpensSince42

@@ -1,6 +1,0 @@
-package org.apache.spark.sql.redisstate
-
-/** What this jar is built for. */
-private[redisstate] object SparkMinor {
-  val BuiltFor = "4.2"
-}

@@ -1,0 +1,128 @@
+package org.apache.spark.sql.redisstate.checkpoint
+
+import java.io.{FileNotFoundException, IOException}
+import java.nio.channels.{Channels, FileChannel}
+import java.nio.file.{
+  AccessDeniedException,
+  FileAlreadyExistsException,
+  FileSystemException,
+  Files,
+  NoSuchFileException,
+  StandardOpenOption
+}
+import java.nio.file.{Path => LocalPath}
+import java.util.UUID
+
+import scala.util.Try
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
+
+/**
+ * A small file that is created once, as a whole, by whoever comes first, and never changed.
+ * docs/design.md, section 7, says how on each file system. Where two may both come first, the later
+ * one's bytes stay: their writers have to agree on these before.
+ */
+private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) {
+  import OnceFile._
+
+  private val fs = name.getFileSystem(hadoopConf)
+  private val path = fs.makeQualified(name)
+
+  /** Past Hadoop's own local ones, which have no way to make a file whole and only if it is absent. */
+  private val local: Option[LocalPath] =
+    fs match {
+      case _: LocalFileSystem => Some(LocalPath.of(path.toUri.getPath))
+      case raw if raw.getClass == classOf[RawLocalFileSystem] =>
+        Some(LocalPath.of(path.toUri.getPath))
+      case _ => None
+    }
+
+  /** Opens it at once: whoever asks first whether it is there may have lost it by then. */
+  def read(): Option[Array[Byte]] = local.fold(readRemote())(readLocal)
+
+  /** Leaves a file that is there as it is. What is there afterwards has to be read: it may be another one's. */
+  def create(bytes: Array[Byte]): Unit =
+    try local.fold(createRemote(bytes))(createLocal(_, bytes))
+    catch { case _: IOException if Try(read()).toOption.flatten.isDefined => () }
+
+  private def readRemote(): Option[Array[Byte]] =
+    try {
+      val in = fs.open(path)
+      try Some(in.readNBytes(BytesMax))
+      finally in.close()
+    } catch { case _: FileNotFoundException => None }
+
+  private def createRemote(bytes: Array[Byte]): Unit =
+    if (fs.hasPathCapability(path, IfAbsentAtClose)) {
+      writeTo(
+        fs.createFile(path).overwrite(true).recursive().must(IfAbsentAtClose, true).build(),
+        bytes)
+    } else if (WholeAtClose(path.toUri.getScheme)) writeTo(fs.create(path, false), bytes)
+    else rename(bytes)
+
+  /** No file system that has directories renames over a file that is there, unless it is asked to. */
+  private def rename(bytes: Array[Byte]): Unit = {
+    val temporary = new Path(path.getParent, temporaryName)
+    var renamed = false
+    try {
+      writeTo(fs.create(temporary, false), bytes)
+      renamed = read().isEmpty && fs.rename(temporary, path)
+    } finally if (!renamed) Try(fs.delete(temporary, false))
+    ()
+  }
+
+  private def writeTo(out: FSDataOutputStream, bytes: Array[Byte]): Unit = {
+    out.write(bytes)
+    out.close()
+  }
+
+  private def temporaryName = s".${path.getName}.${UUID.randomUUID()}.tmp"
+
+  private def readLocal(file: LocalPath): Option[Array[Byte]] =
+    try {
+      val in = Files.newInputStream(file)
+      try Some(in.readNBytes(BytesMax))
+      finally in.close()
+    } catch {
+      case _: NoSuchFileException => None
+      case e: AccessDeniedException => throw e
+      case _: FileSystemException if !Files.isDirectory(file.getParent) => None
+    }
+
+  private def createLocal(file: LocalPath, bytes: Array[Byte]): Unit = {
+    val folder = file.getParent
+    if (!Files.isDirectory(folder)) Files.createDirectories(folder)
+    // Left by a file that Hadoop wrote here; it would not fit this one.
+    Files.deleteIfExists(folder.resolve(s".${path.getName}.crc"))
+    val temporary = folder.resolve(temporaryName)
+    try {
+      writeNew(temporary, bytes)
+      try Files.createLink(file, temporary)
+      catch {
+        case _: FileAlreadyExistsException => ()
+        // Some mounted file systems have no links. Readers take a file that is cut for one that is being written.
+        case _: UnsupportedOperationException | _: FileSystemException => writeNew(file, bytes)
+      }
+    } finally Files.deleteIfExists(temporary)
+    ()
+  }
+
+  private def writeNew(file: LocalPath, bytes: Array[Byte]): Unit = {
+    val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+    try {
+      Channels.newOutputStream(channel).write(bytes)
+      channel.force(true)
+    } finally channel.close()
+  }
+}
+
+private object OnceFile {
+  private val BytesMax = 1 << 16
+
+  /** A capability and an option of S3A since Hadoop 3.4.2; its constant is not in every Hadoop that we run on. */
+  private val IfAbsentAtClose = "fs.option.create.conditional.overwrite"
+
+  /** Stores where a rename is a copy, and a file appears when its stream is closed. */
+  private val WholeAtClose = Set("s3", "s3a", "s3n", "gs")
+}

@@ -1,0 +1,28 @@
+package org.apache.spark.sql.redisstate.checkpoint
+
+import java.io.FileNotFoundException
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.json4s.JValue
+import org.json4s.jackson.JsonMethods
+
+/** The offset log and the commit log of a query: a file for each batch, its version in the first line, what it is of in the second. */
+private[redisstate] object QueryLogs {
+  val Offsets = "offsets"
+  val Commits = "commits"
+
+  /** The batches of a log, in no order. */
+  def batches(checkpoint: Path, log: String, hadoopConf: Configuration): Seq[Long] =
+    try checkpoint.getFileSystem(hadoopConf).listStatus(new Path(checkpoint, log)).toSeq
+        .map(_.getPath.getName).filter(_.forall(_.isDigit)).map(_.toLong)
+    catch { case _: FileNotFoundException => Nil }
+
+  /** What a log says of a batch as a whole. */
+  def metadata(checkpoint: Path, log: String, batch: Long, hadoopConf: Configuration): JValue = {
+    val in = checkpoint.getFileSystem(hadoopConf).open(new Path(checkpoint, s"$log/$batch"))
+    try JsonMethods.parse(new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next())
+    finally in.close()
+  }
+}

@@ -1,0 +1,101 @@
+package org.apache.spark.sql.redisstate.conf
+
+import org.redisstate.core.backend.{ConnectionSettings, Durability, RedisUrl, Secret, TlsSettings}
+import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.format.BlockSigner
+
+/** The options under `spark.sql.streaming.stateStore.redis.`, typed. */
+final class RedisStateConf private (
+    values: Map[String, OptionValue],
+    minVersionsToRetain: Int) {
+  import OptionValue._
+
+  val connection: ConnectionSettings = ConnectionSettings(
+    url,
+    text("username"),
+    secret("password"),
+    text("passwordFile"),
+    TlsSettings(
+      text("tls.caFile"),
+      text("tls.certFile"),
+      text("tls.keyFile"),
+      flag("tls.verifyHostname")),
+    number("socketTimeout").get.toInt,
+    number("deadline").get,
+    number("connectionsMax").get.toInt,
+    Durability.of(text("durability").get)
+  )
+
+  /** Empty, or the tenant prefix and a colon. */
+  val keyPrefix: String = text("keyPrefix").fold("")(_ + ":")
+  val versionsToRetain: Int = number("versionsToRetain").fold(minVersionsToRetain)(_.toInt)
+
+  /** Reads the key; None where blocks are not signed. */
+  def signer(): Option[BlockSigner] = text("signingKeyFile").map(BlockSigner.of)
+
+  val ephemeral: Boolean = flag("ephemeral")
+  val adoptMovedCheckpoint: Boolean = text("onPathChange").contains("adopt")
+
+  /** Whether the state of a checkpoint of another provider is moved here when its query starts. */
+  val adopt: Boolean = flag("adopt")
+
+  /** The number of partitions that the state gets when its query starts. */
+  val rescaleTo: Option[Int] = number("rescaleTo").map(_.toInt)
+
+  /** After how many batches the state is copied into the checkpoint; 0 means never. */
+  val copyEveryBatches: Long = number("copyEveryBatches").get
+
+  /** What this query, and all of the key prefix, may have in Redis. */
+  val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
+
+  val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
+
+  /** What `redis-state` has to be given to find the same server and keys; a password never is. */
+  def forTools: Seq[(String, String)] = {
+    val names = Seq(
+      "key-prefix" -> "keyPrefix",
+      "username" -> "username",
+      "password-file" -> "passwordFile",
+      "tls-ca-file" -> "tls.caFile",
+      "tls-cert-file" -> "tls.certFile",
+      "tls-key-file" -> "tls.keyFile",
+      "signing-key-file" -> "signingKeyFile"
+    )
+    ("url" -> url.toString) +: names.flatMap { case (tool, name) => text(name).map(tool -> _) }
+  }
+
+  private def url: RedisUrl = values.collectFirst { case (_, Url(url)) => url }.get
+
+  private def text(name: String): Option[String] =
+    values.get(name).collect { case Text(text) => text }
+
+  private def secret(name: String): Option[Secret] =
+    values.get(name).collect { case Hidden(secret) => secret }
+
+  private def number(name: String): Option[Long] =
+    values.get(name).collect { case Number(number) => number }
+
+  private def flag(name: String): Boolean = values.get(name).contains(Flag(true))
+}
+
+object RedisStateConf {
+  val Prefix = "spark.sql.streaming.stateStore.redis."
+
+  /**
+   * @param confs any Spark configuration; names outside the prefix are passed over
+   * @param minVersionsToRetain what `versionsToRetain` is if it is not set
+   * @throws org.redisstate.core.errors.ConfigException for an unknown or wrong option, with what to write instead
+   */
+  def apply(confs: Map[String, String], minVersionsToRetain: Int): RedisStateConf = {
+    val texts = confs.collect {
+      case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value
+    }
+    val conf = new RedisStateConf(OptionTable.parse(texts), minVersionsToRetain)
+    OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
+      throw new ConfigException(
+        s"spark.sql.streaming.minBatchesToRetain is ${conf.versionsToRetain}, and redis-state keeps at most $max versions. " +
+          s"Set it lower, or set ${Prefix}versionsToRetain.")
+    }
+    conf
+  }
+}

@@ -1,0 +1,134 @@
+package org.apache.spark.sql.redisstate.copies
+
+import java.util.UUID
+import java.util.concurrent.{Executors, ExecutorService, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.util.Try
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, RegisteredStores}
+import org.apache.spark.util.ShutdownHookManager
+
+import org.redisstate.core.copy.CopySource
+import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.protocol.RunRegistry
+
+/**
+ * Makes copies (backups) of a run's state in its checkpoint (option `copyEveryBatches`), on a
+ * thread of the driver. No batch waits for it, and none fails with it: a copy that fails is tried
+ * again with a later batch.
+ *
+ * The version that is copied after batch b is at most b, the state that batch b began with: Spark
+ * has logged the batch that wrote it, and every partition has opened it, so no attempt replaces it
+ * any more.
+ *
+ * @param gen id of the checkpoint
+ */
+private[redisstate] final class StateCopier(
+    runId: UUID,
+    gen: String,
+    checkpoint: Path,
+    hadoopConf: Configuration,
+    conf: RedisStateConf)
+    extends Logging {
+  import StateCopier._
+
+  private val wanted = new AtomicLong
+  @volatile private var copied = 0L
+  @volatile private var retryAtNs: Option[Long] = None
+  private val thread: ExecutorService = Executors.newSingleThreadExecutor { work =>
+    val made = new Thread(work, s"redis-state-copy-$runId")
+    made.setDaemon(true)
+    made
+  }
+
+  /** Spark has logged this batch. */
+  def batchDone(batch: Long): Unit = {
+    val version = batch / conf.copyEveryBatches * conf.copyEveryBatches
+    val isNew = wanted.getAndUpdate(math.max(_, version)) < version
+    val again = version > copied && retryAtNs.exists(_ <= System.nanoTime())
+    if (isNew || again) {
+      retryAtNs = None
+      thread.execute(() => copyIfDue())
+    }
+  }
+
+  /**
+   * The run is over: what is being copied is finished, and the end of the JVM waits a while for it. The caller, who is Spark's listener
+   * bus, does not.
+   */
+  def finish(): Unit = {
+    val hook =
+      Try(ShutdownHookManager.addShutdownHook(BeforeSpark)(() => awaitEnd()))
+    thread.execute(() => hook.foreach(ShutdownHookManager.removeShutdownHook))
+    thread.shutdown()
+    // The JVM is ending already.
+    if (hook.isFailure) awaitEnd()
+  }
+
+  private def awaitEnd(): Unit =
+    if (!thread.awaitTermination(FinishMaxMs, TimeUnit.MILLISECONDS)) {
+      logWarning(s"The copy of version ${wanted.get} of $checkpoint was not finished")
+    }
+
+  /** Versions that were wanted while another one was copied are passed over but for the newest. */
+  private def copyIfDue(): Unit = {
+    val version = wanted.get
+    if (version > copied) {
+      try {
+        copy(version)
+        copied = version
+      } catch {
+        case NonFatal(e) =>
+          retryAtNs = Some(System.nanoTime() + RetryNs)
+          logWarning(
+            s"Version $version of the state of $checkpoint was not copied, a later batch tries again",
+            e)
+      }
+    }
+  }
+
+  private def copy(version: Long): Unit = {
+    val copies = new StateCopies(checkpoint, hadoopConf)
+    val offsets = copies.offsetsOf(version - 1).getOrElse(
+      throw new UnavailableException(
+        s"copy version $version of $checkpoint: its offset log has no batch ${version - 1} any more. " +
+          "Raise spark.sql.streaming.minBatchesToRetain, or copy more often."))
+    if (!copies.has(version, offsets)) {
+      val began = System.nanoTime()
+      val backend = ExecutorRegistry.acquire(conf.connection)
+      try {
+        val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer())
+        val query = source.query()
+        val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
+        if (parts.nonEmpty) {
+          copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
+          logInfo(
+            s"Copied version $version of the state of $checkpoint: ${parts.size} partitions in " +
+              s"${(System.nanoTime() - began) / 1000000L} ms")
+          tell(new RunRegistry(backend, conf.keyPrefix, gen), version)
+        }
+      } finally ExecutorRegistry.release(conf.connection)
+    }
+    copies.tidy()
+  }
+
+  /** For who watches how old the newest copy is; the copy is whole without it. */
+  private def tell(registry: RunRegistry, version: Long): Unit =
+    try registry.alive(runId.toString, copied = Some(version))
+    catch {
+      case NonFatal(e) => logWarning(s"It could not be noted that version $version was copied", e)
+    }
+}
+
+private[redisstate] object StateCopier {
+  private val FinishMaxMs = 60000L
+  private val BeforeSpark = ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY + 1
+  private val RetryNs = 60L * 1000 * 1000 * 1000
+}

@@ -1,0 +1,53 @@
+package org.apache.spark.sql.redisstate.copies
+
+import scala.util.Try
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+
+import org.redisstate.core.errors.{RedisStateException, StateLostException}
+
+/**
+ * Ways to recover when Redis does not have what a checkpoint needs: commands that can be run as
+ * they stand.
+ */
+private[redisstate] object WaysOn {
+
+  /** Nothing for an error that says by itself what to do. */
+  def after(
+      e: RedisStateException,
+      id: StateStoreId,
+      conf: RedisStateConf,
+      hadoopConf: Configuration): String = e match {
+    case lost: StateLostException if !lost.isPurged =>
+      val checkpoint = Option(new Path(id.checkpointRootLocation).getParent)
+        .getOrElse(new Path(id.checkpointRootLocation))
+      val hasCopies = Try(new StateCopies(checkpoint, hadoopConf).hasAny).getOrElse(false)
+      lostState(place(checkpoint), conf, hasCopies)
+    case _ => ""
+  }
+
+  private def lostState(place: String, conf: RedisStateConf, hasCopies: Boolean): String = {
+    val restore =
+      if (!hasCopies) ""
+      else
+        s" The checkpoint has a copy of the state: `redis-state restore $place${options(conf)}` brings it back."
+    s"Keep the checkpoint folder. Run `redis-state doctor $place${options(conf)}`: it changes nothing, and says from " +
+      s"which batch the query can go on, and how.$restore Or bring back the data of that Redis, and start the query again."
+  }
+
+  /** The tools read local folders only. */
+  private def place(checkpoint: Path): String =
+    if (Option(checkpoint.toUri.getScheme).forall(_ == "file"))
+      s"--checkpoint ${quoted(checkpoint.toUri.getPath)}"
+    else s"--checkpoint <a local copy of $checkpoint>"
+
+  private def options(conf: RedisStateConf): String =
+    conf.forTools.map { case (name, value) => s" --$name ${quoted(value)}" }.mkString
+
+  private def quoted(text: String): String =
+    if (text.matches("[A-Za-z0-9_./:,@%+=-]+")) text else s"'${text.replace("'", "'\\''")}'"
+}

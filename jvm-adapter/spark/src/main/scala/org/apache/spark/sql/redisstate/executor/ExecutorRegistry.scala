@@ -1,0 +1,256 @@
+package org.apache.spark.sql.redisstate.executor
+
+import java.util.{Collections, WeakHashMap}
+import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.atomic.AtomicReference
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import org.json4s.JObject
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, render}
+
+import org.apache.spark.{SparkEnv, TaskContext}
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.redisstate.conf.QuotaLimits
+
+import org.redisstate.core.backend.{
+  Clock,
+  ConnectionSettings,
+  RedisBackend,
+  ServerChecks,
+  Transports
+}
+import org.redisstate.core.ids.PartitionId
+import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
+import org.redisstate.core.store.{MemoryBudget, StoreCounters}
+
+/**
+ * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and
+ * renews ephemeral checkpoints, and one memory budget.
+ */
+private[redisstate] object ExecutorRegistry extends Logging {
+  val InstanceTtlMs: Long = 60000L
+  private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
+
+  /**
+   * A server with those that use it. Each has a thread of its own, since one that is down blocks
+   * its thread.
+   */
+  private final class Shared(val backend: RedisBackend) {
+
+    /** Guarded by the registry. */
+    var users = 0
+
+    /** In the order in which they registered; guarded by the registry. */
+    val instances = mutable.LinkedHashSet.empty[Instance]
+
+    /** As long as an instance or a driver's pulse has them; guarded by the registry. */
+    val quotas: java.util.Set[StateQuota] =
+      Collections.newSetFromMap(new WeakHashMap[StateQuota, java.lang.Boolean])
+
+    /** From the first instance on; guarded by the registry. */
+    var heartbeat: Option[ScheduledExecutorService] = None
+  }
+
+  /**
+   * A provider that writes a partition. Two of one partition are told apart by who they are, not by where: Spark may close an unloaded
+   * one long after the next one began.
+   *
+   * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
+   * @param counters of its store, which the heartbeat shows
+   * @param quota what its state may have, if there is a limit; the heartbeat looks
+   */
+  final class Instance(
+      val client: PartitionClient,
+      val registry: RunRegistry,
+      val runId: String,
+      val keepMs: Long,
+      val counters: StoreCounters,
+      val quota: Option[StateQuota]) {
+    def id: PartitionId = client.id
+
+    /** Guarded by the registry; once it is over it stays so. */
+    private[ExecutorRegistry] var isOver = false
+
+    /** Whether the table had it last; another executor that reports later takes its place. */
+    private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
+    def isLost: Boolean = place.get eq Lost
+
+    @volatile private[ExecutorRegistry] var hasRegistered = false
+
+    /** Whether the table has it, or will have it with the next beat. */
+    def isShown: Boolean = hasRegistered && !isLost
+  }
+
+  private sealed trait Place
+  private case object Unreported extends Place
+  private case object Reported extends Place
+  private case object Lost extends Place
+
+  /** Guarded by the registry, as all that follows. */
+  private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
+  private var budget: MemoryBudget = _
+
+  /** Each call is paid back by one `release`. Nothing is connected here. */
+  def acquire(settings: ConnectionSettings): RedisBackend = synchronized {
+    val shared = backends.getOrElseUpdate(settings, new Shared(connect(settings)))
+    shared.users += 1
+    shared.backend
+  }
+
+  def release(settings: ConnectionSettings): Unit = released(settings).foreach { unused =>
+    unused.heartbeat.foreach(_.shutdown())
+    unused.backend.close()
+  }
+
+  /** What nobody uses any more; its connections are closed outside of the lock. */
+  private def released(settings: ConnectionSettings): Option[Shared] = synchronized {
+    backends.get(settings).flatMap { shared =>
+      shared.users -= 1
+      if (shared.users == 0) backends.remove(settings) else None
+    }
+  }
+
+  /** From when it has taken its partition on an instance is shown; one that lost its place to another executor's takes it back. */
+  def register(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
+    backends.get(settings).foreach { shared =>
+      if (!instance.isOver) {
+        instance.hasRegistered = true
+        instance.place.set(Unreported)
+        shared.instances -= instance
+        shared.instances += instance
+        if (shared.heartbeat.isEmpty) shared.heartbeat = Some(heartbeat(shared))
+        shared.heartbeat.foreach(_.execute(() => beat(shared)))
+      }
+    }
+  }
+
+  /** Removes exactly this instance, and no other of its partition. */
+  def unregister(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
+    instance.isOver = true
+    backends.get(settings).foreach(_.instances -= instance)
+  }
+
+  /** One for all stores of a checkpoint that have the same limits. */
+  def quota(
+      settings: ConnectionSettings,
+      backend: RedisBackend,
+      prefix: String,
+      gen: String,
+      limits: QuotaLimits): StateQuota = synchronized {
+    val known = backends.get(settings).map(_.quotas)
+    known.flatMap(_.asScala.find(_.isOf(prefix, gen, limits))).getOrElse {
+      val made = new StateQuota(backend, prefix, gen, limits)
+      known.foreach(_.add(made))
+      made
+    }
+  }
+
+  /** The first store of the process decides; one executor has one bound. */
+  def memoryBudget(bytes: Long): MemoryBudget = synchronized {
+    if (budget == null) budget = new MemoryBudget(bytes)
+    budget
+  }
+
+  /** How many `acquire` were not paid back. */
+  private[redisstate] def users(settings: ConnectionSettings): Int =
+    synchronized(backends.get(settings).fold(0)(_.users))
+
+  def host: String = Option(SparkEnv.get).fold("local")(_.blockManager.blockManagerId.host)
+  def executorId: String = Option(SparkEnv.get).fold("local")(_.executorId)
+
+  private def heartbeat(shared: Shared): ScheduledExecutorService = {
+    val timer = Executors.newSingleThreadScheduledExecutor { work =>
+      val thread = new Thread(work, "redis-state-heartbeat")
+      thread.setDaemon(true)
+      thread
+    }
+    timer.scheduleWithFixedDelay(
+      () => beat(shared),
+      HeartbeatMs,
+      HeartbeatMs,
+      TimeUnit.MILLISECONDS)
+    timer
+  }
+
+  private def connect(settings: ConnectionSettings): RedisBackend =
+    new RedisBackend(
+      Transports.to(settings),
+      settings.deadlineMs,
+      Clock.System,
+      () => Option(TaskContext.get()).exists(_.isInterrupted()),
+      ServerChecks.check(settings.url.toString, settings.durability, _),
+      settings.durability,
+      // The server has to answer well before its connection is taken for broken.
+      settings.socketTimeoutMs / 2L
+    )
+
+  /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
+  def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
+
+  /** As above, for one server alone: another one that is down takes as long as its deadline. */
+  private[redisstate] def beat(settings: ConnectionSettings): Unit =
+    synchronized(backends.get(settings)).foreach(beat(_))
+
+  private def beat(shared: Shared): Unit = {
+    val shown = newest(shared)
+    attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
+    shown.filterNot(_.isLost).flatMap(_.quota).distinct.foreach(quota =>
+      attempt("look how large the state is")(quota.watch()))
+    // A run that came later, here or elsewhere, may keep the state for good.
+    val ephemeral = shown.filter(i => i.keepMs > 0 && !i.isLost)
+    ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))
+    ephemeral.distinctBy(_.id.gen).foreach(i =>
+      attempt(s"renew checkpoint ${i.id.gen}")(i.registry.renew(i.keepMs)))
+    // It may have come in the meantime, and what it did to stay may be undone by now: by this beat, or by the one before, if it
+    // was not shown yet.
+    val gens = synchronized(shared.instances.toSeq).filter(_.keepMs > 0).map(_.id.gen).toSet
+    val kept = newest(shared).filter(i => i.keepMs == 0 && gens(i.id.gen) && !i.isLost)
+    kept.foreach(i => attempt(s"keep ${i.id}")(i.client.renew()))
+    kept.distinctBy(_.id.gen).foreach(i =>
+      attempt(s"keep checkpoint ${i.id.gen}")(i.registry.keep()))
+  }
+
+  /** Of several at one place the last one counts. */
+  private def newest(shared: Shared): Seq[Instance] =
+    synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values.toSeq
+
+  private def report(shared: Shared, instances: Seq[Instance]): Unit = {
+    val places = instances.map(_.place.get)
+    val reports = instances.zip(places).map { case (instance, place) =>
+      InstanceReport(
+        instance.id,
+        compact(render(members(instance))),
+        compact(render(members(instance) ~ totals(instance))),
+        isNew = place eq Unreported)
+    }
+    val found = RunRegistry.reportInstances(shared.backend, reports, InstanceTtlMs)
+    instances.zip(places).zip(found).foreach { case ((instance, before), isThere) =>
+      // It may have registered again meanwhile.
+      instance.place.compareAndSet(before, if (isThere) Reported else Lost)
+    }
+  }
+
+  private def members(instance: Instance): JObject =
+    ("host" -> host) ~ ("executor" -> executorId) ~ ("run" -> instance.runId)
+
+  /** docs/format.md, section 9 */
+  private def totals(instance: Instance): JObject = {
+    val counted = instance.counters
+    ("opens" -> counted.opens.get) ~ ("openMs" -> Metrics.ms(counted.openNs)) ~
+      ("loads" -> counted.cacheMisses.get) ~ ("loadMs" -> Metrics.ms(counted.loadNs)) ~
+      ("commits" -> counted.commits.get) ~ ("commitMs" -> Metrics.ms(counted.commitNs)) ~
+      ("rowsWritten" -> counted.rowsWritten.get) ~ ("rowsRemoved" -> counted.rowsRemoved.get) ~
+      ("bytesSent" -> instance.client.bytesSent.get)
+  }
+
+  private def attempt(what: String)(work: => Unit): Unit =
+    try work
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"The heartbeat could not $what this time; no state depends on it", e)
+    }
+}

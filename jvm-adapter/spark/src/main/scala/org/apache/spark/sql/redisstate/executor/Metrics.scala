@@ -1,0 +1,96 @@
+package org.apache.spark.sql.redisstate.executor
+
+import java.util.concurrent.atomic.AtomicLong
+
+import org.apache.spark.sql.execution.streaming.state._
+
+import org.redisstate.core.store.PartitionVersions
+
+/** The custom metrics of a store: what happened since they were asked for last, so that Spark's sums are sums over a batch. */
+private[redisstate] final class Metrics(store: PartitionVersions) {
+  import Metrics._
+  private var last = Map.empty[StateStoreCustomMetric, Long]
+
+  /** For one committed batch. */
+  def sinceLast(): Map[StateStoreCustomMetric, Long] = synchronized {
+    val now = totals()
+    val change = now.map { case (metric, value) => metric -> (value - last.getOrElse(metric, 0L)) }
+    last = now
+    change
+  }
+
+  private def totals(): Map[StateStoreCustomMetric, Long] = {
+    val c = store.counters
+    Map(
+      rowsWritten -> c.rowsWritten.get,
+      rowsRemoved -> c.rowsRemoved.get,
+      bytesSent -> store.client.bytesSent.get,
+      bytesRead -> store.client.bytesRead.get,
+      roundTrips -> store.client.roundTrips.get,
+      openMs -> ms(c.openNs),
+      loadMs -> ms(c.loadNs),
+      commitMs -> ms(c.commitNs),
+      maintenanceMs -> ms(c.maintenanceNs),
+      cacheHits -> c.cacheHits.get,
+      cacheMisses -> c.cacheMisses.get,
+      bucketsLoaded -> c.bucketsLoaded.get,
+      bucketsReloaded -> c.bucketsReloaded.get,
+      snapshots -> c.snapshots.get
+    )
+  }
+}
+
+private[redisstate] object Metrics {
+  def ms(nanos: AtomicLong): Long = nanos.get / 1000000L
+
+  private def sum(name: String, what: String) =
+    StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what")
+  private def size(name: String, what: String) =
+    StateStoreCustomSizeMetric(s"redisState$name", s"Redis state: $what")
+  private def timing(name: String, what: String) =
+    StateStoreCustomTimingMetric(s"redisState$name", s"Redis state: $what")
+
+  val rowsWritten: StateStoreCustomMetric = sum("RowsWritten", "rows put")
+  val rowsRemoved: StateStoreCustomMetric = sum("RowsRemoved", "rows removed")
+  val bytesSent: StateStoreCustomMetric = size("BytesSent", "bytes sent")
+  val bytesRead: StateStoreCustomMetric = size("BytesRead", "bytes of blocks read")
+  val roundTrips: StateStoreCustomMetric = sum("RoundTrips", "round trips")
+  val openMs: StateStoreCustomMetric = timing("OpenMs", "time to open versions, loading included")
+  val loadMs: StateStoreCustomMetric = timing("LoadMs", "time to load versions")
+  val commitMs: StateStoreCustomMetric = timing("CommitMs", "time to commit")
+  val maintenanceMs: StateStoreCustomMetric = timing("MaintenanceMs", "time of maintenance")
+  val cacheHits: StateStoreCustomMetric = sum("CacheHits", "versions found in local memory")
+  val cacheMisses: StateStoreCustomMetric = sum("CacheMisses", "versions loaded from Redis")
+  val bucketsLoaded: StateStoreCustomMetric = sum("BucketsLoaded", "buckets read from Redis")
+  val bucketsReloaded: StateStoreCustomMetric =
+    sum("BucketsReloaded", "buckets read again, for which local memory had no room")
+  val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
+  val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
+
+  /** Of timers and indexes that Spark keeps; they do not count as state rows. */
+  val internalKeys: StateStoreCustomMetric = sum("InternalKeys", "rows of internal column families")
+
+  /** Spark's own name for it. */
+  val forceSnapshot: StateStoreCustomMetric =
+    StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot")
+
+  val all: Seq[StateStoreCustomMetric] = Seq(
+    rowsWritten,
+    rowsRemoved,
+    bytesSent,
+    bytesRead,
+    roundTrips,
+    openMs,
+    loadMs,
+    commitMs,
+    maintenanceMs,
+    cacheHits,
+    cacheMisses,
+    bucketsLoaded,
+    bucketsReloaded,
+    snapshots,
+    localBytes,
+    internalKeys,
+    forceSnapshot
+  )
+}

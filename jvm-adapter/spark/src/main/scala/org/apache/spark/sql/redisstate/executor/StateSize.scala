@@ -1,0 +1,68 @@
+package org.apache.spark.sql.redisstate.executor
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.redisstate.core.backend.{Command, RedisBackend}
+import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.protocol.RunRegistry
+
+/** What a state has in Redis: the bytes of all that its manifests name, as `redis-state size` shows it. */
+private[redisstate] object StateSize {
+  private val PartitionsAtOnce = 64
+  private val LargestMax = 3
+
+  /** In the entry of a manifest (docs/format.md, section 5). */
+  private val BytesWord = 4
+
+  final case class Part(operator: Long, store: String, partition: Int, bytes: Long)
+
+  /**
+   * The bytes of a checkpoint, and its largest partitions.
+   *
+   * @throws org.redisstate.core.errors.FormatException if its registry is damaged
+   */
+  def of(backend: RedisBackend, prefix: String, gen: String): (Long, Seq[Part]) = {
+    val registered = RegisteredStores.of(gen, new RunRegistry(backend, prefix, gen).fields())
+    val sizes = registered.flatMap(partsOf(backend, prefix, gen, _))
+    (sizes.map(_.bytes).sum, sizes.sortBy(-_.bytes).take(LargestMax).filter(_.bytes > 0))
+  }
+
+  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  private def partsOf(
+      backend: RedisBackend,
+      prefix: String,
+      gen: String,
+      store: CopiedStore): Seq[Part] = {
+    val numbers =
+      if (store.partitions > 0) Iterator.range(0, store.partitions) else Iterator.from(0)
+    val manifests = numbers.grouped(PartitionsAtOnce).flatMap { some =>
+      val replies = backend.call(
+        s"measure the state of checkpoint $gen",
+        some.map(number =>
+          Command(
+            "HGETALL",
+            Keys.meta(PartitionId(prefix, gen, store.operator, number, store.name)))))
+      some.zip(replies.map(fields))
+    }
+    val counted =
+      if (store.partitions > 0) manifests else manifests.takeWhile(_._2.nonEmpty)
+    counted.map { case (number, manifest) =>
+      Part(store.operator, store.name, number, bytesOf(manifest))
+    }.toSeq
+  }
+
+  private def bytesOf(manifest: Seq[String]): Long = manifest.grouped(2).collect {
+    case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+      entry.split(" ", BytesWord + 2).lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
+  }.sum
+
+  /** A field that is not there is an empty text. */
+  def fields(reply: Any): Seq[String] = reply match {
+    case all: Seq[_] => all.map {
+        case bytes: Array[Byte] => new String(bytes, UTF_8)
+        case _ => ""
+      }
+    case _ => Nil
+  }
+}

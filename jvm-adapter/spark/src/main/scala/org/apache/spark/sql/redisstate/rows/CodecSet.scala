@@ -1,0 +1,128 @@
+package org.apache.spark.sql.redisstate.rows
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.errors.StoreErrors
+import org.apache.spark.sql.types.StructType
+
+import org.redisstate.core.format.Family
+import org.redisstate.core.local.{RowIterator, Slice}
+
+/** The codecs of one store object, by column family name; the checks of Spark's RocksDB provider apply. For one thread. */
+private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: EncoderPool) {
+  private val default = new RowCodec(defaultLayout, encoders)
+  private val others = mutable.HashMap.empty[String, RowCodec]
+
+  private def defaultFamily: Family = defaultLayout.family
+  private def useColumnFamilies: Boolean = encoders.useColumnFamilies
+
+  /** Makes a version's families known. */
+  def learn(families: Seq[Family]): Unit =
+    families.filter(_.id != defaultFamily.id).foreach { family =>
+      if (!others.get(family.name).exists(_.family == family)) {
+        others(family.name) = new RowCodec(encoders.layoutOf(family), encoders, declared = false)
+      }
+    }
+
+  /**
+   * The next store may have what this one used; what is read of this one from now on gets new
+   * encoders.
+   */
+  def giveBack(): Unit = {
+    default.giveBack()
+    others.values.foreach(_.giveBack())
+  }
+
+  def of(operation: String, name: String): RowCodec =
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) default
+    else {
+      if (!useColumnFamilies) throw unsupported(operation)
+      if (name.isEmpty || name.trim != name) {
+        throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+      }
+      others.getOrElse(
+        name,
+        throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name))
+    }
+
+  def names: Set[String] = others.keySet.toSet + StateStore.DEFAULT_COL_FAMILY_NAME
+
+  /** @throws Exception of Spark's for a name that cannot be created or removed */
+  def checkName(operation: String, name: String, internal: Boolean): Unit = {
+    if (!useColumnFamilies) throw unsupported(operation)
+    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !internal)) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!internal && name.charAt(0) == '$')
+      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  def has(name: String): Boolean =
+    name == StateStore.DEFAULT_COL_FAMILY_NAME || others.contains(name)
+
+  /**
+   * Makes a family known that is about to be written or read. What is encoded from now on is so by the given spec, whatever the version
+   * says of the family.
+   *
+   * @param nextId for a family that the version does not have
+   * @param rows of a family of the version, by its id
+   * @return the family, where the version does not describe it so
+   * @throws Exception named, when the version keeps its rows in another way
+   */
+  def declare(
+      name: String,
+      valueSchema: StructType,
+      spec: KeyStateEncoderSpec,
+      multiValue: Boolean,
+      internal: Boolean,
+      nextId: => Int,
+      rows: Int => RowIterator): Option[Family] = {
+    val before = others.get(name)
+    val isDefault = name == StateStore.DEFAULT_COL_FAMILY_NAME
+    val known = if (isDefault) Some(defaultFamily) else before.map(_.family)
+    val id = known.fold(nextId)(_.id)
+    val layout =
+      FamilyLayout(id, name, valueSchema, spec, multiValue, internal, defaultLayout.encoding)
+    val wanted = layout.family
+    known.foreach { have =>
+      if (describe(have) != describe(wanted)) {
+        throw StoreErrors.otherFamily(name, describe(have), describe(wanted))
+      }
+    }
+    if (isDefault) None
+    else {
+      if (before.exists(!_.hasKeysOf(layout))) checkKeys(layout, rows(id))
+      if (!before.exists(_.isDeclaredAs(layout))) others(name) = new RowCodec(layout, encoders)
+      if (known.contains(wanted)) None else Some(wanted)
+    }
+  }
+
+  /** Of a family whose description names other key columns: that may be wrong where the keys are right. */
+  private def checkKeys(layout: FamilyLayout, rows: RowIterator): Unit = {
+    val check = new FamilyCheck(layout.family)
+    val key, value = new Slice
+    while (rows.next(key, value)) {
+      val from = key.offset + RowCodec.FamilyBytes
+      if (check.key(key.array, from, key.length - RowCodec.FamilyBytes) != null)
+        throw StoreErrors.otherKeys(layout.family.name)
+    }
+  }
+
+  /** What decides how bytes are read. */
+  private def describe(family: Family): String =
+    s"encoder ${family.kind.name}${family.params.mkString("(", ",", ")")}" +
+      (if (RowEncoding.isAvro(family)) ", Avro" else "") +
+      (if (family.multiValue) ", several values a key" else ", one value a key")
+
+  /** Ids are never used again: the next is above every one that is known. */
+  def nextId(everUsed: Int): Int =
+    math.max(everUsed, (others.values.map(_.family.id) ++ Seq(0)).max) + 1
+
+  def forget(name: String): Unit = { others.remove(name); () }
+
+  private def unsupported(operation: String) =
+    StateStoreErrors.unsupportedOperationException(
+      operation,
+      "multiple column families is disabled in RedisStateStoreProvider")
+}

@@ -1,0 +1,93 @@
+package org.apache.spark.sql.redisstate.rows
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf
+import org.apache.spark.sql.types.StructType
+
+import org.redisstate.core.format.Family
+import org.redisstate.core.local.{RowValidator, StoredKey}
+
+/**
+ * Checks the rows that come from Redis against the schemas of the operator and of its column families. A row whose offsets point outside
+ * of its bytes would make Spark read foreign memory.
+ */
+private[redisstate] final class StateRowValidator(
+    keySchema: StructType,
+    valueSchema: StructType,
+    plainKeys: Boolean,
+    storeConf: StateStoreConf)
+    extends RowValidator {
+  private val keyRow = ThreadLocal.withInitial[UnsafeRow](() => new UnsafeRow(keySchema.length))
+  private val valueRow = ThreadLocal.withInitial[UnsafeRow](() => new UnsafeRow(valueSchema.length))
+  private val checkValue = storeConf.formatValidationCheckValue
+
+  @volatile private var last = new OfFamilies(Nil)
+
+  override def of(families: Seq[Family]): RowValidator = {
+    val known = last
+    if (known.families eq families) known
+    else {
+      val made = new OfFamilies(families)
+      last = made
+      made
+    }
+  }
+
+  /** For versions with these families. */
+  private final class OfFamilies(val families: Seq[Family]) extends RowValidator {
+    private val others = families
+      .filter(f => f.id != 0 || RowEncoding.isAvro(f))
+      .map(f => f.id -> new FamilyCheck(f)).toMap
+    private val plainDefault = !others.contains(0)
+
+    override def check(
+        bytes: Array[Byte],
+        keyOffset: Int,
+        keyLength: Int,
+        valueOffset: Int,
+        valueLength: Int): String = {
+      val family = StoredKey.familyOf(bytes, keyOffset)
+      if (family == 0 && plainDefault) {
+        StateRowValidator.this.check(bytes, keyOffset, keyLength, valueOffset, valueLength)
+      } else others.get(family) match {
+        case None => s"the version describes no column family $family"
+        case Some(rows) =>
+          val wrong =
+            rows.key(bytes, keyOffset + RowCodec.FamilyBytes, keyLength - RowCodec.FamilyBytes)
+          if (wrong != null || !checkValue) wrong else rows.value(bytes, valueOffset, valueLength)
+      }
+    }
+  }
+
+  /** For a row of the default family. */
+  override def check(
+      bytes: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int,
+      valueOffset: Int,
+      valueLength: Int): String = {
+    val rowBytes = valueLength - RowCodec.VersionBytes
+    if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(valueOffset) != RowCodec.RowVersion) {
+      return s"a value of $valueLength bytes is not an UnsafeRow of encoding version 0"
+    }
+    val keyBytes = keyLength - RowCodec.FamilyBytes - RowCodec.VersionBytes
+    val keyFault =
+      if (!plainKeys) null
+      else if (keyBytes < 0 || keyBytes % 8 != 0) "the key is not an UnsafeRow"
+      else {
+        fault(
+          RowCodec.pointTo(
+            keyRow.get,
+            bytes,
+            keyOffset + RowCodec.FamilyBytes,
+            keyLength - RowCodec.FamilyBytes),
+          keySchema)
+      }
+    if (keyFault != null || !checkValue) keyFault
+    else fault(RowCodec.pointTo(valueRow.get, bytes, valueOffset, valueLength), valueSchema)
+  }
+
+  private def fault(row: UnsafeRow, schema: StructType): String =
+    UnsafeRowUtils.validateStructuralIntegrityWithReason(row, schema).orNull
+}

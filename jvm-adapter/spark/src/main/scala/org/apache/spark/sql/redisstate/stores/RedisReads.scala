@@ -1,0 +1,248 @@
+package org.apache.spark.sql.redisstate.stores
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.errors.StoreErrors
+import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
+
+import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.format.FamilyKind
+import org.redisstate.core.local.{RowIterator, Slice}
+
+/**
+ * What stores for reading and for writing share: conversion of rows to stored bytes and back. Calls
+ * are checked as Spark's RocksDB provider does.
+ */
+private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
+  import RedisReads._
+
+  protected def codecs: CodecSet
+  protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean
+  protected def contains(key: Array[Byte], length: Int): Boolean
+  protected def scan(family: Int): RowIterator
+  protected def scanPrefix(prefix: Array[Byte], length: Int): RowIterator
+  protected def scanRange(
+      family: Int,
+      from: Option[Array[Byte]],
+      to: Option[Array[Byte]]): RowIterator
+  protected def checkReadable(): Unit
+
+  /** Whether a scan gives the rows of one prefix one after the other. */
+  protected def groupsPrefixes: Boolean
+
+  private val slice = new Slice
+
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+    val codec = ready("get", key, colFamilyName)
+    val length = codec.encodeKey(key)
+    try if (lookup(codec.key, length, slice)) codec.decodeOwnValue(slice) else null
+    catch { case e: RedisStateException => throw cannotUse(e) }
+  }
+
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
+    require(keys != null && keys.forall(_ != null), "Keys cannot be null")
+    codecs.of("multiGet", colFamilyName)
+    keys.iterator.map(get(_, colFamilyName))
+  }
+
+  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = {
+    val codec = ready("keyExists", key, colFamilyName)
+    val length = codec.encodeKey(key)
+    asked(contains(codec.key, length))
+  }
+
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
+    val codec = ready("valuesIterator", key, colFamilyName)
+    needLists(codec, "valuesIterator")
+    val length = codec.encodeKey(key)
+    val list = new Slice
+    asked(if (lookup(codec.key, length, list)) codec.decodeList(list) else Iterator.empty)
+  }
+
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("iterator", colFamilyName)
+    new StateStoreIterator(asked(new Pairs(id, codec, scan(codec))))
+  }
+
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("iteratorWithMultiValues", colFamilyName)
+    needLists(codec, "iteratorWithMultiValues")
+    new StateStoreIterator(asked(new ElementPairs(id, codec, scan(codec))))
+  }
+
+  override def prefixScan(
+      prefixKey: UnsafeRow,
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("prefixScan", colFamilyName)
+    new StateStoreIterator(asked(new Pairs(id, codec, prefixRows(codec, prefixKey))))
+  }
+
+  override def prefixScanWithMultiValues(
+      prefixKey: UnsafeRow,
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("prefixScanWithMultiValues", colFamilyName)
+    needLists(codec, "prefixScanWithMultiValues")
+    new StateStoreIterator(asked(new ElementPairs(id, codec, prefixRows(codec, prefixKey))))
+  }
+
+  override def rangeScan(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("rangeScan", colFamilyName)
+    new StateStoreIterator(asked(new Pairs(id, codec, rangeRows(codec, startKey, endKey))))
+  }
+
+  override def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val codec = ready("rangeScanWithMultiValues", colFamilyName)
+    needLists(codec, "rangeScanWithMultiValues")
+    new StateStoreIterator(asked(new ElementPairs(id, codec, rangeRows(codec, startKey, endKey))))
+  }
+
+  override def allColumnFamilyNames: Set[String] = codecs.names
+
+  /** What only Redis knows is asked for while the batch runs; the error that a user reads is ours to its end. */
+  protected def asked[A](work: => A): A =
+    try work
+    catch { case e: RedisStateException => throw cannotUse(e) }
+
+  /** Told of what a task fails with. */
+  protected def failed: RedisStateException => Unit
+
+  private def cannotUse(e: RedisStateException): Throwable = {
+    failed(e)
+    StoreErrors.cannotUse(id, e)
+  }
+
+  protected def ready(operation: String, key: UnsafeRow, colFamilyName: String): RowCodec = {
+    require(key != null, "Key cannot be null")
+    ready(operation, colFamilyName)
+  }
+
+  private def ready(operation: String, colFamilyName: String): RowCodec = {
+    checkReadable()
+    codecs.of(operation, colFamilyName)
+  }
+
+  protected def needLists(codec: RowCodec, operation: String): Unit =
+    if (!codec.family.multiValue) {
+      throw new IllegalStateException(
+        s"$operation requires a column family that supports multiple values for a single key")
+    }
+
+  private def scan(codec: RowCodec): RowIterator = {
+    val family = codec.family
+    if (groupsPrefixes && family.kind == FamilyKind.Prefix) scanRange(family.id, None, None)
+    else scan(family.id)
+  }
+
+  /** In the order of the encoded keys. */
+  private def prefixRows(codec: RowCodec, prefixKey: UnsafeRow): RowIterator = {
+    require(codec.supportsPrefixScan, "Prefix scan requires setting prefix key!")
+    if (codec.family.kind.ordered) {
+      val prefix = codec.encodePrefixBound(prefixKey)
+      scanRange(codec.family.id, Some(prefix), RowCodec.above(prefix))
+    } else {
+      val length = codec.encodePrefix(prefixKey)
+      scanPrefix(codec.key, length)
+    }
+  }
+
+  private def rangeRows(
+      codec: RowCodec,
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow]): RowIterator = {
+    require(
+      codec.supportsRangeScan,
+      "Range scan requires an encoder that supports range scanning!")
+    val from = startKey.map(codec.encodeBound)
+    val to = endKey.map(codec.encodeBound)
+    (from, to) match {
+      case (Some(first), Some(end))
+          if codec.family.kind == FamilyKind.TimestampPostfix && sameKey(first, end) =>
+        val length = codec.encodeKey(startKey.get) - TimestampBytes
+        new Bounded(scanPrefix(codec.key, length), first, end)
+      case _ => scanRange(codec.family.id, from, to)
+    }
+  }
+}
+
+private[redisstate] object RedisReads {
+  private val TimestampBytes = 8
+
+  /** Whether two encoded keys differ in nothing but the timestamp at their end. */
+  private def sameKey(a: Array[Byte], b: Array[Byte]): Boolean = {
+    val rest = a.length - TimestampBytes
+    a.length == b.length && java.util.Arrays.equals(a, 0, rest, b, 0, rest)
+  }
+
+  /** Those of some rows with `from` ≤ encoded key < `to`. */
+  private final class Bounded(rows: RowIterator, from: Array[Byte], to: Array[Byte])
+      extends RowIterator {
+    override def next(key: Slice, value: Slice): Boolean = {
+      var found = rows.next(key, value)
+      while (found && !(compare(key, from) >= 0 && compare(key, to) < 0)) {
+        found = rows.next(key, value)
+      }
+      found
+    }
+
+    private def compare(key: Slice, bound: Array[Byte]): Int =
+      java.util.Arrays.compareUnsigned(
+        key.array,
+        key.offset + RowCodec.FamilyBytes,
+        key.offset + key.length,
+        bound,
+        0,
+        bound.length)
+  }
+
+  private def next(id: StateStoreId, rows: RowIterator, key: Slice, value: Slice): Boolean =
+    try rows.next(key, value)
+    catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
+
+  /** A pair for each row. */
+  private final class Pairs(id: StateStoreId, codec: RowCodec, rows: RowIterator)
+      extends Iterator[UnsafeRowPair] {
+    private val pair = new UnsafeRowPair
+    private val key, value = new Slice
+    private var ready = false
+    private var ended = false
+
+    override def hasNext: Boolean = {
+      if (!ready && !ended) {
+        ready = RedisReads.next(id, rows, key, value)
+        ended = !ready
+      }
+      ready
+    }
+
+    override def next(): UnsafeRowPair = {
+      if (!hasNext) throw new NoSuchElementException
+      ready = false
+      pair.withRows(codec.decodeKey(key), codec.decodeValue(value))
+    }
+  }
+
+  /** A pair for each element of each list. */
+  private final class ElementPairs(id: StateStoreId, codec: RowCodec, rows: RowIterator)
+      extends Iterator[UnsafeRowPair] {
+    private val pair = new UnsafeRowPair
+    private val key, value = new Slice
+    private var elements: Iterator[UnsafeRow] = Iterator.empty
+
+    override def hasNext: Boolean = {
+      while (!elements.hasNext && RedisReads.next(id, rows, key, value))
+        elements = codec.decodeList(value)
+      elements.hasNext
+    }
+
+    override def next(): UnsafeRowPair = {
+      if (!hasNext) throw new NoSuchElementException
+      pair.withRows(codec.decodeKey(key), elements.next())
+    }
+  }
+}
