@@ -26,8 +26,11 @@ _TOMBSTONE_BYTES = 250
 _ORDERED_KEY_BYTES = 50
 
 
-Place = tuple[int, str, int, str, str]
-"""Where a block is: operator, store, partition, ident of the segment, name of the field."""
+Place = tuple[str, int, str, int, str, str]
+"""Where a block is: checkpoint, operator, store, partition, ident of the segment, and field.
+
+A checkpoint that a query got with another number of partitions has the idents of the one before.
+"""
 
 
 Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]

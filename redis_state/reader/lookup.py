@@ -59,7 +59,7 @@ class _Piece:
 
     opened: Opened
     segment: Segment
-    where: tuple[int, str, int, str]
+    where: tuple[str, int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
     rows: dict[_Field | None, Mapping[bytes, Value]]
@@ -215,8 +215,9 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
     by_last: dict[int, tuple[list[int], set[int]]] = {}
     found = []
     id_ = opened.id
+    of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
-        where = id_.store.operator, id_.store.store, id_.partition, segment.ident
+        where = *of_partition, segment.ident
         piece = _Piece(opened, segment, where, _EMPTY, (), {}, [])
         found.append(piece)
         if not segment.entry.blocks:

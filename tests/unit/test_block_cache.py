@@ -11,7 +11,8 @@ ENTRIES = 200_000
 
 
 def place(number: int) -> Place:
-    return 0, "default", number % 200, f"d:{number // 200}:{number % 16:032x}", str(number % 1024)
+    ident, field = f"d:{number // 200}:{number % 16:032x}", str(number % 1024)
+    return "0" * 32, 0, "default", number % 200, ident, field
 
 
 def test_empty_buckets_count() -> None:
