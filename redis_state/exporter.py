@@ -187,7 +187,7 @@ class QueryCollector(Collector):
         self._metrics: Sequence[Metric] = ()
         self._fresh_until_s = 0.0
         self._counted = Increases()
-        self._failed = ErrorIncreases()
+        self._failed = ErrorIncreases(clock)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering it asks nothing of Redis."""

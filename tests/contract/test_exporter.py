@@ -131,6 +131,9 @@ def test_a_scrape_tells_of_copies_and_of_tasks_that_failed(
         assert found["redis_state_copy_timestamp_seconds", "flights"] == 1_700_000_000
         # What was counted expired, and something was counted since then.
         planted.client.delete(totals)
+        planted.client.hset(query, "copied", "2 1700000000000")
+        copied = ("redis_state_copied_batch", "flights")
+        wait_until(lambda: scrape(address)[copied] == 1, "a look after it expired")
         planted.client.hincrby(totals, "lost:0:default", 3)
         wait_until(lambda: scrape(address)[name] == 4, "those that came after it")
 
