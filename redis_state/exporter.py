@@ -208,8 +208,9 @@ class QueryCollector(Collector):
         try:
             queries = [one for one in self._reader.status() if not one.replaced_by]
             gens = [one.gen for one in queries]
-            sums = self._counted.add(self._reader.totals(gens))
-            errors = self._failed.add(self._reader.errors(gens))
+            counted = self._reader.counted(gens)
+            sums = self._counted.add({gen: one.totals for gen, one in counted.items()})
+            errors = self._failed.add({gen: one.errors for gen, one in counted.items()})
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
             yield _up(0.0)
