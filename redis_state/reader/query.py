@@ -231,8 +231,11 @@ class Query:
         replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
         self._learn(replies.pop(0))
         info = self._operator(operator, store)
-        found = read_replies(ids, replies, version=None)
-        found += self._confirmed(self.ids(info, range(count, info.partitions)))
+        if info.partitions > count:
+            # All of them once more: partitions of two moments may be of two timelines.
+            found = self._confirmed(self.ids(info, range(info.partitions)))
+        else:
+            found = read_replies(ids, replies, version=None)
         self._newest.keep(found)
         return info, found if info.alone else level(self._client, found)
 
