@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ class Reader:
     """
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM, replica: bool = False) -> None:
-        self.client = Client(config, clock=clock, connect=replica_to if replica else transport_to)
+        connect = partial(replica_to, clock=clock) if replica else transport_to
+        self.client = Client(config, clock=clock, connect=connect)
         self._tenant = keys.tenant_of(config.key_prefix)
 
     def __repr__(self) -> str:
