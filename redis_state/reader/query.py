@@ -11,7 +11,7 @@ from redis_state.backend.script import Command
 from redis_state.codec import Codec
 from redis_state.errors import NotFoundError, StateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
-from redis_state.protocol.opening import Opened, open_commands, read_replies
+from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
     PYTHON_OPERATOR,
     OperatorInfo,
@@ -261,9 +261,7 @@ class Query:
             opened = self._newest.open(ids) if keyed else self._confirmed(ids)
             return opened if info.alone else level(self._client, opened)
         version, uids = wanted.named(info), wanted.by_partition(info)
-        commands = open_commands(ids, version, uids=uids)
-        replies = self._client.call(_WHAT, commands) if commands else []
-        return read_replies(ids, replies, version=version)
+        return open_named(self._client, ids, version, uids=uids)
 
     def _learn(self, raw: Mapping[bytes, bytes]) -> None:
         self._known_since = self._client.clock.monotonic_s()

@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM, replica: bool = False) -> None:
         connect = partial(replica_to, clock=clock) if replica else transport_to
-        self.client = Client(config, clock=clock, connect=connect)
+        self.client = Client(config, clock=clock, connect=connect, may_lag=replica)
         self._tenant = keys.tenant_of(config.key_prefix)
 
     def __repr__(self) -> str:

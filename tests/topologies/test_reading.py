@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,8 @@ import pytest
 import redis_state
 from redis_state import config
 from redis_state.backend.sentinel import REPLICA_LOOK_S
-from redis_state.errors import ConfigError, ConflictError
+from redis_state.backend.transport import ServerTransport
+from redis_state.errors import ConfigError, ConflictError, UnavailableError
 from redis_state.reader import Query, Reader
 from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank, committing
 from tests.support.redis_sentinel import SentinelSet
@@ -197,6 +198,39 @@ def test_the_url_of_a_replica_is_enough_without_sentinels(
     _, replica = sentinels.servers
     with redis_state.connect(replica.url, replica=True) as reader:
         Looker(reader.query(bank.name)).read()
+
+
+def test_what_a_replica_does_not_have_yet_is_not_lost(sentinels: SentinelSet) -> None:
+    master, replica = sentinels.servers
+    bank = Bank(sentinels.url)
+    for _ in range(2):
+        bank.run()
+    with master.client() as client:
+        client.wait(1, 10_000)
+    with replica.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    bank.run()
+    bank.close()
+    with redis_state.connect(master.url, replica=True) as reader:
+        state = reader.query(bank.name).operator()
+        view = state.view(at="latest")
+        to_master = reader.client._transport
+        # Another replica is asked from now on.
+        reader.client._transport = ServerTransport(config.parse({"url": replica.url}))
+        keys = list(range(ACCOUNTS))
+        asked: list[Callable[[], Any]] = [
+            lambda: state.get(0, version=3),
+            lambda: state.get(0, at=2),
+            lambda: view.get_many(keys),
+            lambda: list(view.items()),
+            lambda: list(state.changes(since=2)),
+        ]
+        for ask in asked:
+            with pytest.raises(UnavailableError, match="replica that is asked now is behind"):
+                ask()
+        reader.client._transport.close()
+        reader.client._transport = to_master
+        assert sum(view.get_many(keys)) == SUM
 
 
 def test_a_cluster_is_refused() -> None:
