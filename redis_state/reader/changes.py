@@ -179,7 +179,7 @@ class _Feed:
 
     def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
         """Wait until each partition has gone on from a version, or one of them went back."""
-        waiting = Waiting(heads, version)
+        waiting = Waiting(heads, version, look=self._place_of)
         while not self._wait(place.client.clock) and not waiting.is_over(place.client):
             pass
         return waiting.heads

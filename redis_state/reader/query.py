@@ -13,7 +13,6 @@ from redis_state.errors import NotFoundError, StateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
-    PYTHON_OPERATOR,
     OperatorInfo,
     QueryInfo,
     parse_operators,
@@ -36,6 +35,7 @@ from redis_state.reader.versions import (
     which_of,
 )
 from redis_state.reader.view import QueryView
+from redis_state.reader.waiting import LOOK_S
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from redis_state.reader.versions import Which
 
 _WHAT = "opening the state"
-_KNOWN_FOR_S = 10
-"""After so long it is looked whether a store that can move to another checkpoint has done so."""
 
 
 class Query:
@@ -270,9 +268,9 @@ class Query:
     def _fresh(self, operator: int, store: str) -> OperatorInfo | None:
         """As `known`; asks again from time to time where a store may have moved."""
         listed = self.known(operator, store)
-        if listed is None or listed.alone or listed.name != PYTHON_OPERATOR:
+        if listed is None or listed.alone:
             return listed
-        if self._client.clock.monotonic_s() - self._known_since >= _KNOWN_FOR_S:
+        if self._client.clock.monotonic_s() - self._known_since >= LOOK_S:
             self.operators()
         return self.known(operator, store)
 
