@@ -277,17 +277,20 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
     Raises:
         StateError: A partition does not hold it.
     """
+    read: list[Command] = [("HMGET", keys.meta(id_), "e", "l", "o") for id_ in ids]
+    failed: StateError | None = None
     for _ in range(_TRIES_MAX):
-        read: list[Command] = [("HMGET", keys.meta(id_), "l", "o") for id_ in ids]
-        marks = [_numbers(reply) for reply in client.call("looking for the newest version", read)]
-        published = [latest for latest, _ in marks]
+        marks = [list(map(_number, reply)) for reply in client.call(_CHOOSING, read)]
+        published = [mark[1] for mark in marks]
         if not alone and marks:
-            # What one partition has opened, all have published, unless it was lost.
-            version = max(min(published), *(opened for _, opened in marks))
-            published = [version] * len(ids)
+            published = [_published(marks)] * len(ids)
         asked = [open_args(NO_RUN, version) for version in published]
         commands = script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
-        replies = client.call(_WHAT, commands) if commands else []
+        replies = client.call(_WHAT, [*commands, *read]) if commands else []
+        now = [list(map(_number, reply)) for reply in replies[len(ids) :]]
+        del replies[len(ids) :]
+        if not alone and now and _published(now) < published[0]:
+            continue
         try:
             return [
                 one
@@ -296,12 +299,27 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
             ]
         except StateError as error:
             failed = error
-    if alone:
+    if alone and failed is not None:
         raise failed
     # The query is going back to an older version, or something was lost: then this says so.
     return level(
         client, read_replies(ids, client.call(_WHAT, open_commands(ids, None)), version=None)
     )
+
+
+def _published(marks: Sequence[Sequence[int]]) -> int:
+    """The newest version that every partition has published, on one timeline.
+
+    Args:
+        marks: The epoch of each, its latest and its opened version.
+    """
+    newest = max(epoch for epoch, _, _ in marks)
+    reached = max(opened for epoch, _, opened in marks if epoch == newest)
+    if any(epoch != newest for epoch, _, _ in marks):
+        # A run takes one partition after the other. What the others have above may not count.
+        return reached
+    # What one partition has opened, all have published, unless it was lost.
+    return max(min(latest for _, latest, _ in marks), reached)
 
 
 def _same_or(before: Opened, again: Opened) -> Opened:

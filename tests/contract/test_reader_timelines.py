@@ -69,6 +69,15 @@ def take(planted: Planted, number: int) -> None:
     planted.client.hset(keys.meta(planted.id(number)), mapping=back)  # type: ignore[arg-type]  # its stub
 
 
+def begin_again(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first task of the newer run is through, before any other one has begun."""
+    number = planted.partition(AA)
+    take(planted, number)
+    other_uids(monkeypatch)
+    planted.delta(number, 2, {planted.key(AA): planted.value(AFTER)}, confirmed=False)
+    planted.client.hset(keys.meta(planted.id(number)), "e", "2")
+
+
 def confirm(planted: Planted, number: int, version: int) -> None:
     meta = keys.meta(planted.id(number))
     planted.client.hset(meta, mapping={"o": str(version), "ou": uid(version)})
@@ -112,18 +121,26 @@ def test_while_a_reader_finds_more_partitions_than_are_listed(
     assert state.get_many([UA, AA]) == [AFTER, AFTER]
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
 @pytest.mark.usefixtures("goes_back")
 def test_a_partition_that_has_come_as_far_again_does_not_count_yet(
+    planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    planted.commit(2, [(UA, BEFORE), (AA, BEFORE)], confirmed=confirmed)
+    state = state_of(reader)
+    begin_again(planted, monkeypatch)
+    assert state.get_many([UA, AA]) == [START, START]
+    assert state.get_many([UA, AA], at="latest") == [START, START]
+    assert [value for _, value in state.items()] == [START, START]
+    assert reader.query("flights").view().version == 1
+
+
+@pytest.mark.usefixtures("goes_back")
+def test_while_a_reader_asks_for_what_was_published_last(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)])
     state = state_of(reader)
-    # The first task of the newer run is through, before any other one has begun.
-    number = planted.partition(AA)
-    take(planted, number)
-    other_uids(monkeypatch)
-    planted.delta(number, 2, {planted.key(AA): planted.value(AFTER)}, confirmed=False)
-    planted.client.hset(keys.meta(planted.id(number)), "e", "2")
-    assert state.get_many([UA, AA]) == [START, START]
-    assert [value for _, value in state.items()] == [START, START]
-    assert reader.query("flights").view().version == 1
+    # It has learned of which store, and which version.
+    Between(reader, 3, lambda: begin_again(planted, monkeypatch))
+    assert state.get_many([UA, AA], at="latest") == [START, START]
