@@ -187,7 +187,7 @@ class QueryCollector(Collector):
         self._metrics: Sequence[Metric] = ()
         self._fresh_until_s = 0.0
         self._counted = Increases()
-        self._failed = ErrorIncreases()
+        self._failed = ErrorIncreases(clock)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering it asks nothing of Redis."""
@@ -208,8 +208,9 @@ class QueryCollector(Collector):
         try:
             queries = [one for one in self._reader.status() if not one.replaced_by]
             gens = [one.gen for one in queries]
-            sums = self._counted.add(self._reader.totals(gens))
-            errors = self._failed.add(self._reader.errors(gens))
+            counted = self._reader.counted(gens)
+            sums = self._counted.add({gen: one.totals for gen, one in counted.items()})
+            errors = self._failed.add({gen: one.errors for gen, one in counted.items()})
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
             yield _up(0.0)

@@ -45,6 +45,7 @@ class Client:
         round_trips: Pipelines that were sent.
         durability: What commits wait for.
         signer: Signs blocks that are written and checks those that are read; ``None`` does neither.
+        may_lag: Whether a replica may answer: what is not there may not be there yet.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Client:
         *,
         clock: Clock = SYSTEM,
         connect: Callable[[Config], Transport] = transport_to,
+        may_lag: bool = False,
     ) -> None:
+        self.may_lag = may_lag
         self._config = config
         self.durability = Durability.of(config.durability)
         self._deadline_s = config.deadline / 1000

@@ -12,6 +12,7 @@ import redis
 
 from redis_state.backend.script import Command
 from redis_state.backend.transport import NoServerError, ServerTransport, Transport, error_word
+from redis_state.clock import Clock
 from redis_state.config import Config
 from redis_state.errors import ConfigError
 from redis_state.process import tell_after_fork
@@ -23,6 +24,13 @@ _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 _MASTER = "GET-MASTER-ADDR-BY-NAME"
 _REPLICAS = "REPLICAS"
 _DOWN = frozenset({"s_down", "o_down", "disconnected"})
+
+
+REPLICA_LOOK_S = 5.0
+"""While the master is asked in place of a replica, one is looked for so often at most."""
+
+_LOOK_SHARE = 0.1
+"""Of the time: a sentinel that is down may take long to be given up."""
 
 
 class SentinelTransport:
@@ -145,25 +153,86 @@ class SentinelTransport:
 
 
 class ReplicaTransport(SentinelTransport):
-    """Reads from a replica that follows the master; from the master where none does."""
+    """Reads from a replica that follows the master; from the master while none does.
+
+    What is asked says with each pipeline what it is. What a replica has read that does not follow
+    any more is thrown away, since it may be of long ago.
+    """
+
+    def __init__(self, config: Config, location: SentinelEndpoint, *, clock: Clock) -> None:
+        super().__init__(config, location)
+        self._clock = clock
+        self._look_at_s = clock.monotonic_s()
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """As `Transport.exchange`, on a replica if there is one."""
+        server = self._resolved()
+        try:
+            said, *replies = server.exchange([("ROLE",), *commands])
+            role = _role_in(said)
+            if role is not None and role[0] != b"master":
+                _check_follows(role)
+        except redis.RedisError:
+            self._forget(server)
+            raise
+        if role is not None and role[0] == b"master":
+            self._look_again(server)
+        return replies
 
     def _connected(self) -> ServerTransport:
+        found = self._replica()
+        if found is not None:
+            return found
+        self._look_at_s = self._clock.monotonic_s() + REPLICA_LOOK_S
+        return super()._connected()
+
+    def _replica(self) -> ServerTransport | None:
         found = self._ask_all(_REPLICAS)
         for address in random.sample(found, len(found)):
             with suppress(redis.RedisError):
                 return self._verified(address, _verify_follows)
-        return super()._connected()
+        return None
+
+    def _look_again(self, master: ServerTransport) -> None:
+        """Spare the master from now on if there is a replica again."""
+        began_s = self._clock.monotonic_s()
+        with self._lock:
+            if began_s < self._look_at_s:
+                return
+            self._look_at_s = began_s + REPLICA_LOOK_S
+        found = None
+        # The master is there in any case.
+        with suppress(redis.RedisError, ConfigError):
+            found = self._replica()
+        ended_s = self._clock.monotonic_s()
+        unused = found
+        with self._lock:
+            pause_s = max(REPLICA_LOOK_S, (ended_s - began_s) * (1 / _LOOK_SHARE - 1))
+            self._look_at_s = ended_s + pause_s
+            if found is not None and self._master is master:
+                self._master, unused = found, master
+        if unused is not None:
+            unused.close()
 
 
 def _verify_follows(server: ServerTransport) -> None:
     role = _role(server)
-    if role is not None and (role[0] != b"slave" or role[3] != b"connected"):
+    if role is not None:
+        _check_follows(role)
+
+
+def _check_follows(role: Sequence[Any]) -> None:
+    if role[0] != b"slave" or role[3] != b"connected":
         raise NoServerError("the replica follows no master")
 
 
 def _role(server: ServerTransport) -> list[Any] | None:
     """What it says of itself; a user without the right to ask may still be one that can read."""
     (reply,) = server.exchange([("ROLE",)])
+    return _role_in(reply)
+
+
+def _role_in(reply: Any) -> list[Any] | None:
     if error_word(reply) in _UNNAMED:
         return None
     if isinstance(reply, redis.RedisError):

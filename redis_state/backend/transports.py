@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_state.backend.cluster import ClusterTransport
 from redis_state.backend.sentinel import ReplicaTransport, SentinelTransport
 from redis_state.backend.transport import ServerTransport, Transport
+from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import ConfigError
 from redis_state.url import ClusterEndpoint, SentinelEndpoint
@@ -24,8 +25,11 @@ def transport_to(config: Config) -> Transport:
     return ServerTransport(config)
 
 
-def replica_to(config: Config) -> Transport:
+def replica_to(config: Config, *, clock: Clock = SYSTEM) -> Transport:
     """The way to a replica of what the URL names, to read from; a single server is itself asked.
+
+    Args:
+        clock: Says when it is looked for a replica again while there is none.
 
     Raises:
         ConfigError: It is a cluster, or the password file cannot be read.
@@ -39,5 +43,5 @@ def replica_to(config: Config) -> Transport:
             advice="Leave 'replica' out. It is for a single server and for Sentinel.",
         )
     if isinstance(location, SentinelEndpoint):
-        return ReplicaTransport(config, location)
+        return ReplicaTransport(config, location, clock=clock)
     return ServerTransport(config)

@@ -92,34 +92,40 @@ class Totals:
     counts: Mapping[str, int]
 
 
-def find_totals(
-    client: Client, gens: Sequence[str], *, tenant: str = ""
-) -> list[dict[tuple[int, int, str], Totals]]:
-    """The totals of checkpoints, by operator, partition and store; what is damaged is left out."""
-    commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
-    found: list[dict[tuple[int, int, str], Totals]] = []
-    for raw in client.call_in_pieces("reading totals", commands, at_once=KEYS_AT_ONCE):
-        parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
-        found.append({place: one for place, one in parsed if place and one})
-    return found
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of a checkpoint.
+
+    Attributes:
+        totals: By operator, partition and store; what is damaged is left out.
+        errors: How often tasks failed, by `ERRORS`, operator and store.
+    """
+
+    totals: Mapping[tuple[int, int, str], Totals]
+    errors: Mapping[tuple[str, int, str], int]
 
 
-def find_errors(
-    client: Client, gens: Sequence[str], *, tenant: str = ""
-) -> list[dict[tuple[str, int, str], int]]:
-    """How often tasks of checkpoints failed, by `ERRORS`, operator and store."""
+def find_counted(client: Client, gens: Sequence[str], *, tenant: str = "") -> list[Counted]:
+    """What was counted of checkpoints; one hash of each is read."""
     commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
-    found: list[dict[tuple[str, int, str], int]] = []
-    for raw in client.call_in_pieces("reading errors", commands, at_once=KEYS_AT_ONCE):
-        counts: dict[tuple[str, int, str], int] = {}
-        for field, text in raw.items():
-            error, _, rest = field.decode("utf-8", "replace").partition(":")
-            operator, _, store = rest.partition(":")
-            number, count = text_number(operator), text_number(text.decode("utf-8", "replace"))
-            if error in ERRORS and store and number is not None and count is not None:
-                counts[error, number, store] = count
-        found.append(counts)
-    return found
+    found = client.call_in_pieces("reading totals", commands, at_once=KEYS_AT_ONCE)
+    return [Counted(_totals_in(raw), _errors_in(raw)) for raw in found]
+
+
+def _totals_in(raw: Mapping[bytes, bytes]) -> dict[tuple[int, int, str], Totals]:
+    parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
+    return {place: one for place, one in parsed if place and one}
+
+
+def _errors_in(raw: Mapping[bytes, bytes]) -> dict[tuple[str, int, str], int]:
+    counts: dict[tuple[str, int, str], int] = {}
+    for field, text in raw.items():
+        error, _, rest = field.decode("utf-8", "replace").partition(":")
+        operator, _, store = rest.partition(":")
+        number, count = text_number(operator), text_number(text.decode("utf-8", "replace"))
+        if error in ERRORS and store and number is not None and count is not None:
+            counts[error, number, store] = count
+    return counts
 
 
 def _parse_place(raw: bytes) -> tuple[int, int, str] | None:

@@ -11,7 +11,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, Kind, StateError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, is_uid, text_number
-from redis_state.protocol.refusal import not_there, refusal
+from redis_state.protocol.refusal import behind, not_there, refusal
 
 NO_RUN = ""
 """Who opens a version for reading alone, which changes nothing."""
@@ -152,12 +152,44 @@ def read_opened(
     return found
 
 
+def open_named(
+    client: Client, ids: Sequence[PartitionId], version: int | None, *, uids: Mapping[int, str]
+) -> list[Opened]:
+    """Open a version that somebody has named, for reading.
+
+    Args:
+        uids: As `open_commands`.
+
+    Raises:
+        StateError: The version is not there any more, or not yet.
+        UnavailableError: The replica that is asked does not have it.
+    """
+    commands = open_commands(ids, version, uids=uids)
+    replies = client.call(opening(version), commands) if commands else []
+    try:
+        return read_replies(ids, replies, version=version)
+    except StateError as error:
+        if client.may_lag and error.kind is Kind.STATE_LOST:
+            raise behind(error) from error
+        raise
+
+
 def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
     """The same versions once more, after a segment of each was found to be gone or not whole.
 
     Raises:
         StateError: The manifest still names the segment, so it was destroyed.
+        UnavailableError: The replica that is asked now does not have it.
     """
+    try:
+        return _reopened(client, gone)
+    except StateError as error:
+        if client.may_lag and error.kind is Kind.STATE_LOST:
+            raise behind(error) from error
+        raise
+
+
+def _reopened(client: Client, gone: Sequence[Opened]) -> list[Opened]:
     calls = [
         (keys.meta(one.id), open_args(NO_RUN, one.pin.version, uid=one.pin.uid)) for one in gone
     ]

@@ -107,6 +107,17 @@ def lost(attempted: str, *, latest: str, where: str, version: int | None) -> Sta
     )
 
 
+def behind(error: StateError) -> UnavailableError:
+    """The error in place of `STATE_LOST` where a replica may have answered: it may be to come."""
+    return UnavailableError(
+        error.attempted,
+        found="the replica that is asked now is behind, and does not have it",
+        advice="Try again. If it stays so, ask the master: it may be lost.",
+        where=error.where,
+        version=error.version,
+    )
+
+
 def not_there(attempted: str, *, latest: str, where: str, version: int | None) -> StateError:
     """A reader asked for a version that Redis does not hold."""
     return StateError(

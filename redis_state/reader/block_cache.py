@@ -26,8 +26,11 @@ _TOMBSTONE_BYTES = 250
 _ORDERED_KEY_BYTES = 50
 
 
-Place = tuple[int, str, int, str, str]
-"""Where a block is: operator, store, partition, ident of the segment, name of the field."""
+Place = tuple[str, int, str, int, str, str]
+"""Where a block is: checkpoint, operator, store, partition, ident of the segment, and field.
+
+A checkpoint that a query got with another number of partitions has the idents of the one before.
+"""
 
 
 Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
@@ -41,6 +44,7 @@ class Chain:
     Attributes:
         last: The number of the last bucket, of the segment that has most.
         families: The family table of the version.
+        resets: How often the cache had started afresh when its rows were read.
         layers: By bucket, the newest first.
         joined: Rows of several segments together, by the number of the layer and of its bucket.
     """
@@ -48,14 +52,20 @@ class Chain:
     opened: Opened
     last: int
     families: tuple[Family, ...]
+    resets: int
     layers: dict[int, Sequence[Layer]] = field(default_factory=dict)
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
 
 
 class BlockCache:
-    """Starts afresh when it is full; safe to share between threads, without a lock."""
+    """Starts afresh when it is full; safe to share between threads, without a lock.
+
+    Attributes:
+        resets: How often it has started afresh.
+    """
 
     def __init__(self) -> None:
+        self.resets = 0
         self._heads: dict[Place, Header] = {}
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
         self._chains: dict[PartitionId, Chain] = {}
@@ -76,16 +86,21 @@ class BlockCache:
             self._make_room(size)
             self._heads[place] = head
 
-    def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> None:
+    def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
         """Keep the rows of a block.
 
         Args:
             raw_bytes: Of keys and values together, about.
+
+        Returns:
+            Whether they are kept: a block may be too large.
         """
         size = _ENTRY_BYTES + raw_bytes + _ROW_BYTES * len(rows)
-        if size <= _ENTRY_BYTES_MAX:
-            self._make_room(size)
-            self._rows[place] = rows
+        if size > _ENTRY_BYTES_MAX:
+            return False
+        self._make_room(size)
+        self._rows[place] = rows
+        return True
 
     def chain(self, opened: Opened) -> Chain | None:
         """What is known of a version that is made up of these segments; ``None`` if nothing is."""
@@ -93,10 +108,14 @@ class BlockCache:
         return chain if chain is not None and chain.opened is opened else None
 
     def add_layers(self, chain: Chain, bucket: int, layers: Sequence[Layer]) -> None:
-        """Keep what the segments say of a bucket; their rows are counted as blocks."""
+        """Keep what the segments say of a bucket, if all of their rows are kept as blocks.
+
+        Rows of before the cache started afresh are counted no more, so their chain has ended.
+        """
         self._make_room(_ENTRY_BYTES + _LAYER_BYTES * len(layers))
-        chain.layers[bucket] = layers
-        self._chains[chain.opened.id] = chain
+        if chain.resets == self.resets:
+            chain.layers[bucket] = layers
+            self._chains[chain.opened.id] = chain
 
     def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
         """Keep rows that were put together of several segments."""
@@ -108,6 +127,7 @@ class BlockCache:
         self._bytes += size
         if self._bytes > BYTES_MAX:
             self._heads, self._rows, self._chains, self._bytes = {}, {}, {}, size
+            self.resets += 1
 
 
 def _head_bytes(head: Header) -> int:

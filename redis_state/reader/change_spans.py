@@ -146,7 +146,8 @@ class ChangeSpans:
         checked(timelines, after, place.ahead, self._advice)
         every = [one.head for one in timelines]
         newest = confirmed(every)
-        self._rest = _Rest(after, place, Waiting(every, newest)) if newest <= low else None
+        waiting = Waiting(every, newest, look=self._place_of)
+        self._rest = _Rest(after, place, waiting) if newest <= low else None
         last = min(one for one in (newest, high, top) if one is not None)
         return position_of(timelines, last) if last > low else after
 

@@ -10,6 +10,7 @@ from typing import Any
 from redis_state.clock import Clock
 from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StoreId
+from redis_state.protocol.refusal import behind
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader import tokens
 from redis_state.reader.deltas import (
@@ -23,6 +24,7 @@ from redis_state.reader.feed_positions import (
     WHAT,
     Advice,
     check_again,
+    check_not_behind,
     checked,
     destroyed,
     newest_position,
@@ -148,6 +150,7 @@ class _Feed:
             low = position.version
             high = low + VERSIONS_AT_ONCE
             timelines = read_timelines(place.client, place.ids, low=low, high=high, heads=heads)
+            check_not_behind(place, timelines, position)
             position = checked(timelines, position, place.ahead, _ADVICE)
             newest = confirmed([one.head for one in timelines])
             if not follow and last is None:
@@ -176,7 +179,7 @@ class _Feed:
 
     def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
         """Wait until each partition has gone on from a version, or one of them went back."""
-        waiting = Waiting(heads, version)
+        waiting = Waiting(heads, version, look=self._place_of)
         while not self._wait(place.client.clock) and not waiting.is_over(place.client):
             pass
         return waiting.heads
@@ -218,7 +221,8 @@ class _Feed:
                         yield place.key(row.family, row.key), place.value(after, row.after)
             except SegmentGoneError as error:
                 check_again(place, before, _ADVICE)
-                raise destroyed(error.segment) from error
+                lost = destroyed(error.segment)
+                raise (behind(lost) if place.client.may_lag else lost) from error
             except StateError:
                 check_again(place, before, _ADVICE)
                 raise

@@ -41,7 +41,10 @@ def _together(hits: Sequence[Hit]) -> list[dict[str, Any]] | None:
     if not isinstance(codec, Codec) or codec.family.multi_value:
         return None
     fields = codec.values.columns.fields
-    if not all(isinstance(one.type, Atomic) and one.type.name in _SAME for one in fields):
+    # Without columns there is nothing that says how many rows there are.
+    if not fields or not all(
+        isinstance(one.type, Atomic) and one.type.name in _SAME for one in fields
+    ):
         return None
     try:
         from redis_state.reader import columnar

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
+from redis_state.protocol.refusal import behind, not_there
 from redis_state.reader.deltas import Timeline, confirmed, read_timelines
 from redis_state.reader.places import Place, batch_of, check_reach
 from redis_state.reader.tokens import Position, mark_of
@@ -94,14 +95,27 @@ def checked(
     return now
 
 
+def check_not_behind(place: Place, timelines: Sequence[Timeline], position: Position) -> None:
+    """Let a feed end for a while where another replica is asked now, and not for good.
+
+    Raises:
+        UnavailableError: The replica has not come to the position.
+    """
+    stands = confirmed([one.head for one in timelines])
+    if place.client.may_lag and stands < position.version:
+        raise behind(not_there(WHAT, latest=str(stands), where="", version=position.version))
+
+
 def check_again(place: Place, before: Position, advice: Advice) -> None:
     """Say why the version behind a position is gone, where the query or its retention took it.
 
     Raises:
         StateError: One of the two did.
+        UnavailableError: As `check_not_behind`.
     """
     low = before.version
     timelines = read_timelines(place.client, place.ids, low=low, high=low + 1)
+    check_not_behind(place, timelines, before)
     checked(timelines, before, place.ahead, advice)
 
 

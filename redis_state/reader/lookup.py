@@ -54,16 +54,18 @@ class _Piece:
         fields: For each key the one that can hold it; ``None`` if none can.
         rows: Of the fields that were read, and are there.
         wanted: Fields that are to be read next.
+        large: Of the fields that were read those whose rows the cache does not keep.
         where: The first parts of its places in the cache.
     """
 
     opened: Opened
     segment: Segment
-    where: tuple[int, str, int, str]
+    where: tuple[str, int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
     rows: dict[_Field | None, Mapping[bytes, Value]]
     wanted: list[_Field]
+    large: set[_Field]
 
     def place(self, field: _Field) -> Place:
         return *self.where, str(field)
@@ -92,6 +94,7 @@ def look_up(
     if not wanted:
         return
     for _ in range(_REOPENS_MAX):
+        resets = blocks.resets
         pieces = [_begun(opened, keys, kind, blocks) for opened, keys in wanted]
         every = [piece for of_partition in pieces for piece in of_partition]
         gone = _read(client, every, blocks)
@@ -102,7 +105,7 @@ def look_up(
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
                 found = _evaluate(opened, of_partition, keys)
-                if cache is not None:
+                if cache is not None and cache.resets == resets:
                     _remember(found, of_partition, keys, kind, cache)
                 yield found
         left = [one for one in wanted if one[0].id in gone]
@@ -160,10 +163,11 @@ def _remember(
     chain = cache.chain(found.opened)
     if chain is None:
         last = max(piece.segment.entry.buckets for piece in filled) - 1
-        chain = Chain(found.opened, last, found.families)
+        chain = Chain(found.opened, last, found.families, cache.resets)
+    large = [piece for piece in filled if piece.large]
     groups = _groups(filled, joined=not any(one.multi_value for one in found.families))
     for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
-        if bucket not in chain.layers:
+        if bucket not in chain.layers and not any(_is_large(piece, bucket) for piece in large):
             layers = [_layer(chain, at, group, bucket, cache) for at, group in enumerate(groups)]
             cache.add_layers(chain, bucket, [one for one in layers if any(one)])
 
@@ -188,10 +192,16 @@ def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
     return groups
 
 
+def _is_large(piece: _Piece, bucket: int) -> bool:
+    """Whether rows of a bucket are not kept as blocks, so that nothing counts them."""
+    field = bucket & (piece.segment.entry.buckets - 1)
+    return not piece.large.isdisjoint(_parts(piece).get(field, [field]))
+
+
 def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
     field = bucket & (group[0].segment.entry.buckets - 1)
     tombstones = _head(group[-1]).tombstones
-    if len(group) == 1:
+    if len(group) == 1 and _head(group[0]).parts.get(field, 1) == 1:
         return group[0].rows.get(field, {}), tombstones
     rows = chain.joined.get((at, field))
     if rows is None:
@@ -215,9 +225,10 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
     by_last: dict[int, tuple[list[int], set[int]]] = {}
     found = []
     id_ = opened.id
+    of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
-        where = id_.store.operator, id_.store.store, id_.partition, segment.ident
-        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [])
+        where = *of_partition, segment.ident
+        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [], set())
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -317,7 +328,8 @@ def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) ->
     elif raw is not None:
         rows = dict(read_rows(piece.segment, str(field), raw))
         piece.rows[field] = rows
-        cache.add_rows(piece.place(field), rows, sum(map(raw_bytes, rows.items())))
+        if not cache.add_rows(piece.place(field), rows, sum(map(raw_bytes, rows.items()))):
+            piece.large.add(field)
     elif not isinstance(field, int):
         raise FormatError(
             f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"

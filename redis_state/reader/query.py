@@ -11,9 +11,8 @@ from redis_state.backend.script import Command
 from redis_state.codec import Codec
 from redis_state.errors import NotFoundError, StateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
-from redis_state.protocol.opening import Opened, open_commands, read_replies
+from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
-    PYTHON_OPERATOR,
     OperatorInfo,
     QueryInfo,
     parse_operators,
@@ -36,6 +35,7 @@ from redis_state.reader.versions import (
     which_of,
 )
 from redis_state.reader.view import QueryView
+from redis_state.reader.waiting import LOOK_S
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from redis_state.reader.versions import Which
 
 _WHAT = "opening the state"
-_KNOWN_FOR_S = 10
-"""After so long it is looked whether a store that can move to another checkpoint has done so."""
 
 
 class Query:
@@ -231,8 +229,11 @@ class Query:
         replies = self._client.call(_WHAT, [self._command(), *open_commands(ids, None)])
         self._learn(replies.pop(0))
         info = self._operator(operator, store)
-        found = read_replies(ids, replies, version=None)
-        found += self._confirmed(self.ids(info, range(count, info.partitions)))
+        if info.partitions > count:
+            # All of them once more: partitions of two moments may be of two timelines.
+            found = self._confirmed(self.ids(info, range(info.partitions)))
+        else:
+            found = read_replies(ids, replies, version=None)
         self._newest.keep(found)
         return info, found if info.alone else level(self._client, found)
 
@@ -258,9 +259,7 @@ class Query:
             opened = self._newest.open(ids) if keyed else self._confirmed(ids)
             return opened if info.alone else level(self._client, opened)
         version, uids = wanted.named(info), wanted.by_partition(info)
-        commands = open_commands(ids, version, uids=uids)
-        replies = self._client.call(_WHAT, commands) if commands else []
-        return read_replies(ids, replies, version=version)
+        return open_named(self._client, ids, version, uids=uids)
 
     def _learn(self, raw: Mapping[bytes, bytes]) -> None:
         self._known_since = self._client.clock.monotonic_s()
@@ -269,9 +268,9 @@ class Query:
     def _fresh(self, operator: int, store: str) -> OperatorInfo | None:
         """As `known`; asks again from time to time where a store may have moved."""
         listed = self.known(operator, store)
-        if listed is None or listed.alone or listed.name != PYTHON_OPERATOR:
+        if listed is None or listed.alone:
             return listed
-        if self._client.clock.monotonic_s() - self._known_since >= _KNOWN_FOR_S:
+        if self._client.clock.monotonic_s() - self._known_since >= LOOK_S:
             self.operators()
         return self.known(operator, store)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
-from redis_state.protocol.instances import Totals, find_errors, find_totals
+from redis_state.protocol.instances import Counted, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.exports.export import FILE_BYTES, Progress, export_query, no_progress
 from redis_state.reader.exports.folder import Folder
@@ -41,7 +42,8 @@ class Reader:
     """
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM, replica: bool = False) -> None:
-        self.client = Client(config, clock=clock, connect=replica_to if replica else transport_to)
+        connect = partial(replica_to, clock=clock) if replica else transport_to
+        self.client = Client(config, clock=clock, connect=connect, may_lag=replica)
         self._tenant = keys.tenant_of(config.key_prefix)
 
     def __repr__(self) -> str:
@@ -74,7 +76,7 @@ class Reader:
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
         """
-        return dict(zip(gens, find_totals(self.client, gens, tenant=self._tenant), strict=True))
+        return {gen: dict(one.totals) for gen, one in self.counted(gens).items()}
 
     def errors(self, gens: Sequence[str]) -> dict[str, dict[tuple[str, int, str], int]]:
         """How often tasks of Spark's queries were fenced, or found their state lost.
@@ -85,7 +87,15 @@ class Reader:
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
         """
-        return dict(zip(gens, find_errors(self.client, gens, tenant=self._tenant), strict=True))
+        return {gen: dict(one.errors) for gen, one in self.counted(gens).items()}
+
+    def counted(self, gens: Sequence[str]) -> dict[str, Counted]:
+        """What `totals` and `errors` give, in one look.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return dict(zip(gens, find_counted(self.client, gens, tenant=self._tenant), strict=True))
 
     def query(self, which: str) -> Query:
         """Find a query by its name, its id, or the id of its checkpoint.

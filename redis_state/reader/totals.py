@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from redis_state.protocol.instances import Instance, Totals
+from redis_state.clock import SYSTEM, Clock
+from redis_state.protocol.instances import TOTALS_TTL_MS, Instance, Totals
 
 Place = tuple[int, int, str]
 """Operator, partition and store."""
@@ -60,7 +61,9 @@ class ErrorIncreases:
     Of the first look nothing counts; whatever is there later does, also where nothing was before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
+        self._looked_s = 0.0
         self._last: Mapping[str, Mapping[tuple[str, int, str], int]] | None = None
         self._sums: dict[tuple[str, str, int, str], int] = {}
 
@@ -72,15 +75,18 @@ class ErrorIncreases:
         Args:
             seen: As `Reader.errors` gives it; checkpoints that are not in it are forgotten.
         """
+        now_s = self._clock.monotonic_s()
+        may_be_new = (now_s - self._looked_s) * 1000 >= TOTALS_TTL_MS
         if self._last is not None:
             for gen, counts in seen.items():
                 known = self._last.get(gen, {})
                 for of, count in counts.items():
                     before = known.get(of, 0)
-                    # A smaller number: what was counted before has expired.
-                    more = count - before if count >= before else count
+                    # A smaller number: what was counted before has expired, if it can have. Else
+                    # the server came back with an older file, or is a replica that lags.
+                    more = count if count < before and may_be_new else max(0, count - before)
                     place = (gen, of[0], of[1], of[2])
                     self._sums[place] = self._sums.get(place, 0) + more
-        self._last = seen
+        self._last, self._looked_s = seen, now_s
         self._sums = {of: count for of, count in self._sums.items() if of[0] in seen}
         return self._sums

@@ -51,7 +51,7 @@ MAX_AGE_MIN_S = 120
 
 _TRIES_MAX = 5
 _CHAIN_MAX = 16
-_BEHIND_FIELDS = ("o", "c", "b", "k")
+_BEHIND_FIELDS = ("o", "c", "b", "k", "e")
 _CONFIRMED_FIELDS = ("f", "o", "ou")
 _FORMAT = b"1"
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
@@ -159,19 +159,17 @@ class Newest:
         self._last: dict[PartitionId, Opened] = {}
 
     def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
-        """Open partitions: in one round trip those that are as they were, in another the rest.
+        """Open partitions: in one round trip if all are as they were, else in another one.
+
+        What that finds is of one moment: of a query that goes back, partitions that were as they
+        were before would be of another timeline.
 
         Raises:
             RedisStateError: As `read_replies`.
         """
         known = [self._known(id_) for id_ in ids]
         same = self._unchanged([one for one in known if one is not None])
-        if len(same) == len(ids):
-            return same
-        there = {one.id: one for one in same}
-        changed = [one for one in zip(ids, known, strict=True) if one[0] not in there]
-        there |= {one.id: one for one in self._opened(changed)}
-        return [there[id_] for id_ in ids]
+        return same if len(same) == len(ids) else self._opened(list(zip(ids, known, strict=True)))
 
     def _unchanged(self, known: Sequence[Opened]) -> list[Opened]:
         """Those of which the same attempt is still the newest confirmed one.
@@ -202,7 +200,10 @@ class Newest:
         found = []
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
             opened = read_opened(id_, answer, version=None, cached=pins)
-            if last is not None and opened.start != EMPTY:
+            if last is not None and opened.pin == last.pin:
+                # What was read of it is known by this object.
+                opened = last
+            elif last is not None and opened.start != EMPTY:
                 segments = opened.segments + last.segments
                 opened = replace(opened, start=EMPTY, segments=segments)
             found.append(opened)
@@ -244,18 +245,18 @@ def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
     version = max((one.pin.version for one in opened), default=0)
     found = list(opened)
     for tries in range(_TRIES_MAX):
-        behind = [one.id for one in found if one.pin.version != version]
-        if not behind:
+        if all(one.pin.version == version for one in found):
             return found
         try:
-            again = _open_behind(client, ids, behind, version)
+            again = _open_at(client, ids, version)
         except StateError:
             # Retention was faster, or the query is going back to an older version.
             if tries + 1 == _TRIES_MAX:
                 raise
-            found, version = _by_epoch(client, ids)
-            continue
-        return [again.get(one.id, one) for one in found]
+            again = None
+        if again is not None:
+            return [_same_or(one, again.get(one.id, one)) for one in found]
+        found, version = _by_epoch(client, ids)
     raise UnavailableError(_WHAT, found=_FASTER)
 
 
@@ -276,17 +277,20 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
     Raises:
         StateError: A partition does not hold it.
     """
+    read: list[Command] = [("HMGET", keys.meta(id_), "e", "l", "o") for id_ in ids]
+    failed: StateError | None = None
     for _ in range(_TRIES_MAX):
-        read: list[Command] = [("HMGET", keys.meta(id_), "l", "o") for id_ in ids]
-        marks = [_numbers(reply) for reply in client.call("looking for the newest version", read)]
-        published = [latest for latest, _ in marks]
+        marks = [list(map(_number, reply)) for reply in client.call(_CHOOSING, read)]
+        published = [mark[1] for mark in marks]
         if not alone and marks:
-            # What one partition has opened, all have published, unless it was lost.
-            version = max(min(published), *(opened for _, opened in marks))
-            published = [version] * len(ids)
+            published = [_published(marks)] * len(ids)
         asked = [open_args(NO_RUN, version) for version in published]
         commands = script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
-        replies = client.call(_WHAT, commands) if commands else []
+        replies = client.call(_WHAT, [*commands, *read]) if commands else []
+        now = [list(map(_number, reply)) for reply in replies[len(ids) :]]
+        del replies[len(ids) :]
+        if not alone and now and _published(now) < published[0]:
+            continue
         try:
             return [
                 one
@@ -295,7 +299,7 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
             ]
         except StateError as error:
             failed = error
-    if alone:
+    if alone and failed is not None:
         raise failed
     # The query is going back to an older version, or something was lost: then this says so.
     return level(
@@ -303,21 +307,47 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
     )
 
 
-def _open_behind(
-    client: Client, ids: Sequence[PartitionId], behind: Sequence[PartitionId], version: int
-) -> dict[PartitionId, Opened]:
-    """These partitions at a version that another one has confirmed.
+def _published(marks: Sequence[Sequence[int]]) -> int:
+    """The newest version that every partition has published, on one timeline.
+
+    Args:
+        marks: The epoch of each, its latest and its opened version.
+    """
+    newest = max(epoch for epoch, _, _ in marks)
+    reached = max(opened for epoch, _, opened in marks if epoch == newest)
+    if any(epoch != newest for epoch, _, _ in marks):
+        # A run takes one partition after the other. What the others have above may not count.
+        return reached
+    # What one partition has opened, all have published, unless it was lost.
+    return max(min(latest for _, latest, _ in marks), reached)
+
+
+def _same_or(before: Opened, again: Opened) -> Opened:
+    """What was read of a version is known by the object that names it."""
+    return before if before.pin == again.pin else again
+
+
+def _open_at(
+    client: Client, ids: Sequence[PartitionId], version: int
+) -> dict[PartitionId, Opened] | None:
+    """Partitions at a version that one of them has confirmed, all as of one moment.
 
     Where one of them has several attempts at it, only Spark's log knows which of them counts: then
     all partitions, at the version below, which is the same for everybody.
+
+    Returns:
+        ``None`` if the query is going back: what has the version is of a run before the newest one,
+        and what the newest run published there is of another timeline.
     """
     for _ in range(_TRIES_MAX):
-        read: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in behind]
-        replies = client.call(_WHAT, [*open_commands(behind, version), *read])
-        answers = dict(zip(behind, replies[: len(behind)], strict=True))
-        marks = dict(zip(behind, replies[len(behind) :], strict=True))
-        unwritten = beyond(ids, {id_ for id_ in behind if answers[id_] == _NOTHING})
-        there = [id_ for id_ in behind if id_ not in unwritten]
+        read: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in ids]
+        replies = client.call(_WHAT, [*open_commands(ids, version), *read])
+        answers = dict(zip(ids, replies[: len(ids)], strict=True))
+        marks = dict(zip(ids, replies[len(ids) :], strict=True))
+        unwritten = beyond(ids, {id_ for id_ in ids if answers[id_] == _NOTHING})
+        there = [id_ for id_ in ids if id_ not in unwritten]
+        if _is_going_back([marks[id_] for id_ in there], version):
+            return None
         opened = read_replies(there, [answers[id_] for id_ in there], version=version)
         before = [one.id for one in opened if one.opened < version]
         # A task may open the version after it was asked for here: then the marks are those of
@@ -328,7 +358,6 @@ def _open_behind(
         raise UnavailableError(_WHAT, found=_FASTER)
     if any(_is_open_which(marks[id_]) for id_ in before):
         version -= 1
-        there = [id_ for id_ in ids if id_ not in unwritten]
         replies = client.call(_WHAT, open_commands(there, version))
         opened = read_replies(there, replies, version=version)
     return {one.id: one for one in opened}
@@ -374,9 +403,15 @@ def beyond(ids: Iterable[PartitionId], unwritten: Set[PartitionId]) -> set[Parti
     return found
 
 
+def _is_going_back(marks: Sequence[Sequence[bytes | None]], version: int) -> bool:
+    """Whether the newest run has opened older versions alone."""
+    reached = [(_number(mark[-1]), _number(mark[0])) for mark in marks]
+    return bool(reached) and max(reached)[1] < version
+
+
 def _is_open_which(mark: Sequence[bytes | None]) -> bool:
     """Whether there are several attempts right above the opened version."""
-    _, format_, siblings, contenders = mark
+    _, format_, siblings, contenders, _ = mark
     return contenders is not None or (format_ == b"2" and len((siblings or b"").split()) > 1)
 
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state import keys
 from redis_state.cli.main import main
-from redis_state.exporter import METRICS
+from redis_state.exporter import METRICS, QueryCollector
 from redis_state.protocol.instances import Instance, totals_commands
 from redis_state.reader import Reader, connect
 from tests.contract.planting import GEN, Planted
@@ -131,8 +131,25 @@ def test_a_scrape_tells_of_copies_and_of_tasks_that_failed(
         assert found["redis_state_copy_timestamp_seconds", "flights"] == 1_700_000_000
         # What was counted expired, and something was counted since then.
         planted.client.delete(totals)
+        planted.client.hset(query, "copied", "2 1700000000000")
+        copied = ("redis_state_copied_batch", "flights")
+        wait_until(lambda: scrape(address)[copied] == 1, "a look after it expired")
         planted.client.hincrby(totals, "lost:0:default", 3)
         wait_until(lambda: scrape(address)[name] == 4, "those that came after it")
+
+
+def test_a_scrape_reads_what_was_counted_once(redis_server: RedisServer, planted: Planted) -> None:
+    planted.client.hincrby(keys.totals(GEN), "lost:0:default", 5)
+    with connect(redis_server.url) as reader:
+        count(reader, planted, "1", commits=3)
+        reader.status()
+        before = reader.client.round_trips
+        reader.status()
+        of_status = reader.client.round_trips - before
+        families = {metric.name: metric for metric in QueryCollector(reader).collect()}
+        assert families["redis_state_commits"].samples[0].value == 3
+        assert families["redis_state_lost"].samples[0].value == 0
+        assert reader.client.round_trips - before == 2 * of_status + 1
 
 
 def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError, ConflictError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.purge import purge
 from redis_state.protocol import is_run
-from redis_state.protocol.instances import TOTALS_TTL_MS, find_totals
+from redis_state.protocol.instances import TOTALS_TTL_MS, Counted, find_counted
 from redis_state.provider import StateStoreProvider
 from redis_state.stores import LoadedStores
 from tests.support.redis_server import RedisServer
@@ -263,7 +263,7 @@ def test_the_heartbeat_shows_what_a_store_has_counted(
     reference = stores.coordinator(url).reference(id_.store_id.checkpoint)
     (partition,) = reference.instances()
     with contextlib.closing(Client(config.parse({"url": url}))) as client:
-        (found,) = find_totals(client, [partition.store.gen])
+        found = find_counted(client, [partition.store.gen])[0].totals
         (totals,) = found.values()
         assert list(found) == [(0, 0, "default")]
         assert totals.instance == reference.get_location(id_)
@@ -287,5 +287,5 @@ def test_damaged_totals_are_left_out(
     gen = uuid.uuid4().hex
     with contextlib.closing(Client(config.parse({"url": shared_redis_server.url}))) as client:
         client.call("plant", [("HSET", keys.totals(gen), place, text)])
-        assert find_totals(client, [gen]) == [{}]
+        assert find_counted(client, [gen]) == [Counted({}, {})]
         client.call("clean up", [("UNLINK", keys.totals(gen))])

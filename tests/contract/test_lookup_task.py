@@ -197,6 +197,29 @@ def test_a_version_that_was_written_anew_is_another_one(
     assert planted.client.exists(keys.query(GEN))
 
 
+def test_a_checkpoint_of_another_number_of_partitions_has_blocks_of_its_own(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    state = state_of(redis_server)
+    before = Choice(state, "x").run(None)
+    codes: list[str | None] = [f"c{n}" for n in range(40)]
+    found = joined(state, before, codes).column("count").to_pylist()
+    assert found == [2] * 20 + [None] * 20
+    # In place, versions keep their numbers and Spark's unique ids, and partitions theirs.
+    after = Planted(planted.client, partitions=5, gen="f" * 32)
+    after.register()
+    for number in range(after.partitions):
+        rows = {
+            after.key({"carrier": code}): after.value({"count": at, "total": 0.0})
+            for at, code in enumerate(codes)
+            if after.partition({"carrier": code}) == number
+        }
+        after.delta(number, 2, rows, complete=True)
+    version = Choice(state_of(redis_server, query=after.gen), "x").run(None)
+    assert version.startswith(after.gen)
+    assert joined(state, version, codes).column("count").to_pylist() == list(range(40))
+
+
 def test_a_reader_may_look_up_and_keeps_nothing(
     start_redis: Callable[..., RedisServer],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import redis_state
+from redis_state import aio
 from redis_state.format.header import Family
 from redis_state.reader.asked_keys import MANY, AskedKeys
 from redis_state.reader.rows.codec import codec_of
@@ -81,6 +83,26 @@ def test_many_keys_get_what_each_gets(
 
 def _types(row: dict[str, Any] | None) -> list[type] | None:
     return row and [type(value) for value in row.values()]  # type: ignore[return-value]  # of no row None
+
+
+def test_values_without_columns_are_told_from_none(redis_server: RedisServer) -> None:
+    planted = Planted(redis_server.client(), family(schema(k="string"), schema()))
+    planted.register()
+    keys = [{"k": f"{n}"} for n in range(MANY + 8)]
+    planted.commit(1, [(key, {}) for key in keys])
+    wanted: list[dict[str, Any] | None] = [{} for _ in keys]
+    with redis_state.connect(redis_server.url) as reader:
+        state = reader.query("flights").operator()
+        assert state.get_many(keys) == wanted
+        assert state.get_many([*keys, {"k": "none"}]) == [*wanted, None]
+        assert state.to_arrow().column_names == ["k"]
+
+    async def read() -> list[Any]:
+        async with await aio.connect(redis_server.url) as reader:
+            found: list[Any] = await (await reader.query("flights")).operator().get_many(keys)
+            return found
+
+    assert asyncio.run(read()) == wanted
 
 
 @pytest.mark.parametrize("name", [name for name in STATES if name != "prefix"])

@@ -12,6 +12,7 @@ from redis_state import keys
 from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError
 from redis_state.format.header import Tombstone
 from redis_state.reader import Reader
+from redis_state.reader.block_cache import BlockCache
 from tests.contract.planting import GEN, PLAIN, QUERY_ID, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer
 
@@ -77,6 +78,38 @@ def test_an_unlisted_number_of_partitions_costs_one_more_trip(
     planted.commit(1, [(UA, ONE)])
     assert reader.query("flights").operator(0).get(UA) == ONE
     assert reader.client.round_trips == 4
+
+
+@pytest.mark.parametrize("mib", [0.75, 2])
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_large_values_are_kept_within_the_bound(
+    planted: Planted, reader: Reader, mib: float, at_once: int
+) -> None:
+    planted.family = family(schema(k="string"), schema(text="string"))
+    planted.register()
+    keys = [{"k": f"{n}"} for n in range(64)]
+    text = "x" * int(mib * (1 << 20))
+    for version in (1, 2, 3):
+        # Of some buckets two segments are put together.
+        changed = keys if version == 1 else keys[version::5]
+        planted.commit(version, [(key, {"text": f"{version}{text}"}) for key in changed])
+    view = reader.query("flights").view()
+    state = view.operator()
+    for _ in range(2):
+        for start in range(0, len(keys), at_once):
+            some = keys[start : start + at_once]
+            assert [one["text"][1:] for one in state.get_many(some)] == [text] * len(some)
+            assert _bytes_kept(view.blocks) <= 40 << 20
+
+
+def _bytes_kept(blocks: BlockCache) -> int:
+    """Of all values that the cache refers to, each once."""
+    rows = list(blocks._rows.values())
+    for chain in blocks._chains.values():
+        rows += chain.joined.values()
+        rows += [of_layer for layers in chain.layers.values() for of_layer, _ in layers]
+    values = {id(value): value for of in rows for value in of.values()}
+    return sum(len(value) for value in values.values() if isinstance(value, bytes))
 
 
 def test_reading_changes_nothing(planted: Planted, reader: Reader) -> None:

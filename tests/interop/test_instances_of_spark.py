@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from redis_state.coordinator import Instance, StateStoreCoordinator
 from redis_state.ids import PartitionId
 from redis_state.maintain import Policy, maintain_checkpoint
-from redis_state.protocol.instances import Totals, find_totals
+from redis_state.protocol.instances import Totals, find_counted
 from redis_state.reader import Reader
 from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
@@ -38,7 +38,7 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
         report = maintain_checkpoint(reader.client, gen, policy=Policy("worker"))
         assert (report.deactivated, report.problems) == (0, [])
         assert coordinator.instances(gen) == seen[-1]
-        (totals,) = find_totals(reader.client, [gen])
+        totals = find_counted(reader.client, [gen])[0].totals
         counted.extend(totals.values())
 
     streams.spark.conf.set(PROVIDER, REDIS)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import redis_state
-from redis_state.errors import ConfigError, ConflictError
-from redis_state.reader import Query
+from redis_state import config
+from redis_state.backend.sentinel import REPLICA_LOOK_S
+from redis_state.backend.transport import ServerTransport
+from redis_state.errors import ConfigError, ConflictError, UnavailableError
+from redis_state.reader import Query, Reader
 from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank, committing
 from tests.support.redis_sentinel import SentinelSet
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.waiting import wait_until
+from tests.topologies.conftest import ActsOnSleep
 
 READS = 30
+
+Spares = tuple[Reader, ActsOnSleep]
 
 
 @pytest.fixture
@@ -21,6 +29,15 @@ def bank(sentinels: SentinelSet) -> Iterator[Bank]:
     made = Bank(sentinels.url, durability="replicas:1", deadline="60s")
     yield made
     made.close()
+
+
+@pytest.fixture
+def spares(sentinels: SentinelSet) -> Iterator[Spares]:
+    """Reads from the replica, by a clock on which time passes only while somebody waits."""
+    clock = ActsOnSleep()
+    options = config.parse({"url": sentinels.url, "deadline": "3600s"})
+    with Reader(options, clock=clock, replica=True) as reader:
+        yield reader, clock
 
 
 class Looker:
@@ -90,6 +107,89 @@ def test_a_replica_serves_if_it_is_asked_for(sentinels: SentinelSet, bank: Bank)
         assert asked(master) > before
 
 
+def value_at(reader: Reader) -> bytes | None:
+    (found,) = reader.client.call("reading", [("HGET", "h", "f")])
+    assert found is None or isinstance(found, bytes)
+    return found
+
+
+def put(server: RedisServer, value: str) -> None:
+    with server.client() as client:
+        client.hset("h", "f", value)
+        client.wait(1, 10_000)
+
+
+def test_a_replica_that_lost_its_master_is_left(sentinels: SentinelSet, spares: Spares) -> None:
+    master, replica = sentinels.servers
+    reader, _ = spares
+    put(master, "before")
+    assert value_at(reader) == b"before"
+    assert asked(master) == 0
+    with replica.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    with master.client() as client:
+        client.hset("h", "f", "after")
+    assert value_at(reader) == b"after"
+    assert asked(master) == 1
+
+
+def test_a_replica_that_became_the_master_is_spared_again(
+    sentinels: SentinelSet, spares: Spares
+) -> None:
+    old, new = sentinels.servers
+    reader, clock = spares
+    put(old, "value")
+    assert value_at(reader) == b"value"
+    sentinels.fail_over()
+    while sentinels.roles() != [b"slave", b"master"]:
+        assert value_at(reader) == b"value"
+    sentinels.await_replicas()
+    clock.sleep_s(REPLICA_LOOK_S)
+    assert value_at(reader) == b"value"
+    before = asked(new), asked(old)
+    for _ in range(READS):
+        assert value_at(reader) == b"value"
+    assert (asked(new), asked(old)) == (before[0], before[1] + READS)
+
+
+def test_a_replica_that_was_restarted_is_asked_again(
+    sentinels: SentinelSet, spares: Spares
+) -> None:
+    master, replica = sentinels.servers
+    reader, clock = spares
+    put(master, "value")
+    assert value_at(reader) == b"value"
+    replica.kill()
+    assert value_at(reader) == b"value"
+    assert asked(master) == 1
+    replica.start()
+
+    def is_asked() -> bool:
+        clock.sleep_s(REPLICA_LOOK_S)
+        assert value_at(reader) == b"value"
+        return asked(replica) > 0
+
+    wait_until(is_asked, "the replica to be asked")
+    before = asked(master), asked(replica)
+    for _ in range(READS):
+        assert value_at(reader) == b"value"
+    assert (asked(master), asked(replica)) == (before[0], before[1] + READS)
+
+
+def test_who_may_not_ask_for_roles_reads_from_a_replica(sentinels: SentinelSet) -> None:
+    master, replica = sentinels.servers
+    for server in (master, replica):
+        with server.client() as client:
+            allowed: Any = ("on", ">geheim", "~*", "+hget", "+hello")
+            client.execute_command("ACL", "SETUSER", "reads", *allowed)
+    put(master, "value")
+    with redis_state.connect(
+        sentinels.url, replica=True, username="reads", password="geheim"
+    ) as reader:
+        assert value_at(reader) == b"value"
+        assert (asked(master), asked(replica)) == (0, 1)
+
+
 def test_the_url_of_a_replica_is_enough_without_sentinels(
     sentinels: SentinelSet, bank: Bank
 ) -> None:
@@ -98,6 +198,39 @@ def test_the_url_of_a_replica_is_enough_without_sentinels(
     _, replica = sentinels.servers
     with redis_state.connect(replica.url, replica=True) as reader:
         Looker(reader.query(bank.name)).read()
+
+
+def test_what_a_replica_does_not_have_yet_is_not_lost(sentinels: SentinelSet) -> None:
+    master, replica = sentinels.servers
+    bank = Bank(sentinels.url)
+    for _ in range(2):
+        bank.run()
+    with master.client() as client:
+        client.wait(1, 10_000)
+    with replica.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    bank.run()
+    bank.close()
+    with redis_state.connect(master.url, replica=True) as reader:
+        state = reader.query(bank.name).operator()
+        view = state.view(at="latest")
+        to_master = reader.client._transport
+        # Another replica is asked from now on.
+        reader.client._transport = ServerTransport(config.parse({"url": replica.url}))
+        keys = list(range(ACCOUNTS))
+        asked: list[Callable[[], Any]] = [
+            lambda: state.get(0, version=3),
+            lambda: state.get(0, at=2),
+            lambda: view.get_many(keys),
+            lambda: list(view.items()),
+            lambda: list(state.changes(since=2)),
+        ]
+        for ask in asked:
+            with pytest.raises(UnavailableError, match="replica that is asked now is behind"):
+                ask()
+        reader.client._transport.close()
+        reader.client._transport = to_master
+        assert sum(view.get_many(keys)) == SUM
 
 
 def test_a_cluster_is_refused() -> None:

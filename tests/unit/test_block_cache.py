@@ -5,13 +5,16 @@ from __future__ import annotations
 import tracemalloc
 
 from redis_state.format.header import Header, Tombstone
-from redis_state.reader.block_cache import BYTES_MAX, BlockCache, Place
+from redis_state.ids import EMPTY, PartitionId, StoreId
+from redis_state.protocol.opening import Opened
+from redis_state.reader.block_cache import BYTES_MAX, BlockCache, Chain, Place
 
 ENTRIES = 200_000
 
 
 def place(number: int) -> Place:
-    return 0, "default", number % 200, f"d:{number // 200}:{number % 16:032x}", str(number % 1024)
+    ident, field = f"d:{number // 200}:{number % 16:032x}", str(number % 1024)
+    return "0" * 32, 0, "default", number % 200, ident, field
 
 
 def test_empty_buckets_count() -> None:
@@ -38,3 +41,19 @@ def test_a_header_counts_by_what_it_is_decoded_to() -> None:
     wide = Header(tombstones=(Tombstone(0, bytes(1 << 20)),))
     cache.add_head(place(100), wide)
     assert cache.head(place(100)) is None, "too large to be kept"
+
+
+def test_a_chain_ends_when_the_cache_starts_afresh() -> None:
+    cache = BlockCache()
+    opened = Opened(PartitionId(StoreId("0" * 32, 0), 0), EMPTY, False, 0, 0, EMPTY, ())
+    chain = Chain(opened, 7, (), cache.resets)
+    rows = {b"key": bytes(1 << 19)}
+    cache.add_rows(place(0), rows, 1 << 19)
+    cache.add_layers(chain, 0, [(rows, ())])
+    assert cache.chain(opened) is chain
+    for number in range(1, 2 * BYTES_MAX >> 19):
+        cache.add_rows(place(number), {b"key": bytes(1 << 19)}, 1 << 19)
+    # Whoever was putting it together meanwhile goes on, with rows that are not counted any more.
+    cache.add_joined(chain, (0, 1), rows)
+    cache.add_layers(chain, 1, [(rows, ())])
+    assert cache.chain(opened) is None

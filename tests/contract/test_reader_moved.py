@@ -1,0 +1,119 @@
+"""A query that got another number of partitions in place: readers of before are told so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.errors import StateError
+from redis_state.reader import Reader
+from redis_state.reader.feed_positions import Advice
+from redis_state.spark.live_state import LiveState
+from tests.contract.planting import GEN, Planted
+from tests.support.redis_server import RedisServer
+
+UA = {"carrier": "UA"}
+ONE, TWO = {"count": 1, "total": 0.5}, {"count": 2, "total": 1.5}
+MOVED = r"given another number .* Open it again by its name"
+
+
+class SteppedClock:
+    """Time goes on by sleep alone."""
+
+    now_s = 0.0
+    sleeps_are: Callable[[], None] = staticmethod(lambda: None)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.sleeps_are()
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer, clock: SteppedClock) -> Iterator[Reader]:
+    options = config.parse({"url": redis_server.url, "deadline": "600s"})
+    with Reader(options, clock=clock) as reader:
+        yield reader
+
+
+@pytest.fixture
+def move(planted: Planted) -> Callable[[], None]:
+    """What the driver says of the gen before, of each store that it has."""
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    planted.commit(2, [(UA, TWO)])
+
+    def moved() -> None:
+        planted.client.hset(keys.query(GEN), "moved:0:default", "f" * 32)
+
+    return moved
+
+
+def test_calls_find_out_within_ten_seconds(
+    reader: Reader, clock: SteppedClock, move: Callable[[], None]
+) -> None:
+    query = reader.query("flights")
+    state = query.operator()
+    view = query.view()
+    assert state.get(UA) == TWO
+    move()
+    trips = reader.client.round_trips
+    assert state.get(UA) == TWO
+    assert reader.client.round_trips == trips + 1
+    clock.now_s += 10
+    asked: list[Callable[[], Any]] = [
+        lambda: state.get(UA),
+        lambda: state.get_many([UA]),
+        lambda: list(state.items()),
+        lambda: state.count(at="latest"),
+        query.view,
+        lambda: list(state.changes(since="start")),
+        lambda: reader.query("flights").operator().get(UA),
+    ]
+    for ask in asked:
+        with pytest.raises(StateError, match=MOVED):
+            ask()
+    # What is named is there as long as the old checkpoint is.
+    assert state.get(UA, at=0) == ONE
+    assert query.view(at=0).operator().get(UA) == ONE
+    assert view.operator().get(UA) == TWO
+
+
+def test_a_feed_that_waits_is_told(
+    reader: Reader, clock: SteppedClock, move: Callable[[], None]
+) -> None:
+    feed = reader.query("flights").operator().changes(since=0, follow=True)
+    assert next(feed).number == 1
+    clock.sleeps_are = move
+    # Nobody writes the partitions of before any more.
+    with pytest.raises(StateError, match=MOVED):
+        next(feed)
+    assert clock.now_s <= 12
+
+
+def test_a_stream_that_waits_is_told(
+    redis_server: RedisServer, clock: SteppedClock, move: Callable[[], None]
+) -> None:
+    options = config.parse({"url": redis_server.url, "deadline": "600s"})
+    state = LiveState(options, "flights", 0, "default", "default", "confirmed")
+    with closing(Client(options, clock=clock)) as client:
+        spans = state.changes(lambda _: client, Advice("", ""))
+        newest = spans.newest()
+        for _ in range(2):
+            assert spans.next(newest, batches=None, top=None) == newest
+        move()
+        clock.now_s += 10
+        with pytest.raises(StateError, match=MOVED):
+            spans.next(newest, batches=None, top=None)

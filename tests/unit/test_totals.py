@@ -1,0 +1,46 @@
+"""Increases that the exporter adds up from look to look."""
+
+from __future__ import annotations
+
+import pytest
+
+from redis_state.protocol.instances import TOTALS_TTL_MS
+from redis_state.reader.totals import ErrorIncreases
+
+GEN = "0" * 32
+LOST = ("lost", 0, "default")
+TTL_S = TOTALS_TTL_MS / 1000
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(
+    ("looks", "sums"),
+    [
+        ([(0, 12), (15, 14), (30, 15)], [0, 2, 3]),
+        # A server that came back with an older file, or a replica that lags: nothing was counted.
+        ([(0, 12), (15, 11), (30, 12)], [0, 0, 1]),
+        # What was counted has expired, which one of the looks saw, or which none was there to see.
+        ([(0, 12), (15, None), (30, 2)], [0, 0, 2]),
+        ([(0, 12), (TTL_S, 2)], [0, 2]),
+        ([(0, None), (15, 1)], [0, 1]),
+    ],
+)
+def test_errors_add_up(looks: list[tuple[float, int | None]], sums: list[int]) -> None:
+    clock = Clock()
+    increases = ErrorIncreases(clock)
+    found = []
+    for clock.now_s, count in looks:
+        seen = {GEN: {} if count is None else {LOST: count}}
+        found.append(increases.add(seen).get((GEN, *LOST), 0))
+    assert found == sums
