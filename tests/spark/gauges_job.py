@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
 from tests.spark.streams import Input
