@@ -273,7 +273,7 @@ def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> N
 
 
 def _labels(query: QueryStatus, store: StoreStatus | None = None) -> list[str]:
-    of_query = [query.name or query.id, query.gen]
+    of_query = [query.title, query.gen]
     return of_query if store is None else [*of_query, str(store.operator), store.store]
 
 

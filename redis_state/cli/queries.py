@@ -73,7 +73,7 @@ def state_of(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("QUERY", lambda row: figures.plain(row["name"] or row["id"]), folds=True),
+    Column("QUERY", lambda row: figures.plain(row["name"] or row["id"] or row["gen"]), folds=True),
     Column("STATE", state_of),
     numbers("confirmed_batch", title="BATCH"),
     numbers("rows"),

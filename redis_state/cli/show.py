@@ -132,7 +132,7 @@ def _store(one: StoreStatus, families: dict[tuple[int, str], list[Family]]) -> d
 def _facts(row: Row, status: QueryStatus) -> Iterator[Row]:
     now_ms = status.now_ms
     driver = "not reported" if not status.driver_ms else figures.ago(status.driver_ms, now_ms)
-    yield {"fact": "query", "value": figures.plain(status.name or status.id)}
+    yield {"fact": "query", "value": figures.plain(status.title)}
     yield {"fact": "id", "value": figures.plain(status.id)}
     yield {"fact": "gen", "value": status.gen}
     yield {"fact": "run", "value": figures.plain(status.run) or figures.NOTHING}

@@ -184,7 +184,7 @@ def _line(status: QueryStatus) -> Line:
     batch = status.confirmed_batch
     return Line(
         status=status,
-        title=status.name or status.id or status.gen,
+        title=status.title,
         state="replaced" if status.replaced_by else "alive" if status.alive else "quiet",
         batch=batch,
         progress=version_of(status) if batch is None else batch,

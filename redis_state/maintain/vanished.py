@@ -43,7 +43,7 @@ class Look:
     @property
     def called(self) -> str:
         """Name and id."""
-        return f"{self.info.name or self.info.id} (gen {self.info.gen})"
+        return f"{self.info.title} (gen {self.info.gen})"
 
     @property
     def is_undated(self) -> bool:
@@ -155,7 +155,7 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
             ids = listed_partitions(info, tenant=tenant)
             activity = look(client, info.gen, tenant=tenant, listed=ids)
         except FormatError as error:
-            report.problem(f"{info.name or info.id} ({info.gen}): not purged: {error}")
+            report.problem(f"{info.title} ({info.gen}): not purged: {error}")
             continue
         yield Look(info, activity, _noted_ms(noted, info.gen, activity))
 

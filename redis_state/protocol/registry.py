@@ -35,7 +35,7 @@ class QueryInfo:
 
     Attributes:
         gen: Id of the checkpoint, which all its keys carry.
-        id: Spark's id of the query.
+        id: Spark's id of the query. Empty if the state was moved here and no query ran on it yet.
         name: Empty if the query has none.
         created_ms: When the checkpoint was first used; milliseconds since 1970.
         seen_ms: When its newest run began to write.
@@ -50,6 +50,11 @@ class QueryInfo:
     seen_ms: int
     partitions: Mapping[tuple[int, str], int] = field(default_factory=dict)
     path: str = ""
+
+    @property
+    def title(self) -> str:
+        """What to call it: its name, or else the id that it has."""
+        return self.name or self.id or self.gen
 
 
 @dataclass(frozen=True, slots=True)

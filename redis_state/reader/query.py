@@ -287,7 +287,7 @@ class Query:
         there = ", ".join(f"{one.operator} ({one.store})" for one in self._known.values())
         return NotFoundError(
             f"reading {what}",
-            found=f"query '{self.info.name or self.info.id}' has no such operator or store",
+            found=f"query '{self.info.title}' has no such operator or store",
             advice=f"Operators and stores that have state: {there or 'none'}.",
         )
 

@@ -108,7 +108,7 @@ class Reader:
         queries = self.queries()
         found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
         if not found:
-            names = [info.name or info.id for info in queries]
+            names = [info.title for info in queries]
             near = difflib.get_close_matches(which, names, n=1)
             hint = f"Did you mean '{near[0]}'? " if near else ""
             raise NotFoundError(

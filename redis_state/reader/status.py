@@ -175,6 +175,11 @@ class QueryStatus:
     copied_ms: int = 0
 
     @property
+    def title(self) -> str:
+        """What to call the query: its name, or else the id that it has."""
+        return self.name or self.id or self.gen
+
+    @property
     def partitions(self) -> Iterator[PartitionStatus]:
         """Those of all stores."""
         return (one for store in self.stores for one in store.partitions)

@@ -157,7 +157,7 @@ class _Run:
         self._contents = contents
         self._progress = progress
         self._writer = uuid.uuid4().hex
-        self._what = f"exporting query '{query.info.name or query.info.id}' to {folder}"
+        self._what = f"exporting query '{query.info.title}' to {folder}"
         self._pinned: dict[PartitionId, Opened] = {}
         self._wanted = Wanted(contents == COLUMNS, file_bytes, self._writer, self._check_ours)
 

@@ -117,4 +117,4 @@ def _aliases(queries: Sequence[QueryInfo]) -> Mapping[str, QueryInfo]:
 
 
 def _name(info: QueryInfo) -> str:
-    return info.name or info.id or info.gen
+    return info.title
