@@ -50,12 +50,16 @@ def refused_frames(query: Totals) -> list[tuple[Any, dict[str, Any], str]]:
     good = query.rows([("a", 1, 1.0, 1)])
     twice = query.rows([("a", 1, 1.0, 1), ("b", 1, 1.0, 1), ("a", 2, 1.0, 1)])
     text = good.withColumn("sum", sf.lit("1"))
+    rounded = good.withColumn("sum.2", sf.lit(1).cast("bigint"))
+    number = good.withColumn("k", sf.lit(1))
     stream = query.input.stream(query.spark)
     return [
         (good.drop("sum"), {}, r"'sum' missing. The rows need the columns: k STRING,sum BIGINT"),
         (good.withColumn("x", sf.lit(1)), {}, "'x' not of the state"),
         (good.select("*", "k"), {}, "'k' there twice"),
         (text, {}, "'sum' is STRING, which is not safely BIGINT"),
+        (rounded, {}, r"'sum\.2' is BIGINT, which is not safely DOUBLE"),
+        (number, {}, "'k' is INT, which is not safely STRING"),
         (twice, {}, r"two rows have the same key. Find them by groupBy\('k'\)"),
         (good, {"operator": 3}, r"it has no operator 3. It has: 0 \(stateStoreSave\)"),
         ({"total": good}, {}, "has no state variables. Give one DataFrame alone"),
