@@ -87,7 +87,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       QueryGauges.show(progress)
     } catch {
       case NonFatal(e) =>
-        logWarning(s"The figures of batch ${progress.batchId} of query ${progress.id} are not shown", e)
+        logWarning(
+          s"The figures of batch ${progress.batchId} of query ${progress.id} are not shown",
+          e)
     }
 
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = {

@@ -93,9 +93,10 @@ private[redisstate] final class MarkerFile(
       val all = files
       val (decided, announced) = decidedOf(all)
       if (decided.gen != gen && !announced.exists(_.gen == gen)) {
-        if (left == 0 || decided.rescaled.exists(_.batch >= rescaled.batch)) throw new UnavailableException(
-          s"change the number of partitions of $stateRoot: other runs of the query have changed it, or keep writing its marker " +
-            "files. Nothing was lost. Start the query again when no other run uses the folder.")
+        if (left == 0 || decided.rescaled.exists(_.batch >= rescaled.batch))
+          throw new UnavailableException(
+            s"change the number of partitions of $stateRoot: other runs of the query have changed it, or keep writing its marker " +
+              "files. Nothing was lost. Start the query again when no other run uses the folder.")
         checkRoom(all)
         file(all.size).create(encode(Marker(gen, pathHash, Some(rescaled))))
         attempt(left - 1)

@@ -73,7 +73,10 @@ private[redisstate] final class Adoption(
   }
 
   private def switch(checkpoint: QueryCheckpoint): Unit =
-    if (!NextBatch.plan(checkpoint, checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis()), hadoopConf)) {
+    if (!NextBatch.plan(
+        checkpoint,
+        checkpoint.emptyBatchWith(Providers.Redis, System.currentTimeMillis()),
+        hadoopConf)) {
       throw new UnavailableException(
         s"adopt the state of $folder: another run of the query planned batch ${checkpoint.batch + 1} meanwhile. " +
           "Stop that run, then start this one again.")

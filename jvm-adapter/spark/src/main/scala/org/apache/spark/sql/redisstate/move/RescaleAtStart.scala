@@ -42,7 +42,9 @@ private[redisstate] final class RescaleAtStart(
    */
   def run(): Unit = {
     marker.open(version = 0, conf.adoptMovedCheckpoint)
-    orNamed("finish the change of", "Start the query once more, with the option rescaleTo or without it.") {
+    orNamed(
+      "finish the change of",
+      "Start the query once more, with the option rescaleTo or without it.") {
       finish()
       marker.undecided().foreach(change => marker.decide(change.now))
       checkNotBefore()
@@ -51,7 +53,8 @@ private[redisstate] final class RescaleAtStart(
       orNamed(
         "change",
         "If the checkpoint has the new number already, the next start goes on from that. If it does not, nothing was changed, and " +
-          "without the option rescaleTo the query goes on with the partitions that it has.")(rescaleTo(partitions))
+          "without the option rescaleTo the query goes on with the partitions that it has."
+      )(rescaleTo(partitions))
     }
   }
 

@@ -9,11 +9,7 @@ import scala.util.{Failure, Random, Success, Try}
 import org.apache.hadoop.fs.Path
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.errors.{
-  CheckpointMovedException,
-  FormatException,
-  UnavailableException
-}
+import org.redisstate.core.errors.{CheckpointMovedException, FormatException, UnavailableException}
 
 /** The gen of a checkpoint whose number of partitions changes in place, on file systems of every kind, whoever else is at it. */
 class RescaledMarkerSuite extends AnyFunSuite {
