@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from redis_state.cli.checkpoint import folder_of
 from redis_state.cli.connection import ProgressLine, add_arguments, options_of
 from redis_state.cli.help import example
 from redis_state.cli.session import (
@@ -14,7 +15,6 @@ from redis_state.cli.session import (
     session_of,
 )
 from redis_state.errors import ConfigError
-from redis_state.files import folder_at
 from redis_state.recovery.marker import has_marker
 from redis_state.spark import Migration, migrate
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             advice=f"Give redis://host:port/db, {' or '.join(_SPARKS_OWN)}.",
         )
     # The session reads the state: where it is in Redis now, from the server of the arguments.
-    of_arguments = leaves or _is_in_redis(arguments.checkpoint)
+    of_arguments = leaves or _is_in_redis(arguments)
     options = options_of(arguments, url=None if of_arguments else arguments.to)
     if of_arguments:
         refuse_running_query(arguments, attempted="moving the state")
@@ -95,10 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_in_redis(checkpoint: str) -> bool:
+def _is_in_redis(arguments: argparse.Namespace) -> bool:
     """False also where only Spark can read the folder: no package of ours is needed for that."""
     try:
-        return has_marker(folder_at(checkpoint))
+        return has_marker(folder_of(arguments))
     except ConfigError:
         return False
 

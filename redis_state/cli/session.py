@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.checkpoint import add_storage_options, folder_of
 from redis_state.cli.connection import config_of
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError
-from redis_state.files import folder_at
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.marker import gen_of, has_marker
 from redis_state.spark import configure
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a session."""
+    """Add the arguments of a session, and what fsspec wants, which reads the marker file."""
+    add_storage_options(parser)
     parser.add_argument("--master", default="local[*]", help="of Spark (default: %(default)s)")
     parser.add_argument(
         "--conf",
@@ -49,14 +50,15 @@ def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> No
         StateError: The folder was moved or copied: the state may be of another query.
         FormatError: Its marker is damaged.
     """
-    if not has_marker(folder_at(arguments.checkpoint)):
+    folder = folder_of(arguments)
+    if not has_marker(folder):
         say_that_it_cannot_be_seen()
         return
     config = config_of(arguments)
     with closing(Client(config)) as client:
         refuse_if_used(
             client,
-            gen_of(folder_at(arguments.checkpoint)),
+            gen_of(folder),
             tenant=keys.tenant_of(config.key_prefix),
             attempted=attempted,
             force=arguments.force,

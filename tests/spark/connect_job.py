@@ -1,6 +1,6 @@
-"""A client of Spark Connect, with a local server: three queries, each run twice on its checkpoint.
+"""A client of Spark Connect, with a local server: queries, each run twice on its checkpoint.
 
-    python connect_job.py FOLDER REDIS_URL
+    python connect_job.py FOLDER REDIS_URL QUERY ...
 
 The last line of the output says, as JSON, what each run gave out.
 """
@@ -88,15 +88,16 @@ def ended(query: StreamingQuery) -> int:
     return int(operators[0].customMetrics["redisStateRowsWritten"]) if operators else 0
 
 
-def main(folder: Path, url: str) -> None:
+def main(folder: Path, url: str, names: list[str]) -> None:
     spark = session(folder, url)
     source = folder / "input"
     source.mkdir()
-    found: dict[str, list[Any]] = {name: [] for name in QUERIES}
+    queries = {name: QUERIES[name] for name in names}
+    found: dict[str, list[Any]] = {name: [] for name in names}
     for number, words in enumerate(INPUT):
         text = "".join(json.dumps({"word": word}) + "\n" for word in words)
         (source / f"{number}.json").write_text(text)
-        for name, build in QUERIES.items():
+        for name, build in queries.items():
             stream = spark.readStream.schema("word string").json(str(source))
             out = folder / name
             writer = build(stream).option("checkpointLocation", str(out / "checkpoint"))
@@ -113,4 +114,4 @@ def main(folder: Path, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -22,8 +22,24 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_another_provider_it_is_only_said_that_it_cannot_be_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refuse_running_query(Namespace(checkpoint=str(tmp_path)), attempted="moving")
+    given = Namespace(checkpoint=str(tmp_path), storage_options=None)
+    refuse_running_query(given, attempted="moving")
     assert "make sure that it is stopped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["migrate", "rescale", "bootstrap"])
+def test_options_of_a_file_system_are_read(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {
+        "migrate": ["--to", "rocksdb"],
+        "rescale": ["--partitions", "8", "--yes"],
+        "bootstrap": ["--rows", "rows", "--yes"],
+    }[command]
+    where = ["--checkpoint", "memory://old", "--to-checkpoint", "memory://new"]
+    options = ["--storage-options", str(tmp_path / "missing.json")]
+    assert main([command, "--url", "redis://localhost:1/0", *where, *options, *more]) == 1
+    assert "missing.json" in capsys.readouterr().err
 
 
 def test_state_that_is_in_redis_is_not_read_from_the_server_that_it_goes_to(
