@@ -15,7 +15,7 @@ import org.slf4j.LoggerFactory
 private[store] object Background {
   private val log = LoggerFactory.getLogger(getClass)
 
-  private val HelpersMax = 2
+  private[store] val HelpersMax = 2
 
   /** So many results are made ahead of their use. */
   private val AheadMax = 2 * HelpersMax

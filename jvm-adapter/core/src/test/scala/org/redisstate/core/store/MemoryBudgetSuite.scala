@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import java.lang.management.ManagementFactory
-import java.util.concurrent.{Callable, Executors}
+import java.util.concurrent.{Callable, CyclicBarrier, Executors, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 
@@ -59,6 +59,17 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
     finally workers.shutdownNow()
   }
 
+  /** What background work of a store that was closed has taken, it gives back when it ends. */
+  private def whenIdle(): Unit = {
+    val all = new CyclicBarrier(Background.HelpersMax + 1)
+    def meet(): Unit = {
+      all.await(60, TimeUnit.SECONDS)
+      ()
+    }
+    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting for the others")(meet()))
+    meet()
+  }
+
   private def checkRows(opened: OpenVersion): Unit = {
     val found = Seq(Default, Prefixed, Ordered).map(f => rows(opened.iterator(f.id)).size).sum
     assert(found == Rows && opened.numKeys == Rows)
@@ -90,6 +101,7 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
       assert(budget.peakBytes <= budget.bytesMax + OverBytes)
       assert(stores.map(_.counters.bucketsReloaded.get).sum > 0)
       stores.foreach(_.close())
+      whenIdle()
       assert(budget.usedBytes == 0)
       checkRows(all.head.store("a reader").open(version + 1))
     } finally all.foreach(_.close())
@@ -105,6 +117,7 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
       val counted = budget.usedBytes
       val before = heapBytes()
       stores.foreach(_.close())
+      whenIdle()
       assert(budget.usedBytes == 0)
       val retained = before - heapBytes()
       info(s"$counted bytes counted, $retained retained")
