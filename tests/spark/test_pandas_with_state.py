@@ -18,6 +18,7 @@ from redis_state import GroupState, StateObject
 from redis_state.errors import ConfigError, FormatError
 from tests.spark.streams import HDFS, PROVIDER, REDIS, Output, Streams
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -226,7 +227,7 @@ def test_the_objects_are_read_live(streams: Streams, shared_redis_server: RedisS
     with redis_state.connect(shared_redis_server.url) as reader:
         rows = reader.query(id_).operator(0)
         objects = redis_state.state_objects(rows, cls)
-        assert objects.get({"k": "a"}) == cls("a", [1, 3])
+        wait_until(lambda: objects.get({"k": "a"}) == cls("a", [1, 3]), "the last batch")
         assert objects.get({"k": "a"}, version=1) == cls("a", [1])
         assert objects.get({"k": "nobody"}) is None
         found = {key["k"]: value for key, value in objects.items(version=2)}
