@@ -10,9 +10,10 @@ import org.apache.spark.sql.redisstate.checkpoint.{OnceFile, QueryLogs}
 /** The switch of a checkpoint that is changed where it is: the plan of the batch behind its last one. */
 private[redisstate] object NextBatch {
 
-  /** Whether a batch is the last one that is planned and the last one that is committed. */
+  /** Whether the last batch is still the newest one in both logs. */
   def isFree(checkpoint: QueryCheckpoint, hadoopConf: Configuration): Boolean =
-    isNewest(checkpoint, checkpoint.batch, hadoopConf)
+    Seq(QueryLogs.Offsets, QueryLogs.Commits).forall(log =>
+      batches(checkpoint, log, hadoopConf).maxOption.contains(checkpoint.batch))
 
   /**
    * Plans it, unless another run of the query has done so.
@@ -26,19 +27,27 @@ private[redisstate] object NextBatch {
       new OnceFile(file, hadoopConf).create(entry.text.getBytes(UTF_8))
       QueryCheckpoint.textOf(file, hadoopConf).contains(entry.text)
     } && {
-      // A run beside this one may have planned that batch long ago, so that Spark has removed its entry.
-      val holds = isNewest(checkpoint, batch, hadoopConf)
-      if (!holds) new CheckpointFiles(hadoopConf).delete(file)
-      holds
+      val late = isPassed(checkpoint, batch, hadoopConf)
+      if (late) new CheckpointFiles(hadoopConf).delete(file)
+      !late
     }
   }
 
-  private def isNewest(
+  /**
+   * Whether a run beside this one carried that batch out long ago, so that Spark has removed its entries. Another start may have gone on
+   * from the entry that is there by now: then the batch is in the commit log.
+   */
+  private def isPassed(
       checkpoint: QueryCheckpoint,
-      planned: Long,
+      batch: Long,
       hadoopConf: Configuration): Boolean = {
-    def newest(log: String) = QueryLogs.batches(checkpoint.folder, log, hadoopConf).maxOption
-    newest(QueryLogs.Offsets).contains(planned) &&
-    newest(QueryLogs.Commits).contains(checkpoint.batch)
+    val done = batches(checkpoint, QueryLogs.Commits, hadoopConf)
+    done.exists(_ > batch) && !done.contains(batch)
   }
+
+  private def batches(
+      checkpoint: QueryCheckpoint,
+      log: String,
+      hadoopConf: Configuration): Seq[Long] =
+    QueryLogs.batches(checkpoint.folder, log, hadoopConf)
 }
