@@ -36,6 +36,13 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
     if (code < 0xc7) RowBlock.binLength(bytes, at) else RowBlock.extLength(bytes, at, code)
   }
 
+  /** Whether each row is a key with its whole value. */
+  def isWhole: Boolean = {
+    var i = 0
+    while (i < places.length && !isRemoved(i) && !isAppended(i)) i += 1
+    i == places.length
+  }
+
   /** Index of a key, or -1 - (where it belongs). */
   def find(key: Array[Byte], offset: Int, length: Int): Int = find(key, offset, length, 0)
 

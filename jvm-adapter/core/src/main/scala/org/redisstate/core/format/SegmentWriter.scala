@@ -131,8 +131,7 @@ final class SegmentWriter(
   def handOver(): Seq[EncodedField] = {
     val from = taken
     val fresh = takeFresh()
-    fresh.indices.foreach { i =>
-      val field = fresh(i)
+    fresh.iterator.zipWithIndex.foreach { case (field, i) =>
       fields(from + i) = field.copy(block = java.util.Arrays.copyOf(field.block, Block.HeaderBytes))
     }
     fresh

@@ -131,7 +131,10 @@ final class Base private (
     loadBuckets(cancelled) && orderedRows.valuesIterator.forall(_.loadAll(cancelled))
 
   /** As `loadAll`, for the buckets. Several threads share the work. */
-  private[core] def loadBuckets(cancelled: () => Boolean): Boolean = {
+  private[core] def loadBuckets(cancelled: () => Boolean): Boolean =
+    keeps && loadKept(cancelled)
+
+  private def loadKept(cancelled: () => Boolean): Boolean = {
     var busy = List.empty[Int]
     var goesOn = true
     var chunk = 0

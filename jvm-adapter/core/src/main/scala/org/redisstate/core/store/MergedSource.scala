@@ -9,16 +9,25 @@ import org.redisstate.core.local._
  *
  * @param segments oldest first; nothing is below the first
  * @param families of the version
+ * @param once whether all of it is read one time: a bucket may be large then, so that no block is
+ *   read for several
  */
-private[store] final class MergedSource(segments: Seq[SegmentBlocks], families: Seq[Family])
+private[store] final class MergedSource(
+    segments: Seq[SegmentBlocks],
+    families: Seq[Family],
+    once: Boolean)
     extends BucketSource {
+  import MergedSource._
+
   private val hashOf = KeyHash.of(families)
+  private val entries = segments.map(_.head.segment.entry)
 
   /** Of all segments, the older of which may hold the same rows: so no bucket is too large. */
   val buckets: Int = {
-    val entries = segments.map(_.head.segment.entry)
-    math.max(
-      entries.map(_.buckets).max,
+    val most = entries.map(_.buckets).max
+    if (once) most
+    else math.max(
+      most,
       Bucketing.bucketsFor(entries.map(_.rows).sum, 2 * entries.map(_.bytes).sum))
   }
 
@@ -30,7 +39,10 @@ private[store] final class MergedSource(segments: Seq[SegmentBlocks], families: 
   }
 
   /** The merged rows, and those of one segment on top of them. */
-  override val bucketBytes: Long = 2 * BucketSource.BytesMax + segments.map(_.blockBytes).max
+  override val bucketBytes: Long = {
+    val ofRows = if (once) Ratio * entries.map(_.bytes).sum / buckets else 0L
+    2 * math.max(BucketSource.BytesMax, ofRows) + segments.map(_.blockBytes).max
+  }
 
   override def read(from: Int, until: Int): Array[RowBlock] = {
     val rows = Array.fill(until - from)(RowBlock.Empty)
@@ -43,11 +55,17 @@ private[store] final class MergedSource(segments: Seq[SegmentBlocks], families: 
 
   private def merged(older: RowBlock, newer: RowBlock, gone: Layer): RowBlock = {
     val left = if (older.count == 0) older else gone.uncleared(older)
-    if (newer.count == 0) left else RowBlock.merge(left, newer, resolve = true)
+    if (newer.count == 0) left
+    else if (left.count == 0 && newer.isWhole) newer
+    else RowBlock.merge(left, newer, resolve = true)
   }
 
   /** The rows of a segment that belong to each of these buckets: counts are powers of two. */
-  private def bucketsOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] = {
+  private def bucketsOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] =
+    if (segment.buckets == buckets) segment.read(from until until).toArray
+    else splitOf(segment, from, until)
+
+  private def splitOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] = {
     val wanted = (from until until).map(_ & (segment.buckets - 1)).distinct
     val into = Array.fill(until - from)(new RowBlock.Builder(1024))
     segment.read(wanted).foreach { rows =>
@@ -124,4 +142,10 @@ private[store] final class MergedSource(segments: Seq[SegmentBlocks], families: 
     java.util.Arrays
       .compareUnsigned(rows.bytes, at, at + rows.keyLength(i), key, 0, key.length) < 0
   }
+}
+
+private object MergedSource {
+
+  /** Blocks are a fourth of their rows, or more. */
+  private val Ratio = 4L
 }

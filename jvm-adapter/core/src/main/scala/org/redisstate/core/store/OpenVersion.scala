@@ -45,12 +45,14 @@ final class OpenVersion private[store] (
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
   def write(): WriteSession =
-    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid(), ownsUid = true)
+    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid())
 
   /**
-   * @param uid of the version that the commit gives; no other content may ever have it, but several attempts at this one may. So an abort
-   *   leaves the blocks, which another attempt may need; they expire by themselves.
+   * For a version that was loaded empty.
+   *
+   * @param uid of the version that the commit gives, None for a new one. No other content may ever have it, but several attempts at this one
+   *   may. So an abort leaves the blocks, which another attempt may need; they expire by themselves.
    */
-  def write(uid: String): WriteSession =
-    new WriteSession(store, local, held, isAlone, byUid, uid, ownsUid = false)
+  def fill(uid: Option[String]): FillSession =
+    new FillSession(store, local, held, uid.getOrElse(Pin.newUid()), ownsUid = uid.isEmpty)
 }

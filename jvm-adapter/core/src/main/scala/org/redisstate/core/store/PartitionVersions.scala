@@ -86,7 +86,7 @@ final class PartitionVersions(
         hit
       case None =>
         counters.cacheMisses.incrementAndGet()
-        val loaded = timed(counters.loadNs)(load(opened, held))
+        val loaded = timed(counters.loadNs)(load(opened, held, once = false))
         remember(loaded)
         loaded
     }
@@ -96,6 +96,19 @@ final class PartitionVersions(
       client.id,
       version: java.lang.Long,
       if (known.isEmpty) "loaded" else "cached")
+    new OpenVersion(this, local, opened.held, byUid = uid.isDefined)
+  }
+
+  /**
+   * Opens a version for one pass over its rows: they are read as the pass comes to them, and nothing
+   * is kept.
+   *
+   * @throws org.redisstate.core.errors.RedisStateException as `open`
+   */
+  def openOnce(version: Long, uid: Option[String]): OpenVersion = timed(counters.openNs) {
+    counters.opens.incrementAndGet()
+    val opened = client.open(runId, Some(version), uid, Nil)
+    val local = timed(counters.loadNs)(load(opened, Nil, once = true))
     new OpenVersion(this, local, opened.held, byUid = uid.isDefined)
   }
 
@@ -394,11 +407,11 @@ final class PartitionVersions(
    * Builds a version from what `open` listed; starts again when maintenance replaces a segment
    * under the load.
    */
-  private def load(first: Opened, held: List[LocalVersion]): LocalVersion = {
+  private def load(first: Opened, held: List[LocalVersion], once: Boolean): LocalVersion = {
     var opened = first
     var tries = 0
     while (true) {
-      try return build(opened, if (tries == 0) held else Nil)
+      try return build(opened, if (tries == 0) held else Nil, once)
       catch {
         case e: SegmentGone =>
           val again = client.reopen(first.pin)
@@ -416,7 +429,7 @@ final class PartitionVersions(
     throw new IllegalStateException
   }
 
-  private def build(opened: Opened, held: List[LocalVersion]): LocalVersion = {
+  private def build(opened: Opened, held: List[LocalVersion], once: Boolean): LocalVersion = {
     val loader = newLoader()
     val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
     if (start.isEmpty && opened.start.version > 0) {
@@ -443,13 +456,14 @@ final class PartitionVersions(
     val below = if (isAlone) None else start.map(_.content)
     val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
     val content = new ContentLoader(client, loader, counters, room)
-      .over(below, bottom, deltas).getOrElse(reload(opened.pin))
-    if (!below.exists(_.base eq content.base)) readAhead(content.base)
+      .over(below, bottom, deltas, once).getOrElse(reload(opened.pin))
+    if (once) content.base.counted(false)
+    else if (!below.exists(_.base eq content.base)) readAhead(content.base)
     val live = opened.segments.headOption
       .map(newest => LiveRows.of(newest.entry))
       .orElse(start.map(_.live))
       .getOrElse(LiveRows.None)
-    new LocalVersion(opened.pin, live, table, content, history, reload)
+    new LocalVersion(opened.pin, live, table, content, history, if (once) reloadOnce else reload)
   }
 
   private def readAhead(base: Base): Unit =
@@ -463,7 +477,8 @@ final class PartitionVersions(
       }
     }
 
-  private def reload(pin: Pin): Content = load(client.reopen(pin), Nil).content
+  private def reload(pin: Pin): Content = load(client.reopen(pin), Nil, once = false).content
+  private def reloadOnce(pin: Pin): Content = load(client.reopen(pin), Nil, once = true).content
 }
 
 object PartitionVersions {

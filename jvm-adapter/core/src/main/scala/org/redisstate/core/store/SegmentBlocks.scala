@@ -31,12 +31,16 @@ private[store] final class SegmentBlocks(
     counters.bucketsLoaded.addAndGet(wanted.size.toLong)
     val names = wanted.map(reader.partNames(header, _))
     val blocks = client.fetch(segment, names.flatten).iterator
-    names.map { parts =>
-      parts
-        .map(name => part(name, blocks.next()))
-        .reduceLeft((older, newer) => RowBlock.merge(older, newer, resolve = false))
-    }
+    names.map(parts => together(parts.map(name => part(name, blocks.next()))))
   }
+
+  /** Neighbours first, so that a row is copied as often as the number of parts can be halved. */
+  private def together(parts: Seq[RowBlock]): RowBlock =
+    if (parts.length == 1) parts.head
+    else {
+      val (older, newer) = parts.splitAt(parts.length / 2)
+      RowBlock.merge(together(older), together(newer), resolve = false)
+    }
 
   def firstKeys(family: Int): Seq[Array[Byte]] =
     header.ordered.collectFirst { case (`family`, keys) => keys }.getOrElse(Nil)

@@ -37,10 +37,14 @@ private[store] final class SegmentLoader(
    * it is touched.
    *
    * @param segments oldest first; the first stands alone
+   * @param once as `MergedSource` has it
    */
-  def together(segments: Seq[WholeSegment]): Base = {
+  def together(segments: Seq[WholeSegment], once: Boolean): Base = {
     val source =
-      new MergedSource(segments.map(s => blocksOf(s.head, s.families)), segments.last.families)
+      new MergedSource(
+        segments.map(s => blocksOf(s.head, s.families)),
+        segments.last.families,
+        once)
     Base.remote(source.buckets, source, source.ordered(room), room)
   }
 

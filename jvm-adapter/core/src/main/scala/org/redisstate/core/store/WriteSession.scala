@@ -25,7 +25,6 @@ import org.redisstate.core.local._
  * @param isAlone whether it begins with nothing, whatever its version holds
  * @param byUid whether the version was asked for by its uid
  * @param uid of this attempt
- * @param ownsUid whether no other attempt has the uid
  */
 final class WriteSession private[store] (
     store: VersionKeeper,
@@ -33,8 +32,7 @@ final class WriteSession private[store] (
     initiallyHeld: Boolean,
     val isAlone: Boolean,
     byUid: Boolean,
-    uid: String,
-    ownsUid: Boolean)
+    uid: String)
     extends HeldRows {
   import WriteSession._
 
@@ -300,7 +298,7 @@ final class WriteSession private[store] (
    */
   def abort(): Unit = {
     store.ended(this)
-    if (cycle.follow(LifeCycle.Abort) && ownsUid && (leftBlocks || staging.nonEmpty)) {
+    if (cycle.follow(LifeCycle.Abort) && (leftBlocks || staging.nonEmpty)) {
       // Behind the chunks that are under way: they would come after their own removal.
       awaitEnd(client.later(client.abort(ident)))
     }

@@ -7,8 +7,6 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
-import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.Slice
 
 /** What an attempt leaves in Redis that Spark gives up, by an interrupt of its thread as a rule. */
 class AbortSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -56,24 +54,6 @@ class AbortSuite extends AnyFunSuite with BeforeAndAfterAll {
       Thread.interrupted()
       p.close()
     }
-  }
-
-  test("an abort leaves what another attempt with the same uid has staged") {
-    val p = new TestPartition(server)
-    try {
-      val uid = Pin.newUid()
-      val first = p.store("a").openEmpty(0).write(uid)
-      put(first, mib = 6)
-      val late = p.store("a").openEmpty(0).write(uid)
-      put(late, mib = 6)
-      late.abort()
-      first.commit()
-      val opened = p.store("a").open(1)
-      (0 until 96).foreach { i =>
-        val (k, found) = (key(0, s"k$i"), new Slice)
-        assert(opened.get(k, k.length, found) && text(found) == noise(i))
-      }
-    } finally p.close()
   }
 
   test("a commit that an interrupt ends leaves nothing after its abort") {

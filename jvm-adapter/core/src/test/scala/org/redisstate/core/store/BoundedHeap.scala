@@ -58,8 +58,9 @@ object BoundedHeap {
         require(store.snapshotIfDue(), "no snapshot was added")
       }
       inTasks(workers, all.zip(stores).take(4)) { case (partition, store) =>
-        scan(store, version + 2, rows)
-        scan(partition.store("a reader"), version + 2, rows)
+        scan(store.open(version + 2), rows)
+        scan(partition.store("a reader").open(version + 2), rows)
+        scan(partition.store("a reader").openOnce(version + 2, None), rows)
       }
       val again = stores.map(_.counters.bucketsReloaded.get).sum
       println(
@@ -114,8 +115,7 @@ object BoundedHeap {
     ()
   }
 
-  private def scan(store: PartitionVersions, version: Long, rows: Int): Unit = {
-    val opened = store.open(version)
+  private def scan(opened: OpenVersion, rows: Int): Unit = {
     val seen = Seq(Default, Prefixed, Ordered).map(f => count(opened.iterator(f.id))).sum
     require(seen == rows && opened.numKeys == rows, s"$seen of $rows rows")
   }

@@ -75,10 +75,14 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def ofFamily(model: Rows, family: Int): Seq[(String, String)] =
     model.toSeq.filter(_._1.startsWith(f"$family%04x"))
 
-  private def compare(version: OpenVersion, model: Rows): Unit = {
+  private def compareRows(version: OpenVersion, model: Rows): Unit = {
     assert(version.numKeys == model.size)
     for (family <- 0 to 2) assert(rows(version.iterator(family)).sorted == ofFamily(model, family))
     assert(rows(version.iterator(3)) == ofFamily(model, 3))
+  }
+
+  private def compare(version: OpenVersion, model: Rows): Unit = {
+    compareRows(version, model)
     val prefix = prefixed("p3", "")
     assert(rows(version.prefixScan(prefix, prefix.length)).sorted ==
       model.toSeq.filter(_._1.startsWith(Vectors.hex(prefix))))
@@ -137,6 +141,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       uid = if (format == CheckpointFormat.V2) Some(chosen) else None
       compare(store.open(version + 1L, uid), model)
       if (random.nextInt(3) == 0) compare(newStore("a").open(version + 1L, uid), model)
+      compareRows(newStore("a reader").openOnce(version + 1L, uid), model)
       if (random.nextInt(3) == 0) store.requestSnapshot()
       store.snapshotIfDue()
       if (random.nextInt(4) == 0) store = newStore("a")

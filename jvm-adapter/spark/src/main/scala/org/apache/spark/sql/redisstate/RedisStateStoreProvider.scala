@@ -34,8 +34,9 @@ import org.apache.spark.sql.redisstate.stores.{
   CommitReport,
   FineGrainedReplay,
   MaintenanceShim,
-  OpensEmpty,
+  MovesState,
   ProviderShim,
+  RedisFill,
   RedisReadStateStore,
   RedisStateStore,
   SnapshotReportShim,
@@ -64,7 +65,7 @@ class RedisStateStoreProvider
     with SnapshotReportShim
     with ProviderShim
     with FineGrainedReplay
-    with OpensEmpty
+    with MovesState
     with Logging {
   import RedisStateStoreProvider._
 
@@ -119,8 +120,18 @@ class RedisStateStoreProvider
     writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
 
-  override private[redisstate] def getEmptyStore(version: Long, uid: Option[String]): StateStore =
-    writeStore(openEmpty(version), forceSnapshot = false, asked = None, uid.map(ours))
+  override private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill = {
+    val session = openEmpty(version).fill(uid.map(ours))
+    checkQuota(connected(version = 0), version)
+    new RedisFill(id, session, codecs)
+  }
+
+  override private[redisstate] def getStoreToScan(
+      version: Long,
+      uid: Option[String]): RedisReadStateStore = {
+    val opened = opening(version, version)(_.openOnce(version, uid.map(ours)))
+    new RedisReadStateStore(id, opened, codecs, failed)
+  }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
     new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs, failed)
@@ -195,12 +206,10 @@ class RedisStateStoreProvider
   private def writeStore(
       opened: OpenVersion,
       forceSnapshot: Boolean,
-      asked: Option[String],
-      uid: Option[String] = None): StateStore = {
+      asked: Option[String]): StateStore = {
     val linked = connected(opened.pin.version)
     checkQuota(linked, opened.pin.version)
-    val session = uid.fold(opened.write())(opened.write)
-    newStore(session, codecs, new Host(linked, forceSnapshot, asked))
+    newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
 
   /** Of a run that writes the partition already; before the first write, `enter` asks. */

@@ -4,7 +4,9 @@ import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.stores.{MovesState, RedisReadStateStore}
 
 /** Reads all rows of one partition of a store at one version. For one thread. */
 private[redisstate] final class StoreReader(
@@ -16,15 +18,33 @@ private[redisstate] final class StoreReader(
     extends AutoCloseable {
   private val provider = StoreReader.provider(spec, side, partition, hadoopConf)
 
-  /** A store with families has to be told them, which only one for writing can be in every Spark minor. */
   private val store: ReadStateStore =
-    try if (spec.usesFamilies) withFamilies() else provider.getReadStore(side.version, uid)
+    try provider match {
+        case ours: MovesState => toScan(ours)
+        case _ =>
+          if (spec.usesFamilies) withFamilies() else provider.getReadStore(side.version, uid)
+      }
     catch {
       case e: Throwable =>
         provider.close()
         throw e
     }
 
+  private def toScan(ours: MovesState): RedisReadStateStore = {
+    val opened = ours.getStoreToScan(side.version, uid)
+    spec.named.foreach { family =>
+      opened.registerColFamily(
+        family.name,
+        family.keySchema,
+        family.valueSchema,
+        family.encoder,
+        family.multiValue,
+        family.internal)
+    }
+    opened
+  }
+
+  /** One of Spark's has to be told its families, which only one for writing can be in every minor. */
   private def withFamilies(): StateStore = {
     val opened = provider.getStore(side.version, uid)
     StoreReader.createFamilies(spec, opened)
@@ -36,21 +56,33 @@ private[redisstate] final class StoreReader(
     val entry = new StateEntry
     spec.filled.iterator.flatMap { at =>
       val family = spec.families(at)
-      store.iterator(family.name).map { pair =>
-        entry.family = at
-        entry.key = pair.key
-        if (family.multiValue) {
-          // The look-up of the list may use the row of the key again.
-          entry.key = pair.key.copy()
+      entry.family = at
+      if (family.multiValue) {
+        lists(family.name).map { case (key, list) =>
+          entry.key = key
           entry.value = null
-          entry.list = store.valuesIterator(entry.key, family.name).map(_.copy()).toArray
-        } else {
+          entry.list = list.map(_.copy()).toArray
+          entry
+        }
+      } else {
+        store.iterator(family.name).map { pair =>
+          entry.key = pair.key
           entry.list = null
           entry.value = pair.value
+          entry
         }
-        entry
       }
     }
+  }
+
+  private def lists(family: String): Iterator[(UnsafeRow, Iterator[UnsafeRow])] = store match {
+    case ours: RedisReadStateStore => ours.lists(family)
+    case _ =>
+      store.iterator(family).map { pair =>
+        // The look-up of the list may use the row of the key again.
+        val key = pair.key.copy()
+        key -> store.valuesIterator(key, family)
+      }
   }
 
   /** Of all rows. */
@@ -90,14 +122,13 @@ private[redisstate] object StoreReader {
   }
 
   def createFamilies(spec: StoreSpec, store: StateStore): Unit =
-    spec.filled.map(spec.families).filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME).foreach {
-      family =>
-        store.createColFamilyIfAbsent(
-          family.name,
-          family.keySchema,
-          family.valueSchema,
-          family.encoder,
-          family.multiValue,
-          family.internal)
+    spec.named.foreach { family =>
+      store.createColFamilyIfAbsent(
+        family.name,
+        family.keySchema,
+        family.valueSchema,
+        family.encoder,
+        family.multiValue,
+        family.internal)
     }
 }

@@ -55,6 +55,10 @@ final case class StoreSpec(
     !(usesFamilies && families(i).name == StateStore.DEFAULT_COL_FAMILY_NAME)
   }
 
+  /** Of those that may hold rows, the ones that a store has to be told of. */
+  def named: Seq[FamilySpec] =
+    filled.map(families).filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
+
   /** Whether only its first partition is there, though Spark's metadata gives it as many as the others have. */
   def isSingle: Boolean = PartitionKeys.isSingle(operatorName, default.keySchema)
 

@@ -18,28 +18,12 @@ private[redisstate] final class StoreWriter(
   private val sink = TargetSink.open(spec, side, partition, uid, hadoopConf)
   private val sum = new DigestSum(spec.families.map(_.name))
   private val names = spec.families.map(_.name).toArray
-  private val store =
-    try {
-      if (spec.usesFamilies) StoreReader.createFamilies(spec, sink.store)
-      sink.store
-    } catch {
-      case e: Throwable =>
-        sink.close()
-        throw e
-    }
 
   def put(entry: StateEntry): Unit = {
     sum.add(entry)
     val family = names(entry.family)
-    if (entry.list == null) store.put(entry.key, entry.value, family)
-    else if (entry.list.nonEmpty) {
-      store.put(entry.key, entry.list.head, family)
-      var i = 1
-      while (i < entry.list.length) {
-        store.merge(entry.key, entry.list(i), family)
-        i += 1
-      }
-    }
+    if (entry.list == null) sink.put(entry.key, entry.value, family)
+    else if (entry.list.nonEmpty) sink.putList(entry.key, entry.list, family)
   }
 
   /** Of what was put. */

@@ -5,14 +5,20 @@ import java.util.UUID
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.stores.OpensEmpty
+import org.apache.spark.sql.redisstate.stores.MovesState
 
 import org.redisstate.core.errors.UnavailableException
 
-/** How a provider is given a version that it did not build from the ones before. */
+/** How a provider is given a version that it did not build from the ones before. For one thread. */
 private[redisstate] sealed trait TargetSink extends AutoCloseable {
-  def store: StateStore
+
+  /** Each key comes once. */
+  def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit
+
+  /** @param values one or more */
+  def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit
 
   /** @return Spark's unique id of what was written, in checkpoint format 2 */
   def commit(): Option[String]
@@ -27,17 +33,71 @@ private[redisstate] object TargetSink {
       uid: Option[String],
       hadoopConf: Configuration): TargetSink =
     if (side.provider == Providers.HdfsBacked) new Scratch(spec, side, partition, hadoopConf)
-    else new Empty(StoreReader.provider(spec, side, partition, hadoopConf), side.version - 1, uid)
-
-  /** A provider that begins at any version. */
-  private final class Empty(provider: StateStoreProvider, before: Long, uid: Option[String])
-      extends TargetSink {
-    override val store: StateStore = closing(provider) {
+    else {
+      val provider = StoreReader.provider(spec, side, partition, hadoopConf)
       provider match {
-        case ours: OpensEmpty => ours.getEmptyStore(before, uid)
-        case sparks => EmptyStore.at(sparks, before)
+        case ours: MovesState => new Filled(spec, ours, side, uid)
+        case _ => new Empty(spec, provider, side.version - 1)
       }
     }
+
+  /** Ours takes rows without keeping them. */
+  private final class Filled(
+      spec: StoreSpec,
+      provider: MovesState,
+      side: StateSide,
+      uid: Option[String])
+      extends TargetSink {
+    private val fill = closing(provider) {
+      val opened = provider.getStoreToFill(side.version - 1, uid)
+      spec.named.foreach { family =>
+        opened.createFamily(
+          family.name,
+          family.valueSchema,
+          family.encoder,
+          family.multiValue,
+          family.internal)
+      }
+      opened
+    }
+
+    override def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit =
+      fill.put(key, value, family)
+    override def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit =
+      fill.putList(key, values, family)
+
+    override def commit(): Option[String] = {
+      val pin = fill.commit()
+      Option.when(side.conf.enableStateStoreCheckpointIds)(pin.uid)
+    }
+
+    override def close(): Unit =
+      try fill.close()
+      finally provider.close()
+  }
+
+  /** Spark's stores are written by the interface that operators have. */
+  private sealed trait OfSpark extends TargetSink {
+    protected def store: StateStore
+
+    override def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit =
+      store.put(key, value, family)
+
+    override def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit = {
+      store.put(key, values.head, family)
+      var i = 1
+      while (i < values.length) {
+        store.merge(key, values(i), family)
+        i += 1
+      }
+    }
+  }
+
+  /** A provider that begins at any version. */
+  private final class Empty(spec: StoreSpec, provider: StateStoreProvider, before: Long)
+      extends OfSpark {
+    override protected val store: StateStore =
+      closing(provider)(told(spec, EmptyStore.at(provider, before)))
 
     override def commit(): Option[String] = {
       store.commit()
@@ -56,12 +116,13 @@ private[redisstate] object TargetSink {
       side: StateSide,
       partition: Int,
       hadoopConf: Configuration)
-      extends TargetSink {
+      extends OfSpark {
     private val folder = scratchIn(new Path(side.stateRoot).getParent)
     private val there = side.copy(stateRoot = new Path(folder, "state").toString)
     private val provider = StoreReader.provider(spec, there, partition, hadoopConf)
     private val fs = folder.getFileSystem(hadoopConf)
-    override val store: StateStore = closing(provider)(provider.getStore(0, None))
+    override protected val store: StateStore =
+      closing(provider)(told(spec, provider.getStore(0, None)))
 
     override def commit(): Option[String] = {
       store.commit()
@@ -94,7 +155,12 @@ private[redisstate] object TargetSink {
   /** Whether it is such a folder; who was killed leaves it. */
   def isScratch(path: Path): Boolean = path.getName.startsWith(ScratchPrefix)
 
-  private def closing(provider: StateStoreProvider)(open: => StateStore): StateStore =
+  private def told(spec: StoreSpec, store: StateStore): StateStore = {
+    if (spec.usesFamilies) StoreReader.createFamilies(spec, store)
+    store
+  }
+
+  private def closing[A](provider: StateStoreProvider)(open: => A): A =
     try open
     catch {
       case e: Throwable =>

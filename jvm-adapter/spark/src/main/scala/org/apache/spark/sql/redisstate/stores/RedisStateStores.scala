@@ -41,6 +41,17 @@ private[redisstate] final class RedisReadStateStore(
       to: Option[Array[Byte]]): RowIterator =
     opened.rangeScan(family, from, to)
 
+  /** The lists of a family with lists by their keys; a row of a key is valid until the next. */
+  private[redisstate] def lists(colFamilyName: String)
+      : Iterator[(UnsafeRow, Iterator[UnsafeRow])] = {
+    val codec = codecs.of("lists", colFamilyName)
+    needLists(codec, "lists")
+    val rows = asked(opened.iterator(codec.family.id))
+    val key, value = new Slice
+    Iterator.continually(asked(rows.next(key, value))).takeWhile(identity)
+      .map(_ => (codec.decodeKey(key), codec.decodeList(value)))
+  }
+
   /** A family that this version does not have is an empty one. */
   override def registerColFamily(
       colFamilyName: String,

@@ -1,0 +1,173 @@
+package org.redisstate.core.store
+
+import java.util.concurrent.{ExecutionException, Future}
+
+import scala.collection.mutable
+
+import org.redisstate.core.errors.{InternalException, RedisStateException, UnavailableException}
+import org.redisstate.core.format._
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.local._
+
+/**
+ * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis
+ * as they come, and only those of ordered families wait for the commit: so it needs little memory,
+ * and cannot be read. For one thread.
+ *
+ * @param local the empty version below
+ * @param initiallyHeld whether the run holds the partition already
+ * @param uid of the version that the commit gives
+ * @param ownsUid whether no other attempt has the uid
+ */
+final class FillSession private[store] (
+    store: VersionKeeper,
+    local: LocalVersion,
+    initiallyHeld: Boolean,
+    uid: String,
+    ownsUid: Boolean)
+    extends HeldRows {
+  import FillSession._
+
+  private val client = store.client
+  private val pin = Pin(local.pin.version + 1, uid)
+  private val ident = Segment.deltaIdent(pin.version, uid)
+  private val cycle = new LifeCycle
+  private var families = store.families(local)
+  private var hashOf = KeyHash.of(families)
+  private var internalIds = Set.empty[Int]
+  private var layer = new Layer(InitialRows)
+
+  /** The rows of ordered families. */
+  private val sorted = new Layer(0)
+  private var writer: SegmentWriter = _
+
+  /** What is on its way to Redis: the oldest first. */
+  private val staging = mutable.Queue.empty[Future[_]]
+  private var hasStaged = false
+  private var countAt = CountedBytes
+  private var live, liveInternal = 0L
+  @volatile private var counted = 0L
+
+  private[store] override def heldBytes: Long = counted
+
+  def allFamilies: Seq[Family] = families
+
+  /** Adds a family. */
+  def defineFamily(family: Family): Unit = {
+    families = families.filter(_.id != family.id) :+ family
+    hashOf = KeyHash.of(families)
+    internalIds = families.filter(_.internal).map(_.id).toSet
+  }
+
+  /**
+   * Adds a row. That its key did not come before is up to the caller: of a key that did, the number
+   * of rows is wrong.
+   *
+   * @param value of a family with lists, all elements as [[MultiValue.encode]] gives them
+   */
+  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+    if (!cycle.is(LifeCycle.Updating)) refuse("put")
+    SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
+    val family = StoredKey.familyOf(key, 0)
+    val rows = if (hashOf.ordered(family)) sorted else layer
+    rows.put(hashOf(key, 0, keyLength), key, 0, keyLength, value, 0, valueLength)
+    live += 1
+    if (internalIds.nonEmpty && internalIds(family)) liveInternal += 1
+    if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
+    if (layer.usedBytes > StageBytes) stage()
+  }
+
+  /** @return the new version */
+  def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
+    if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
+    if (!initiallyHeld) store.takeOver(local.pin, byUid = false)
+    val (entry, rest) = encode()
+    client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
+    if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
+    store.ended(this)
+    store.counters.commits.incrementAndGet()
+    store.counters.rowsWritten.addAndGet(live)
+    pin
+  }
+
+  /** Gives the attempt up; never throws. Blocks that another attempt may need expire by themselves. */
+  def abort(): Unit = {
+    store.ended(this)
+    if (cycle.follow(LifeCycle.Abort) && ownsUid && hasStaged) {
+      // Behind the chunks that are under way: they would come after their own removal.
+      client.later(client.abort(ident))
+      ()
+    }
+  }
+
+  private def stage(): Unit = {
+    if (writer == null) writer =
+      new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
+    val full = layer
+    val segment = writer
+    hasStaged = true
+    layer = new Layer(full.rows, full.usedBytes)
+    staging += client.later {
+      if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
+        full.foreachBucket(segment.buckets)(segment.add)
+        client.stage(ident, ident, segment.handOver())
+      }
+    }
+    while (staging.size > StagingMax) await(staging.dequeue())
+    count()
+  }
+
+  private def encode(): (Entry, Seq[EncodedField]) = {
+    while (staging.nonEmpty) await(staging.dequeue())
+    if (writer == null) writer =
+      new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
+    layer.foreachBucket(writer.buckets)(writer.add)
+    hashOf.ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, sorted.rowsOf(family)))
+    val entry = writer.finish(
+      local.pin.uid,
+      live,
+      Some(families.sortBy(_.id)),
+      Nil,
+      complete = true,
+      liveInternal,
+      families.map(_.id).max)
+    (entry, writer.takeFresh())
+  }
+
+  private def await(work: Future[_]): Unit =
+    try {
+      work.get()
+      ()
+    } catch {
+      case e: ExecutionException => e.getCause match {
+          case named: RedisStateException => throw named
+          case other =>
+            throw new InternalException(s"staging $ident of ${client.id} failed.", other)
+        }
+    }
+
+  private def count(): Unit = {
+    counted = layer.memoryBytes + sorted.memoryBytes + staging.size * StageBytes
+    countAt = layer.usedBytes.toLong + sorted.usedBytes + CountedBytes
+    store.grown(this)
+  }
+
+  private def lostBlocks = new UnavailableException(
+    s"commit version ${pin.version} of ${client.id}: the server lost blocks that it was sent before, " +
+      "in a fail-over or a restart. Nothing was committed, and these rows are not kept here. Run it again.")
+
+  private def refuse(what: String): Nothing =
+    throw new InternalException(
+      s"$what in ${client.id} version ${pin.version} after its commit or abort.")
+}
+
+object FillSession {
+  private val InitialRows = 256
+  private val StageBytes = 16 << 20
+
+  /** So many layers wait for the server at most. */
+  private val StagingMax = 1
+
+  /** The memory budget is told of every so many bytes. */
+  private val CountedBytes = 1L << 20
+}

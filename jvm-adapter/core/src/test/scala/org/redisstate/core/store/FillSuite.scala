@@ -1,0 +1,156 @@
+package org.redisstate.core.store
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import scala.util.Random
+
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.errors.{InternalException, StateLostException, UnavailableException}
+import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
+import org.redisstate.core.ids.{Keys, Pin}
+
+/** Versions that are written as a whole, and read in one pass. */
+class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
+  import TestPartition._
+
+  private lazy val server = new RedisServerProcess()
+  override def afterAll(): Unit = server.close()
+
+  private val Timers =
+    Family(4, "timers", FamilyKind.Range, Seq(1), "", "", multiValue = false, internal = true)
+  private val Families = Seq(Prefixed, Lists, Ordered, Timers)
+
+  private type Rows = Seq[(Array[Byte], Array[Byte])]
+
+  /** Rows of all kinds of families, each key once. */
+  private def rowsOf(count: Int, bytes: Int): Rows = {
+    val random = new Random(7)
+    (0 until count).map { i =>
+      val text = new Array[Byte](bytes)
+      random.nextBytes(text)
+      i % 5 match {
+        case 1 => prefixed(s"p${i % 10}", s"k$i") -> text
+        case 2 => key(2, s"k$i") -> MultiValue.encode(Seq(text, s"second of $i".getBytes(UTF_8)))
+        case 3 => key(3, f"t$i%08d") -> text
+        case 4 => key(4, f"t$i%08d") -> text
+        case _ => key(0, s"k$i") -> text
+      }
+    }
+  }
+
+  private def filled(p: TestPartition, rows: Rows, version: Long = 0): FillSession = {
+    val session = p.store("a").openEmpty(version).fill(None)
+    Families.foreach(session.defineFamily)
+    rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
+    session
+  }
+
+  private def found(version: OpenVersion): Seq[(String, String)] =
+    version.families.flatMap(family => TestPartition.rows(version.iterator(family.id))).sorted
+
+  private def wanted(rows: Rows): Seq[(String, String)] = rows.map { case (k, value) =>
+    Vectors.hex(k, 0, k.length) -> Vectors.hex(value, 0, value.length)
+  }.sorted
+
+  /** Once what is under way has come. */
+  private def staged(p: TestPartition): Set[String] = {
+    p.store("a").client.later(()).get()
+    p.keys.filter(_.startsWith("d:"))
+  }
+
+  private def on(work: TestPartition => Unit): Unit = {
+    val p = new TestPartition(server)
+    try work(p)
+    finally p.close()
+  }
+
+  for ((count, bytes) <- Seq(0 -> 0, 300 -> 20, 40000 -> 900))
+    test(s"$count rows of $bytes bytes are read as they were filled in, at once and in one pass") {
+      on { p =>
+        val rows = rowsOf(count, bytes)
+        val pin = filled(p, rows, version = 6).commit()
+        assert(pin.version == 7)
+        val opened = p.store("a").open(7)
+        val internal = rows.count(_._1(1) == 4)
+        assert(opened.numKeys == count - internal && opened.pin == pin)
+        assert(opened.write().numInternalKeys == internal)
+        assert(found(opened) == wanted(rows))
+        assert(found(p.store("a reader").openOnce(7, None)) == wanted(rows))
+        assert(p.store("a").client.verify().damaged.isEmpty)
+      }
+    }
+
+  test("a query goes on from a filled version, and its snapshot has the same rows") {
+    on { p =>
+      val rows = rowsOf(5000, 50)
+      filled(p, rows).commit()
+      val store = p.store("a")
+      val session = store.open(1).write()
+      val (last, list) = (rows.head._1, rows(2)._1)
+      session.remove(last, last.length)
+      append(session, list, "third")
+      session.commit()
+      val now = found(store.open(2))
+      val third = Vectors.hex(MultiValue.encode(Seq("third".getBytes(UTF_8))))
+      val changed = wanted(rows.filter(_._1 ne last)).map { case (name, value) =>
+        if (name == Vectors.hex(list, 0, list.length)) name -> (value + third) else name -> value
+      }
+      assert(now == changed)
+      assert(found(p.store("a reader").openOnce(2, None)) == now)
+      store.requestSnapshot()
+      assert(store.snapshotIfDue())
+      assert(found(p.store("a reader").open(2)) == now)
+      assert(found(p.store("a reader").openOnce(2, None)) == now)
+    }
+  }
+
+  test("a pass over a version keeps nothing in memory") {
+    on { p =>
+      val rows = rowsOf(30000, 200).filter(_._1(1) < 3)
+      filled(p, rows).commit()
+      val store = p.store("a reader")
+      val opened = store.openOnce(1, None)
+      assert(found(opened) == wanted(rows))
+      assert(store.localBytes == 0 && opened.local.content.base.memoryBytes < 100000)
+    }
+  }
+
+  test("rows that were given up are gone, unless another attempt has the same id") {
+    on { p =>
+      val rows = rowsOf(40000, 900)
+      val session = filled(p, rows)
+      assert(staged(p).nonEmpty)
+      session.abort()
+      session.abort()
+      assert(staged(p).isEmpty)
+      intercept[InternalException](session.commit())
+
+      val uid = Pin.newUid()
+      val first = p.store("a").openEmpty(0).fill(Some(uid))
+      val late = p.store("a").openEmpty(0).fill(Some(uid))
+      Seq(first, late).foreach { one =>
+        Families.foreach(one.defineFamily)
+        rows.foreach { case (k, value) => one.put(k, k.length, value, value.length) }
+      }
+      late.abort()
+      first.commit()
+      assert(found(p.store("a").open(1)) == wanted(rows))
+    }
+  }
+
+  test("blocks that the server lost are named, and nothing is committed") {
+    on { p =>
+      val session = filled(p, rowsOf(40000, 900))
+      val base = Keys.meta(p.id).dropRight(1)
+      staged(p).foreach(name => p.raw.del(base + name))
+      val e = intercept[UnavailableException](session.commit())
+      assert(
+        e.getMessage.contains("the server lost blocks") && e.getMessage.contains("Run it again"))
+      session.abort()
+      intercept[StateLostException](p.store("a").open(1))
+    }
+  }
+}

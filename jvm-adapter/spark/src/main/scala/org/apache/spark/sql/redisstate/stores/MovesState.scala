@@ -1,0 +1,17 @@
+package org.apache.spark.sql.redisstate.stores
+
+import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
+
+/** A provider whose versions are read and written as a whole: what moves state asks for that. */
+private[redisstate] trait MovesState extends StateStoreProvider {
+
+  /** A version, for one pass over its rows. */
+  private[redisstate] def getStoreToScan(version: Long, uid: Option[String]): RedisReadStateStore
+
+  /**
+   * Begins with nothing; the commit gives the version after this one, whatever is there before.
+   *
+   * @param uid that the commit is to have, whichever attempt makes it; None for a new one
+   */
+  private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill
+}
