@@ -63,22 +63,19 @@ _SITE = ("env", "NO_MKDOCS_2_WARNING=1", _PYTHON, "-m", "mkdocs")
 # Whole queries through the interfaces that differ between minors: `jvm-suite` runs Spark's own
 # suites of them on 4.2, `jvm-contract-4.3` these ones on the newest.
 _LEFT_TO_LONG = ("ScalaTransformWithStateSuite",)
-_APPLICATIONS = "application and not long"
-_SESSION = "not application and not long"
+_MOVING = "tests/spark/moving"
+_APPLICATIONS = ("--compatibility-check", "-m", "application and not long")
+_SESSION = ("--compatibility-check", "-m", "not application and not long")
 
-# In the order of their start: what takes long comes first, so that the lanes end together; of two
-# that follow each other one waits for servers and processes where the other computes. A limit is
-# what a suite never takes, beside another one on two busy cores.
+# In the order of their start: what takes long comes first, so that the lanes end together; of those
+# that follow each other one computes where others wait for servers and processes. A limit is what a
+# suite never takes, beside others on two busy cores.
 SUITES: tuple[Suite, ...] = (
-    Pytest("spark", "tests/spark", limit_s=2100, options=("--compatibility-check", "-m", _SESSION)),
+    Pytest("spark", "tests/spark", limit_s=2100, options=(f"--ignore={_MOVING}", *_SESSION)),
     Pytest("faults", "tests/faults", limit_s=2100),
     Scalatest("jvm-core", "core", "core/src/test/scala", limit_s=1500, options=()),
-    Pytest(
-        "spark-applications",
-        "tests/spark",
-        limit_s=1800,
-        options=("--compatibility-check", "-m", _APPLICATIONS),
-    ),
+    Pytest("spark-moving", _MOVING, limit_s=2100, options=_SESSION),
+    Pytest("spark-applications", "tests/spark", limit_s=1800, options=_APPLICATIONS),
     Pytest("contract", "tests/contract", limit_s=1200),
     Scalatest("jvm-suite", "spark-4.2", "spark/src/test-4.2/scala", limit_s=1800),
     Pytest("interop", "tests/interop", limit_s=1200),

@@ -116,9 +116,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=REFUSED.get(case, ())) for case in CASES]
-)
+LONG = ("transformWithState, TTL", "transformWithState, chained")
+
+
+def marks_of(case: str) -> list[pytest.MarkDecorator]:
+    marks = [REFUSED[case]] if case in REFUSED else []
+    return [*marks, pytest.mark.long] if case in LONG else marks
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=marks_of(case)) for case in CASES])
 @pytest.mark.compatibility("checkpoint format 2", "{case}")
 def test_every_operator_gives_what_it_gives_without_ids(streams: Streams, case: str) -> None:
     CASES[case](streams)

@@ -11,8 +11,8 @@ from pyspark.sql import functions as sf
 
 import redis_state
 from redis_state.errors import ConfigError
+from tests.spark.moving.test_rescale import Parts
 from tests.spark.streams import FORMAT, Streams
-from tests.spark.test_rescale import Parts
 
 pytestmark = pytest.mark.spark
 

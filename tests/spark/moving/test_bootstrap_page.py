@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "bootstrap.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "bootstrap.md"
 URL = "redis://localhost:6379/0"
 SCHEMA = "customer string, amount long"
 

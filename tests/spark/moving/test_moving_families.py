@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import redis_state
+from tests.spark.moving.test_moving import processors
 from tests.spark.streams import FORMAT, REDIS, ROCKSDB, Output, Streams
-from tests.spark.test_moving import processors
 from tests.spark.test_operators import EVENTS, JOIN_FORMAT, events, joined, two_inputs
 from tests.spark.test_transform_with_state_schemas import ENCODING
 from tests.support.redis_server import RedisServer

@@ -27,7 +27,6 @@ Build = Callable[[Sequence[DataFrame]], DataFrame]
 Batches = Sequence[Sequence[Sequence[dict[str, Any]]]]
 SHORT = {
     ("aggregation", HDFS, "1"),
-    ("join", ROCKSDB, "1"),
     ("processors", ROCKSDB, "2"),
 }
 CALLED = {HDFS: "hdfs-backed", ROCKSDB: "rocksdb"}
@@ -168,7 +167,11 @@ def rows_of(output: Output) -> list[list[str]]:
 @pytest.mark.compatibility("adopt", "{family}, checkpoint format {format_}")
 @pytest.mark.parametrize(
     ("family", "source", "format_"),
-    [("aggregation", HDFS, "1"), ("processors", ROCKSDB, "2"), ("join", ROCKSDB, "2")],
+    [
+        ("aggregation", HDFS, "1"),
+        pytest.param("processors", ROCKSDB, "2", marks=pytest.mark.long),
+        ("join", ROCKSDB, "2"),
+    ],
 )
 def test_one_conf_and_a_restart(
     streams: Streams,

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from redis_state.cli.main import main
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of, marker_of
-from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
-from tests.spark.test_rescale import (
+from tests.spark.moving.test_rescale import (
     COUNTS,
     FAMILIES,
     SHUFFLE,
@@ -22,6 +21,7 @@ from tests.spark.test_rescale import (
     marks_of,
     partitions_of,
 )
+from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark

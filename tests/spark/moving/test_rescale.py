@@ -67,7 +67,7 @@ FAMILIES: dict[str, tuple[Build, Any, str]] = {
 FORMAT_1 = ("windows", "full outer join", "processor")
 """Of which checkpoint format 1 is run, too."""
 
-SHORT = ("windows", "full outer join", "processor", "without a key")
+SHORT = ("windows", "full outer join", "without a key")
 """Of which checkpoint format 2 is run in each `make test`."""
 
 SINGLE = ("without a key", "limit")

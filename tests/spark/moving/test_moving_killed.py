@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 import redis_state
 from tests.faults.processes import descendants, kill
+from tests.spark.moving.test_moving import files_of, rows_of
 from tests.spark.streams import FORMAT, HDFS, PREFIX, REDIS, ROCKSDB, Output, Streams
-from tests.spark.test_moving import files_of, rows_of
 from tests.spark.test_operators import EVENTS, events
 from tests.support.file_steps import Watched
 from tests.support.redis_server import RedisServer
@@ -305,7 +305,7 @@ def test_rescale_at_start_is_killed(
         given = [str(killed.source.folder), str(new), url, str(outputs[new.name])]
         confs = CONFS | {"spark.master": "local[1]", FORMAT: format_}
         confs |= {PREFIX + name: value for name, value in options.items()}
-        job = [sys.executable, "-m", "tests.spark.adopting_job"]
+        job = [sys.executable, "-m", "tests.spark.moving.adopting_job"]
         return [*job, *given, json.dumps(confs)]
 
     redis_conf(options)
@@ -342,7 +342,7 @@ def test_adopt_is_killed(
         outputs[new.name] = streams.folder / f"output-{new.name}"
         given = [str(killed.source.folder), str(new), url, str(outputs[new.name])]
         confs = CONFS | {"spark.master": "local[1]", FORMAT: format_}
-        job = [sys.executable, "-m", "tests.spark.adopting_job"]
+        job = [sys.executable, "-m", "tests.spark.moving.adopting_job"]
         return [*job, *given, json.dumps(confs)]
 
     redis_conf({"adopt": "true"})

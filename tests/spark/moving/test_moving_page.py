@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 import redis_state
+from tests.spark.moving.test_moving import rows_of
+from tests.spark.moving.test_moving_killed import confs_as_arguments
 from tests.spark.streams import HDFS, REDIS, ROCKSDB, Output, Streams
-from tests.spark.test_moving import rows_of
-from tests.spark.test_moving_killed import confs_as_arguments
 from tests.spark.test_operators import EVENTS, events
 from tests.support.redis_server import RedisServer
 from tests.upgrades.job import windows
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "moving.md"
 URL = "redis://redis.example:6379/0"
 LIMIT_S = 240

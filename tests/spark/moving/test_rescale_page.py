@@ -20,7 +20,7 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "rescale.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "rescale.md"
 URL = "redis://localhost:6379/0"
 
 

@@ -12,8 +12,8 @@ import redis_state
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of
+from tests.spark.moving.test_moving import undone
 from tests.spark.streams import Output, Streams
-from tests.spark.test_moving import undone
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
