@@ -1,5 +1,6 @@
 package org.redisstate.core.store
 
+import org.redisstate.core.format.Entry
 import org.redisstate.core.local.{Content, Room}
 import org.redisstate.core.protocol.PartitionClient
 
@@ -17,7 +18,7 @@ private[store] final class ContentLoader(
    * @param below a content that is here, if they stand on one
    * @param bottom a snapshot, if they stand on one
    * @param deltas oldest first
-   * @param once for one pass over the rows: a delta that stands alone is not brought into memory
+   * @param once for one pass over the rows: the delta that they begin with is not brought into memory
    * @return None when they do not fit over what is here
    */
   def over(
@@ -25,7 +26,9 @@ private[store] final class ContentLoader(
       bottom: Option[WholeSegment],
       deltas: Seq[WholeSegment],
       once: Boolean): Option[Content] = {
-    val alone = if (once && below.isEmpty && bottom.isEmpty) 1 else 0
+    val isBottom = below.isEmpty && bottom.isEmpty
+    val alone =
+      deltas.headOption.count(d => isBottom && (once || ContentLoader.isBase(d.head.segment.entry)))
     val newest =
       deltas.drop(alone).reverseIterator.map(d => LayerLoader.bytesOf(d.head.segment.entry))
         .takeWhile(room.offer).toSeq
@@ -45,6 +48,10 @@ private[store] final class ContentLoader(
 }
 
 private[store] object ContentLoader {
+
+  /** Whether a delta has all rows of its version, in buckets small enough to be read one by one. */
+  private def isBase(delta: Entry): Boolean =
+    delta.complete && MergedSource.bucketsFor(Seq(delta)) <= 2 * delta.buckets
 
   /** Layers above this number become one. */
   val LayersMax = 8

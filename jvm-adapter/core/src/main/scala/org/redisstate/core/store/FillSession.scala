@@ -102,7 +102,9 @@ final class FillSession private[store] (
 
   private def stage(): Unit = {
     if (writer == null) writer =
-      new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
+      new SegmentWriter(
+        ident,
+        Bucketing.bucketsFor(FirstPart * layer.rows.toLong, FirstPart * layer.usedBytes.toLong))
     val full = layer
     val segment = writer
     hasStaged = true
@@ -164,6 +166,9 @@ final class FillSession private[store] (
 object FillSession {
   private val InitialRows = 256
   private val StageBytes = 16 << 20
+
+  /** What is staged first may be this part of all rows before buckets become too large. */
+  private val FirstPart = 8
 
   /** So many layers wait for the server at most. */
   private val StagingMax = 1

@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import org.redisstate.core.format.{Bucketing, Family, RowBlock}
+import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock}
 import org.redisstate.core.local._
 
 /**
@@ -22,13 +22,9 @@ private[store] final class MergedSource(
   private val hashOf = KeyHash.of(families)
   private val entries = segments.map(_.head.segment.entry)
 
-  /** Of all segments, the older of which may hold the same rows: so no bucket is too large. */
   val buckets: Int = {
     val most = entries.map(_.buckets).max
-    if (once) most
-    else math.max(
-      most,
-      Bucketing.bucketsFor(entries.map(_.rows).sum, 2 * entries.map(_.bytes).sum))
+    if (once) most else math.max(most, bucketsFor(entries))
   }
 
   /** Of each segment, rows that its tombstones cover are gone. */
@@ -144,7 +140,11 @@ private[store] final class MergedSource(
   }
 }
 
-private object MergedSource {
+private[store] object MergedSource {
+
+  /** For segments the older of which may hold the same rows: so no bucket is too large. */
+  def bucketsFor(segments: Seq[Entry]): Int =
+    Bucketing.bucketsFor(segments.map(_.rows).sum, 2 * segments.map(_.bytes).sum)
 
   /** Blocks are a fourth of their rows, or more. */
   private val Ratio = 4L

@@ -11,6 +11,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.{InternalException, StateLostException, UnavailableException}
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
+import org.redisstate.core.local.Slice
 
 /** Versions that are written as a whole, and read in one pass. */
 class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -115,6 +116,42 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       val opened = store.openOnce(1, None)
       assert(found(opened) == wanted(rows))
       assert(store.localBytes == 0 && opened.local.content.base.memoryBytes < 100000)
+    }
+  }
+
+  test("a version that an operator wrote over nothing is read in both ways") {
+    on { p =>
+      val rows = rowsOf(3000, 50)
+      val session = p.store("a").openEmpty(0).write()
+      Families.foreach(session.defineFamily)
+      rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
+      val (gone, list) = (rows.head._1, key(2, "new"))
+      session.remove(gone, gone.length)
+      append(session, list, "first")
+      append(session, list, "second")
+      session.deleteRange(3, None, Some("t00001000".getBytes(UTF_8)))
+      val left = rows.filter { case (k, _) =>
+        (k ne gone) && !(k(1) == 3 && new String(k.drop(2), UTF_8) < "t00001000")
+      }
+      val both = MultiValue.encode(Seq("first", "second").map(_.getBytes(UTF_8)))
+      session.commit()
+      assert(found(p.store("a").open(1)) == wanted(left :+ (list -> both)))
+      assert(found(p.store("a reader").openOnce(1, None)) == wanted(left :+ (list -> both)))
+    }
+  }
+
+  test("a filled version is a base: its buckets are read when they are asked for") {
+    on { p =>
+      val rows = rowsOf(30000, 200).filter(_._1(1) < 3)
+      filled(p, rows).commit()
+      val store = p.store("a")
+      val opened = store.open(1)
+      assert(opened.local.content.layers.isEmpty && !opened.local.content.base.isOwn)
+      val value = new Slice
+      val (k, wanted) = rows(4000)
+      assert(opened.get(k, k.length, value))
+      assert(Vectors.hex(value.array, value.offset, value.length) ==
+        Vectors.hex(wanted, 0, wanted.length))
     }
   }
 

@@ -130,11 +130,17 @@ class RedisStateStoreProvider
       version: Long,
       uid: Option[String]): RedisReadStateStore = {
     val opened = opening(version, version)(_.openOnce(version, uid.map(ours)))
-    new RedisReadStateStore(id, opened, codecs, failed)
+    new RedisReadStateStore(id, opened, codecs, failed, groupsPrefixes = false)
   }
 
+  /** Spark's state reader makes one map of the rows of a prefix that follow each other. */
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new RedisReadStateStore(id, open(version, stateStoreCkptId), codecs, failed)
+    new RedisReadStateStore(
+      id,
+      open(version, stateStoreCkptId),
+      codecs,
+      failed,
+      groupsPrefixes = true)
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,

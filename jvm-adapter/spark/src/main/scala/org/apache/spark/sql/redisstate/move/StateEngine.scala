@@ -12,7 +12,7 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
-import org.apache.spark.sql.redisstate.stores.RedisReadStateStore
+import org.apache.spark.sql.redisstate.stores.MovesState
 import org.apache.spark.util.SerializableConfiguration
 
 import org.redisstate.core.errors.{
@@ -363,8 +363,8 @@ object StateEngine {
     val provider = StoreReader.provider(spec, target, partition, hadoopConf)
     val found =
       try {
-        provider.getReadStore(target.version, None) match {
-          case store: RedisReadStateStore => Some(store.opened.pin.uid)
+        provider match {
+          case ours: MovesState => Some(ours.getStoreToScan(target.version, None).opened.pin.uid)
           case _ => None
         }
       } catch { case e: Throwable if isAbsent(e) => None }

@@ -17,7 +17,8 @@ private[redisstate] final class RedisReadStateStore(
     val id: StateStoreId,
     private[redisstate] val opened: OpenVersion,
     override protected val codecs: CodecSet,
-    override protected val failed: RedisStateException => Unit)
+    override protected val failed: RedisStateException => Unit,
+    override protected val groupsPrefixes: Boolean)
     extends RedisReads {
   codecs.learn(opened.families)
 
@@ -26,8 +27,6 @@ private[redisstate] final class RedisReadStateStore(
   override def release(): Unit = ()
   override protected def checkReadable(): Unit = ()
 
-  /** Spark's state reader makes one map of the rows of a prefix that follow each other. */
-  override protected def groupsPrefixes: Boolean = true
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     opened.get(key, length, out)
   override protected def contains(key: Array[Byte], length: Int): Boolean =
