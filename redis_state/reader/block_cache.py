@@ -18,6 +18,9 @@ _ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
 
 _ROW_BYTES = 150
+_COMPRESSION = 4
+"""So many times smaller than its payload a block often is."""
+
 _LAYER_BYTES = 64
 _JOINED_ROW_BYTES = 100
 _FAMILY_BYTES = 500
@@ -55,6 +58,15 @@ class Chain:
     resets: int
     layers: dict[int, Sequence[Layer]] = field(default_factory=dict)
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
+
+
+def decoded_bytes(opened: Opened) -> int:
+    """About what the decoded blocks of a version take, were they all in a cache."""
+    entries = [segment.entry for segment in opened.segments]
+    return sum(
+        _ENTRY_BYTES * one.blocks + _ROW_BYTES * one.rows + _COMPRESSION * one.bytes
+        for one in entries
+    )
 
 
 class BlockCache:

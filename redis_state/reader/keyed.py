@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from redis_state.backend.client import Client
+from redis_state.format.bucketing import bucketing_hashes
+from redis_state.format.header import ORDERED_KINDS
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.asked_keys import AskedKeys
+from redis_state.reader.block_cache import BYTES_MAX, decoded_bytes
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.lookup import look_up
 from redis_state.reader.placement import Placement
@@ -16,6 +19,12 @@ from redis_state.reader.versions import Source, Wanted
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
+_KEPT_BYTES_MAX = BYTES_MAX // 2
+"""Of the decoded blocks of a state whose blocks are kept, however many keys are asked for."""
+
+
+_TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""By a byte, the one with its bits in the opposite order."""
 
 Hit = tuple[RowCodec, bytes]
 """A value that was found, and what decodes it."""
@@ -157,12 +166,20 @@ class _Search:
         return [self.hits.get(at) for at in range(len(self._keys))]
 
     def run(self, asked: Sequence[_Asked]) -> None:
-        """Look for keys, each in a partition where it was not looked for before."""
+        """Look for keys, each in a partition where it was not looked for before.
+
+        Many keys are taken in the order of their blocks, so that each block is read about once. It
+        is kept for further calls if the cache has room for all of them.
+        """
+        kind, cache = self.codec.family.kind, self._source.blocks
+        keep = True
+        if sum(len(of_one) for _, of_one in asked) > KEYS_AT_ONCE:
+            keep = sum(decoded_bytes(opened) for opened, _ in asked) <= _KEPT_BYTES_MAX
+            asked = [(opened, _by_block(self._stored, of_one, kind)) for opened, of_one in asked]
         for piece in _pieces(asked):
             places = {opened.id.partition: of_one for opened, of_one in piece}
             wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
-            kind, cache = self.codec.family.kind, self._source.blocks
-            for found in look_up(self._client, wanted, kind=kind, cache=cache):
+            for found in look_up(self._client, wanted, kind=kind, cache=cache, keep=keep):
                 of_one = places[found.opened.id.partition]
                 if all(found.opened is not opened for opened, _ in piece):
                     self._source.moved(found.opened)
@@ -192,6 +209,19 @@ def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[
     for at, partition in enumerate(likely):
         found.setdefault(partition, []).append(at)
     return found
+
+
+def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list[int]:
+    """Places of keys in such an order that keys of one block follow each other, in any segment.
+
+    Numbers of buckets are powers of two: a bucket of a small segment has the keys of several ones
+    of a larger segment, those whose numbers end in the same bits.
+    """
+    if kind in ORDERED_KINDS:
+        return sorted(places, key=stored.__getitem__)
+    hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
+    turned = [hash_.to_bytes(4, "little").translate(_TURNED) for hash_ in hashes]
+    return [at for _, at in sorted(zip(turned, places, strict=True))]
 
 
 def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
+from redis_state.format.block import raw_length
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
-from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes
-from redis_state.format.segment import part_fields, read_header, read_rows
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.segment import part_fields, read_header, read_some, read_table
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
@@ -52,6 +53,7 @@ class _Piece:
     Attributes:
         head: ``None`` as long as it was not read.
         fields: For each key the one that can hold it; ``None`` if none can.
+        keys: By field those that it can hold, if only their rows are taken; ``None``: all are.
         rows: Of the fields that were read, and are there.
         wanted: Fields that are to be read next.
         large: Of the fields that were read those whose rows the cache does not keep.
@@ -63,6 +65,7 @@ class _Piece:
     where: tuple[str, int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
+    keys: dict[_Field, list[bytes]] | None
     rows: dict[_Field | None, Mapping[bytes, Value]]
     wanted: list[_Field]
     large: set[_Field]
@@ -72,12 +75,21 @@ class _Piece:
 
 
 def look_up(
-    client: Client, asked: Sequence[Asked], *, kind: str, cache: BlockCache | None = None
+    client: Client,
+    asked: Sequence[Asked],
+    *,
+    kind: str,
+    cache: BlockCache | None = None,
+    keep: bool = True,
 ) -> Iterator[Found]:
     """The values of stored keys, partition by partition.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
     says where a key is; more where maintenance interferes; fewer for what the cache has.
+
+    Args:
+        keep: Whether the cache gets the blocks that are read. Else only the rows of the keys are
+            taken out of them, which is much faster where a block is looked into once.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -86,7 +98,7 @@ def look_up(
     blocks = cache or BlockCache()
     wanted = []
     for opened, keys in asked:
-        known = _known(opened, keys, kind, blocks)
+        known = _known(opened, keys, kind, blocks) if keep else None
         if known is None:
             wanted.append((opened, keys))
         else:
@@ -95,17 +107,17 @@ def look_up(
         return
     for _ in range(_REOPENS_MAX):
         resets = blocks.resets
-        pieces = [_begun(opened, keys, kind, blocks) for opened, keys in wanted]
+        pieces = [_begun(opened, keys, kind, blocks, keep) for opened, keys in wanted]
         every = [piece for of_partition in pieces for piece in of_partition]
         gone = _read(client, every, blocks)
         for piece in every:
             if piece.opened.id not in gone:
-                _plan_rest(piece, wanted, kind, blocks)
+                _plan_rest(piece, wanted, kind, blocks, keep)
         gone |= _read(client, [piece for piece in every if piece.opened.id not in gone], blocks)
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
                 found = _evaluate(opened, of_partition, keys)
-                if cache is not None and cache.resets == resets:
+                if keep and cache is not None and cache.resets == resets:
                     _remember(found, of_partition, keys, kind, cache)
                 yield found
         left = [one for one in wanted if one[0].id in gone]
@@ -217,18 +229,20 @@ def _head(piece: _Piece) -> Header:
     return piece.head
 
 
-def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> list[_Piece]:
+def _begun(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, keep: bool
+) -> list[_Piece]:
     """The segments with the fields that are asked for first: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
     hashes = bucketing_hashes(keys, kind=kind) if hashed else []
     # Many segments have as many buckets.
-    by_last: dict[int, tuple[list[int], set[int]]] = {}
+    by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]] | None, Iterable[int]]] = {}
     found = []
     id_ = opened.id
     of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
         where = *of_partition, segment.ident
-        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [], set())
+        piece = _Piece(opened, segment, where, _EMPTY, (), None, {}, [], set())
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -241,9 +255,17 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
         last = segment.entry.buckets - 1
         if last not in by_last:
             buckets = [hash_ & last for hash_ in hashes]
-            by_last[last] = buckets, set(buckets)
-        piece.fields, different = by_last[last]
+            by_last[last] = buckets, None if keep else _by_field(buckets, keys), set(buckets)
+        piece.fields, piece.keys, different = by_last[last]
         _want(piece, different, cache)
+    return found
+
+
+def _by_field(fields: Sequence[_Field | None], keys: Sequence[bytes]) -> dict[_Field, list[bytes]]:
+    found: dict[_Field, list[bytes]] = {}
+    for field, key in zip(fields, keys, strict=True):
+        if field is not None:
+            found.setdefault(field, []).append(key)
     return found
 
 
@@ -253,17 +275,20 @@ def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
         rows = cache.rows(piece.place(field))
         if rows is None:
             piece.wanted.append(field)
-        else:
+        elif rows:
             piece.rows[field] = rows
 
 
-def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
+def _plan_rest(
+    piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache, keep: bool
+) -> None:
     """The fields that only the header knows of: parts of buckets, blocks of ordered families."""
     head = piece.head
     assert head is not None
     if kind in ORDERED_KINDS:
         keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
         piece.fields = [_block_with(head, key) for key in keys]
+        piece.keys = None if keep else _by_field(piece.fields, keys)
         _want(piece, {field for field in piece.fields if field is not None}, cache)
         return
     if head.parts:
@@ -286,11 +311,11 @@ def _join_parts(piece: _Piece) -> None:
     """Let the first part of a bucket have the rows of all; a later one overrides an earlier."""
     tables = piece.rows
     for bucket, fields in _parts(piece).items():
-        if not tables.get(bucket):
+        if bucket not in tables:
             raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
         whole: dict[bytes, Value] = {}
         for field in fields:
-            whole |= tables[field]
+            whole |= tables.get(field, {})
         tables[bucket] = whole
 
 
@@ -325,18 +350,28 @@ def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) ->
     if field == FIELD:
         piece.head = read_header(piece.segment, raw)
         cache.add_head(piece.place(field), piece.head)
+    elif raw is not None and piece.keys is not None:
+        piece.rows[field] = read_some(piece.segment, str(field), raw, piece.keys[_first(field)])
     elif raw is not None:
-        rows = dict(read_rows(piece.segment, str(field), raw))
-        piece.rows[field] = rows
-        if not cache.add_rows(piece.place(field), rows, sum(map(raw_bytes, rows.items()))):
+        rows = read_table(piece.segment, str(field), raw)
+        if rows:
+            piece.rows[field] = rows
+        if not cache.add_rows(piece.place(field), rows, raw_length(raw)):
             piece.large.add(field)
     elif not isinstance(field, int):
         raise FormatError(
             f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"
         )
-    else:
+    elif piece.keys is None:
         # A bucket without rows has no field.
         cache.add_rows(piece.place(field), {}, 0)
+
+
+def _first(field: _Field) -> _Field:
+    """The field itself; of a further part of a bucket the first one."""
+    if isinstance(field, str) and "." in field:
+        return int(field.partition(".")[0])
+    return field
 
 
 def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:
