@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redis_state.backend.client import Client
@@ -29,6 +31,63 @@ _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 Hit = tuple[RowCodec, bytes]
 """A value that was found, and what decodes it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What was found in one partition at once.
+
+    Attributes:
+        codec: What decodes the values.
+        places: Of the keys in the call.
+        values: Beside them.
+    """
+
+    codec: RowCodec
+    partition: int
+    places: Sequence[int]
+    values: Sequence[bytes]
+
+
+class Hits:
+    """What was found of the keys of one call.
+
+    Args:
+        size: How many keys there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.groups: list[Group] = []
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, group: Group) -> None:
+        """Take more of what was found."""
+        self.groups.append(group)
+        self.count += len(group.places)
+
+    def places(self) -> Iterator[int]:
+        """Of the keys that were found."""
+        return chain.from_iterable(group.places for group in self.groups)
+
+    def left(self) -> list[int]:
+        """The places of keys that were not found."""
+        if self.count == self._size:
+            return []
+        there = set(self.places())
+        return [at for at in range(self._size) if at not in there]
+
+    def in_order(self) -> list[Hit | None]:
+        """Of each key of the call."""
+        found: list[Hit | None] = [None] * self._size
+        for group in self.groups:
+            for at, value in zip(group.places, group.values, strict=True):
+                found[at] = group.codec, value
+        return found
+
+
 _Asked = tuple[Opened, list[int]]
 
 
@@ -45,17 +104,17 @@ class KeyedReads:
         self._choice = choice
         self._placement = Placement()
 
-    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, list[Hit | None]]:
-        """What is under each of the keys, all of one version.
+    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, Hits]:
+        """What is under the keys, all of one version.
 
         Returns:
-            The codec of the family, and what was found, in the order of the keys.
+            The codec of the family, and what was found.
 
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
         search, _ = self._search(keys, wanted)
-        return search.codec, search.in_order()
+        return search.codec, search.hits
 
     def partition_of(self, key: Any) -> int:
         """Where a key is now; where it would be looked for first, if it is nowhere.
@@ -64,8 +123,9 @@ class KeyedReads:
             RedisStateError: As `OperatorState.get`.
         """
         search, info = self._search(AskedKeys([key]), Wanted())
-        likely = search.codec.likely_partition(key, partitions=info.partitions)
-        return search.partitions.get(0, likely)
+        if search.hits.groups:
+            return search.hits.groups[0].partition
+        return search.codec.likely_partition(key, partitions=info.partitions)
 
     def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
         every = False
@@ -73,8 +133,8 @@ class KeyedReads:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
-            self._placement.found(codec, map(keys.at, search.hits))
-            left = search.left()
+            self._placement.found(codec, map(keys.at, search.hits.places()))
+            left = search.hits.left()
             if not left or info.partitions == 1 or self._placement.is_certain(codec):
                 return search, info
             if not complete:
@@ -83,14 +143,14 @@ class KeyedReads:
                     every = True
                     continue
                 opened |= others
-            before = len(search.hits)
+            before = search.hits.count
             search.run(
                 [
                     (one, [at for at in left if at not in places.get(number, ())])
                     for number, one in opened.items()
                 ]
             )
-            self._placement.scattered |= len(search.hits) > before
+            self._placement.scattered |= search.hits.count > before
             return search, info
 
     def _begin(
@@ -135,8 +195,7 @@ class _Search:
     """Keys of one call on their way through partitions.
 
     Attributes:
-        hits: By place in the call.
-        partitions: Where these were found.
+        hits: What was found of them.
     """
 
     def __init__(
@@ -153,17 +212,7 @@ class _Search:
         self.codec = codec
         self._keys = keys
         self._stored = keys.stored(codec)
-        self.hits: dict[int, Hit] = {}
-        self.partitions: dict[int, int] = {}
-
-    def left(self) -> list[int]:
-        """The places of keys that were not found yet."""
-        count = len(self._keys)
-        return [] if len(self.hits) == count else [at for at in range(count) if at not in self.hits]
-
-    def in_order(self) -> list[Hit | None]:
-        """What was found, in the order of the call."""
-        return [self.hits.get(at) for at in range(len(self._keys))]
+        self.hits = Hits(len(keys))
 
     def run(self, asked: Sequence[_Asked]) -> None:
         """Look for keys, each in a partition where it was not looked for before.
@@ -193,21 +242,30 @@ class _Search:
                     again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
                     values = other.values
-                there = {
-                    at: (own, value)
-                    for at in of_one
-                    if (value := values.get(stored[at])) is not None
-                }
-                self.hits |= there
-                self.partitions |= dict.fromkeys(there, found.opened.id.partition)
+                there = list(map(values.get, map(stored.__getitem__, of_one)))
+                if None in there:
+                    of_one = [
+                        at for at, value in zip(of_one, there, strict=True) if value is not None
+                    ]
+                self.hits.add(
+                    Group(
+                        own,
+                        found.opened.id.partition,
+                        of_one,
+                        [value for value in there if value is not None],
+                    )
+                )
 
 
 def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
     """Places of keys by the partition in which each most likely is."""
-    found: dict[int, list[int]] = {}
     likely = keys.likely_partitions(codec, partitions=info.partitions)
+    found: dict[int, list[int]] = {}
     for at, partition in enumerate(likely):
-        found.setdefault(partition, []).append(at)
+        if partition in found:
+            found[partition].append(at)
+        else:
+            found[partition] = [at]
     return found
 
 

@@ -21,7 +21,11 @@ from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
 
 _REOPENS_MAX = 5
 _EMPTY = Header()
+_NOTHING = Appended(b"")
+"""What a segment says of a key of which it has no row."""
+
 _FEW = 8
+_APART_MAX = 4
 _WHAT = "reading a key"
 
 Asked = tuple[Opened, Sequence[bytes]]
@@ -143,11 +147,11 @@ def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
         value: bytes | None = None
         tail = b""
         for rows, tombstones in of_key:
-            if key in rows:
-                said = rows[key]
-                if not isinstance(said, Appended):
-                    value = said
-                    break
+            said = rows.get(key, _NOTHING)
+            if not isinstance(said, Appended):
+                value = said
+                break
+            if said is not _NOTHING:
                 tail = said.data + tail
             if tombstones and _covered(key, tombstones):
                 break
@@ -187,7 +191,7 @@ def _remember(
 def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
     """Segments that can be one layer.
 
-    They follow each other, have as many buckets, and none removes a range above another one.
+    They follow each other, have about as many buckets, and none removes a range above another one.
     """
     groups: list[list[_Piece]] = []
     for piece in pieces:
@@ -195,7 +199,7 @@ def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
         if (
             joined
             and above is not None
-            and above.segment.entry.buckets == piece.segment.entry.buckets
+            and _are_close([*groups[-1], piece])
             and not _head(above).tombstones
         ):
             groups[-1].append(piece)
@@ -204,24 +208,36 @@ def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
     return groups
 
 
+def _are_close(pieces: Sequence[_Piece]) -> bool:
+    """Whether few rows are kept several times if all are put together by the smallest buckets."""
+    counts = [piece.segment.entry.buckets for piece in pieces]
+    return max(counts) <= _APART_MAX * min(counts)
+
+
 def _is_large(piece: _Piece, bucket: int) -> bool:
     """Whether rows of a bucket are not kept as blocks, so that nothing counts them."""
-    field = bucket & (piece.segment.entry.buckets - 1)
+    field = _field_of(piece, bucket)
     return not piece.large.isdisjoint(_parts(piece).get(field, [field]))
 
 
 def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
-    field = bucket & (group[0].segment.entry.buckets - 1)
     tombstones = _head(group[-1]).tombstones
+    field = _field_of(group[0], bucket)
     if len(group) == 1 and _head(group[0]).parts.get(field, 1) == 1:
         return group[0].rows.get(field, {}), tombstones
+    field = max(_field_of(piece, bucket) for piece in group)
     rows = chain.joined.get((at, field))
     if rows is None:
         rows = {}
         for piece in reversed(group):
-            rows |= piece.rows.get(field, {})
+            rows |= piece.rows.get(_field_of(piece, bucket), {})
         cache.add_joined(chain, (at, field), rows)
     return rows, tombstones
+
+
+def _field_of(piece: _Piece, bucket: int) -> int:
+    """The field of a segment with the keys of one of the chain's buckets."""
+    return bucket & (piece.segment.entry.buckets - 1)
 
 
 def _head(piece: _Piece) -> Header:
