@@ -279,7 +279,7 @@ def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list
         return sorted(places, key=stored.__getitem__)
     hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
     turned = [hash_.to_bytes(4, "little").translate(_TURNED) for hash_ in hashes]
-    return [at for _, at in sorted(zip(turned, places, strict=True))]
+    return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
 
 
 def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
