@@ -289,32 +289,45 @@ def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:
     Raises:
         FormatError: As `read_rows`.
     """
-    return _table(segment, name, block.decode(segment.ident, name, raw))
+    return table_of(segment, name, read_payload(segment, name, raw))
 
 
-def read_some(
-    segment: Segment, name: str, raw: bytes, wanted: Collection[bytes]
-) -> Mapping[bytes, Value]:
-    """What the rows of one field say of some keys.
+def read_payload(segment: Segment, name: str, raw: bytes) -> bytes:
+    """The payload of one field, for `table_of` and `some_of`.
+
+    Raises:
+        FormatError: The block is damaged.
+    """
+    return block.decode(segment.ident, name, raw)
+
+
+def table_of(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
+    """What the rows of a field's payload say, by key.
 
     Raises:
         FormatError: As `read_rows`.
     """
-    payload = block.decode(segment.ident, name, raw)
-    found = rows.find(payload, wanted)
-    if found is not None:
-        return found
-    table = _table(segment, name, payload)
-    return {key: table[key] for key in wanted if key in table}
-
-
-def _table(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
     keys, values = rows.columns(payload)
     if segment.snapshot and not set(map(type, values)) <= {bytes}:
         raise FormatError(
             f"reading field {name} of {segment.ident}", found="a snapshot removes or appends"
         )
     return dict(zip(keys, values, strict=True))
+
+
+def some_of(
+    segment: Segment, name: str, payload: bytes, wanted: Collection[bytes]
+) -> Mapping[bytes, Value]:
+    """What the rows of a field's payload say of some keys; often without reading the others.
+
+    Raises:
+        FormatError: As `read_rows`.
+    """
+    found = rows.find(payload, wanted)
+    if found is not None:
+        return found
+    table = table_of(segment, name, payload)
+    return {key: table[key] for key in wanted if key in table}
 
 
 def field_names(segment: Segment, head: Header) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Blocks that keys were looked up in, decoded; segments never change, so they stay right."""
+"""Blocks that keys were looked up in; segments never change, so they stay right."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _ENTRY_BYTES_MAX = 1 << 20
 _ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
 
+_TIMES = 3
 _ROW_BYTES = 150
 _COMPRESSION = 4
 """So many times smaller than its payload a block often is."""
@@ -80,6 +81,7 @@ class BlockCache:
         self.resets = 0
         self._heads: dict[Place, Header] = {}
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
+        self._payloads: dict[Place, tuple[bytes, int]] = {}
         self._chains: dict[PartitionId, Chain] = {}
         self._bytes = 0
 
@@ -91,6 +93,25 @@ class BlockCache:
         """The rows of a block; ``None`` if they are not here."""
         return self._rows.get(place)
 
+    def payload(self, place: Place) -> tuple[bytes, bool] | None:
+        """The payload of a block, and whether its rows are worth a table by now.
+
+        They are where they are looked into the third time; ``None`` if the payload is not here.
+        """
+        found = self._payloads.get(place)
+        if found is None:
+            return None
+        payload, times = found
+        self._payloads[place] = payload, times + 1
+        return payload, times + 1 >= _TIMES
+
+    def add_payload(self, place: Place, payload: bytes) -> None:
+        """Keep a block that was looked into once."""
+        size = _ENTRY_BYTES + len(payload)
+        if size <= _ENTRY_BYTES_MAX:
+            self._make_room(size)
+            self._payloads[place] = payload, 1
+
     def add_head(self, place: Place, head: Header) -> None:
         """Keep a header."""
         size = _ENTRY_BYTES + _head_bytes(head)
@@ -99,7 +120,7 @@ class BlockCache:
             self._heads[place] = head
 
     def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
-        """Keep the rows of a block.
+        """Keep the rows of a block, and not its payload any more.
 
         Args:
             raw_bytes: Of keys and values together, about.
@@ -107,6 +128,9 @@ class BlockCache:
         Returns:
             Whether they are kept: a block may be too large.
         """
+        payload = self._payloads.pop(place, None)
+        if payload is not None:
+            self._bytes -= _ENTRY_BYTES + len(payload[0])
         size = _ENTRY_BYTES + raw_bytes + _ROW_BYTES * len(rows)
         if size > _ENTRY_BYTES_MAX:
             return False
@@ -138,7 +162,8 @@ class BlockCache:
         # Two threads may count at once, which makes the bound a little inexact, and no more.
         self._bytes += size
         if self._bytes > BYTES_MAX:
-            self._heads, self._rows, self._chains, self._bytes = {}, {}, {}, size
+            self._heads, self._rows, self._payloads, self._chains = {}, {}, {}, {}
+            self._bytes = size
             self.resets += 1
 
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
-from redis_state.format.block import raw_length
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import part_fields, read_header, read_some, read_table
+from redis_state.format.segment import part_fields, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
@@ -57,11 +56,12 @@ class _Piece:
     Attributes:
         head: ``None`` as long as it was not read.
         fields: For each key the one that can hold it; ``None`` if none can.
-        keys: By field those that it can hold, if only their rows are taken; ``None``: all are.
-        rows: Of the fields that were read, and are there.
+        keys: By field those that it can hold.
+        rows: Of the fields that were read, and are there: at least those of these keys.
         wanted: Fields that are to be read next.
-        large: Of the fields that were read those whose rows the cache does not keep.
+        apart: Of the fields that were read those of which the cache has no table.
         where: The first parts of its places in the cache.
+        keep: As `look_up`.
     """
 
     opened: Opened
@@ -69,10 +69,11 @@ class _Piece:
     where: tuple[str, int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
-    keys: dict[_Field, list[bytes]] | None
+    keys: Mapping[_Field, Sequence[bytes]]
     rows: dict[_Field | None, Mapping[bytes, Value]]
     wanted: list[_Field]
-    large: set[_Field]
+    apart: set[_Field]
+    keep: bool
 
     def place(self, field: _Field) -> Place:
         return *self.where, str(field)
@@ -92,8 +93,8 @@ def look_up(
     says where a key is; more where maintenance interferes; fewer for what the cache has.
 
     Args:
-        keep: Whether the cache gets the blocks that are read. Else only the rows of the keys are
-            taken out of them, which is much faster where a block is looked into once.
+        keep: Whether the cache gets the blocks that are read, and in time tables of their rows.
+            Else only the rows of the keys are taken out of a block.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -116,7 +117,7 @@ def look_up(
         gone = _read(client, every, blocks)
         for piece in every:
             if piece.opened.id not in gone:
-                _plan_rest(piece, wanted, kind, blocks, keep)
+                _plan_rest(piece, wanted, kind, blocks)
         gone |= _read(client, [piece for piece in every if piece.opened.id not in gone], blocks)
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
@@ -180,10 +181,10 @@ def _remember(
     if chain is None:
         last = max(piece.segment.entry.buckets for piece in filled) - 1
         chain = Chain(found.opened, last, found.families, cache.resets)
-    large = [piece for piece in filled if piece.large]
+    apart = [piece for piece in filled if piece.apart]
     groups = _groups(filled, joined=not any(one.multi_value for one in found.families))
     for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
-        if bucket not in chain.layers and not any(_is_large(piece, bucket) for piece in large):
+        if bucket not in chain.layers and not any(_is_apart(piece, bucket) for piece in apart):
             layers = [_layer(chain, at, group, bucket, cache) for at, group in enumerate(groups)]
             cache.add_layers(chain, bucket, [one for one in layers if any(one)])
 
@@ -214,10 +215,10 @@ def _are_close(pieces: Sequence[_Piece]) -> bool:
     return max(counts) <= _APART_MAX * min(counts)
 
 
-def _is_large(piece: _Piece, bucket: int) -> bool:
-    """Whether rows of a bucket are not kept as blocks, so that nothing counts them."""
+def _is_apart(piece: _Piece, bucket: int) -> bool:
+    """Whether not all rows of a bucket are here, or nothing counts them."""
     field = _field_of(piece, bucket)
-    return not piece.large.isdisjoint(_parts(piece).get(field, [field]))
+    return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
 
 def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
@@ -252,13 +253,13 @@ def _begun(
     hashed = kind not in ORDERED_KINDS
     hashes = bucketing_hashes(keys, kind=kind) if hashed else []
     # Many segments have as many buckets.
-    by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]] | None, Iterable[int]]] = {}
+    by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]]]] = {}
     found = []
     id_ = opened.id
     of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
         where = *of_partition, segment.ident
-        piece = _Piece(opened, segment, where, _EMPTY, (), None, {}, [], set())
+        piece = _Piece(opened, segment, where, _EMPTY, (), {}, {}, [], set(), keep)
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -271,9 +272,9 @@ def _begun(
         last = segment.entry.buckets - 1
         if last not in by_last:
             buckets = [hash_ & last for hash_ in hashes]
-            by_last[last] = buckets, None if keep else _by_field(buckets, keys), set(buckets)
-        piece.fields, piece.keys, different = by_last[last]
-        _want(piece, different, cache)
+            by_last[last] = buckets, _by_field(buckets, keys)
+        piece.fields, piece.keys = by_last[last]
+        _want(piece, piece.keys, cache)
     return found
 
 
@@ -288,24 +289,42 @@ def _by_field(fields: Sequence[_Field | None], keys: Sequence[bytes]) -> dict[_F
 def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
     """Take the fields that are known, and have the others read."""
     for field in fields:
-        rows = cache.rows(piece.place(field))
+        place = piece.place(field)
+        rows = cache.rows(place)
         if rows is None:
-            piece.wanted.append(field)
+            known = cache.payload(place)
+            if known is None:
+                piece.wanted.append(field)
+            elif known[1] and piece.keep:
+                _add_table(piece, field, known[0], cache)
+            else:
+                _add_some(piece, field, known[0])
         elif rows:
             piece.rows[field] = rows
 
 
-def _plan_rest(
-    piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache, keep: bool
-) -> None:
+def _add_table(piece: _Piece, field: _Field, payload: bytes, cache: BlockCache) -> None:
+    rows = table_of(piece.segment, str(field), payload)
+    piece.rows[field] = rows
+    if not cache.add_rows(piece.place(field), rows, len(payload)):
+        piece.apart.add(field)
+
+
+def _add_some(piece: _Piece, field: _Field, payload: bytes) -> None:
+    wanted = piece.keys[_first(field)]
+    piece.rows[field] = some_of(piece.segment, str(field), payload, wanted)
+    piece.apart.add(field)
+
+
+def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
     """The fields that only the header knows of: parts of buckets, blocks of ordered families."""
     head = piece.head
     assert head is not None
     if kind in ORDERED_KINDS:
         keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
         piece.fields = [_block_with(head, key) for key in keys]
-        piece.keys = None if keep else _by_field(piece.fields, keys)
-        _want(piece, {field for field in piece.fields if field is not None}, cache)
+        piece.keys = _by_field(piece.fields, keys)
+        _want(piece, piece.keys, cache)
         return
     if head.parts:
         _want(piece, [name for of_one in _parts(piece).values() for name in of_one[1:]], cache)
@@ -366,19 +385,16 @@ def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) ->
     if field == FIELD:
         piece.head = read_header(piece.segment, raw)
         cache.add_head(piece.place(field), piece.head)
-    elif raw is not None and piece.keys is not None:
-        piece.rows[field] = read_some(piece.segment, str(field), raw, piece.keys[_first(field)])
     elif raw is not None:
-        rows = read_table(piece.segment, str(field), raw)
-        if rows:
-            piece.rows[field] = rows
-        if not cache.add_rows(piece.place(field), rows, raw_length(raw)):
-            piece.large.add(field)
+        payload = read_payload(piece.segment, str(field), raw)
+        _add_some(piece, field, payload)
+        if piece.keep:
+            cache.add_payload(piece.place(field), payload)
     elif not isinstance(field, int):
         raise FormatError(
             f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"
         )
-    elif piece.keys is None:
+    elif piece.keep:
         # A bucket without rows has no field.
         cache.add_rows(piece.place(field), {}, 0)
 

@@ -191,6 +191,35 @@ def test_segments_that_are_replaced_in_between_are_read_anew(
         assert [one.snapshot for one in found.opened.segments] == [True]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, keep: bool) -> None:
+    planted = Planted(
+        shared_redis_server.client(), partitions=1, gen=f"{4 + keep:032x}", tenant="looks:"
+    )
+    keys = [{"carrier": f"c{n:03}"} for n in range(300)]
+    rows = {
+        planted.key(key): planted.value({"count": n, "total": 0.0}) for n, key in enumerate(keys)
+    }
+    stored = [planted.key({"carrier": f"c{n:03}"}) for n in range(320)]
+    removed: dict[bytes, Value] = dict.fromkeys(stored[::7])
+    planted.delta(0, 1, rows)
+    planted.delta(0, 2, removed)
+    with redis_state.connect(shared_redis_server.url, key_prefix="looks") as reader:
+        (opened,) = Newest(reader.client).open([planted.id(0)])
+        cache = BlockCache()
+        trips = []
+        # From other keys of the same blocks each time.
+        for start in (0, 1, 2, 3, 0, 1):
+            asked = stored[start::4]
+            (found,) = look_up(
+                reader.client, [(opened, asked)], kind="none", cache=cache, keep=keep
+            )
+            expected = {key: rows[key] for key in asked if key in rows and key not in removed}
+            assert found.values == expected
+            trips.append(reader.client.round_trips)
+        assert (trips[-1] == trips[0]) == keep
+
+
 def test_a_lost_part_of_a_bucket_is_an_error(shared_redis_server: RedisServer) -> None:
     planted = Planted(shared_redis_server.client(), partitions=1, gen="3" * 32, tenant="parts:")
     codes = [{"carrier": f"c{n:03}"} for n in range(300)]

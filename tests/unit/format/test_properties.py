@@ -176,16 +176,16 @@ def test_some_rows_are_those_of_all(
     data: st.DataObject, content: dict[bytes, Value], snapshot: bool
 ) -> None:
     of = Segment(snapshot, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
-    raw = block.encode(of.ident, "0", rows.encode(sorted(content.items())))
+    payload = rows.encode(sorted(content.items()))
     wanted = data.draw(st.lists(st.sampled_from([*content, b"\0\0", b"\0\0\xc4"]), unique=True))
     try:
-        table = segment.read_table(of, "0", raw)
+        table = segment.table_of(of, "0", payload)
     except FormatError:
         with pytest.raises(FormatError):
-            segment.read_some(of, "0", raw, wanted)
+            segment.some_of(of, "0", payload, wanted)
         return
     assert table == content
-    found = segment.read_some(of, "0", raw, wanted)
+    found = segment.some_of(of, "0", payload, wanted)
     assert found == {key: content[key] for key in wanted if key in content}
 
 
@@ -198,7 +198,7 @@ def test_some_rows_are_refused_where_all_are(swapped: bool) -> None:
     of = Segment(True, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
     for wanted in ([one], [two]):
         with pytest.raises(FormatError, match="ascending"):
-            segment.read_some(of, "0", block.encode(of.ident, "0", payload), wanted)
+            segment.some_of(of, "0", payload, wanted)
 
 
 @settings(max_examples=200, deadline=None)
