@@ -128,13 +128,16 @@ def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
     if list(keys) != sorted(keys):
         return None
     found: dict[bytes, bytes] = {}
+    value_at = first + behind + len(value_head)
+    end = first + length
     for key in wanted:
         at = bisect_left(keys, key)
-        if at < count and keys[at] == key:
-            if keys[at + 1 : at + 2] == (key,):
-                return None
-            begin = first + at * length
-            found[key] = payload[begin + behind + len(value_head) : begin + length]
+        if at == count or keys[at] != key:
+            continue
+        if at + 1 < count and keys[at + 1] == key:
+            return None
+        before = at * length
+        found[key] = payload[value_at + before : end + before]
     return found
 
 

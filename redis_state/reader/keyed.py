@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -278,7 +279,9 @@ def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list
     if kind in ORDERED_KINDS:
         return sorted(places, key=stored.__getitem__)
     hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
-    turned = [hash_.to_bytes(4, "little").translate(_TURNED) for hash_ in hashes]
+    # The lowest bit becomes the highest, and so on.
+    form = f"{len(hashes)}I"
+    turned = struct.unpack(f">{form}", struct.pack(f"<{form}", *hashes).translate(_TURNED))
     return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
 
 
