@@ -14,14 +14,13 @@ BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
 
 _ENTRY_BYTES_MAX = 1 << 20
-_ENTRY_BYTES = 400
+ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
 
-_TIMES = 3
-_ROW_BYTES = 150
-_COMPRESSION = 4
-"""So many times smaller than its payload a block often is."""
+ROW_BYTES = 150
+"""Of objects that hold a key and a value, beside their bytes."""
 
+_TIMES = 3
 _LAYER_BYTES = 64
 _JOINED_ROW_BYTES = 100
 _FAMILY_BYTES = 500
@@ -61,15 +60,6 @@ class Chain:
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
 
 
-def decoded_bytes(opened: Opened) -> int:
-    """About what the decoded blocks of a version take, were they all in a cache."""
-    entries = [segment.entry for segment in opened.segments]
-    return sum(
-        _ENTRY_BYTES * one.blocks + _ROW_BYTES * one.rows + _COMPRESSION * one.bytes
-        for one in entries
-    )
-
-
 class BlockCache:
     """Starts afresh when it is full; safe to share between threads, without a lock.
 
@@ -107,14 +97,14 @@ class BlockCache:
 
     def add_payload(self, place: Place, payload: bytes) -> None:
         """Keep a block that was looked into once."""
-        size = _ENTRY_BYTES + len(payload)
+        size = ENTRY_BYTES + len(payload)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._payloads[place] = payload, 1
 
     def add_head(self, place: Place, head: Header) -> None:
         """Keep a header."""
-        size = _ENTRY_BYTES + _head_bytes(head)
+        size = ENTRY_BYTES + _head_bytes(head)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._heads[place] = head
@@ -130,8 +120,8 @@ class BlockCache:
         """
         payload = self._payloads.pop(place, None)
         if payload is not None:
-            self._bytes -= _ENTRY_BYTES + len(payload[0])
-        size = _ENTRY_BYTES + raw_bytes + _ROW_BYTES * len(rows)
+            self._bytes -= ENTRY_BYTES + len(payload[0])
+        size = ENTRY_BYTES + raw_bytes + ROW_BYTES * len(rows)
         if size > _ENTRY_BYTES_MAX:
             return False
         self._make_room(size)
@@ -148,14 +138,14 @@ class BlockCache:
 
         Rows of before the cache started afresh are counted no more, so their chain has ended.
         """
-        self._make_room(_ENTRY_BYTES + _LAYER_BYTES * len(layers))
+        self._make_room(ENTRY_BYTES + _LAYER_BYTES * len(layers))
         if chain.resets == self.resets:
             chain.layers[bucket] = layers
             self._chains[chain.opened.id] = chain
 
     def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
         """Keep rows that were put together of several segments."""
-        self._make_room(_ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
+        self._make_room(ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
         chain.joined[place] = rows
 
     def _make_room(self, size: int) -> None:

@@ -17,9 +17,9 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
-from redis_state.protocol.opening import Opened
 from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.block_cache import BlockCache, decoded_bytes
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.row_sizes import mean_row_bytes
 from redis_state.reader.state_table import StateTable
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.worker import WORKER
@@ -240,16 +240,12 @@ def _opened(state: LiveState, version: str) -> _Read:
     if found is None or found.version != version or found.client is not client:
         blocks = BlockCache() if found is None else found.blocks
         pinned = state.reopened(client, version, blocks)
-        size, rows = sum(map(decoded_bytes, pinned.partitions)), sum(map(_rows, pinned.partitions))
-        found = _Read(version, client, state.table(client, pinned), size // max(1, rows), blocks)
+        each = mean_row_bytes(client, pinned.partitions)
+        found = _Read(version, client, state.table(client, pinned), each, blocks)
     _read[state] = found
     while len(_read) > _KEPT_MAX:
         del _read[next(iter(_read))]
     return found
-
-
-def _rows(opened: Opened) -> int:
-    return sum(segment.entry.rows for segment in opened.segments)
 
 
 def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Array]:

@@ -16,6 +16,7 @@ from redis_state.acl import Role, rules
 from redis_state.errors import StateError
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import keyed, lookup
+from redis_state.reader.row_sizes import mean_row_bytes
 from redis_state.spark import lookup_task
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
@@ -137,6 +138,22 @@ def test_batches_are_looked_up_in_bounded_groups(
     ]
     rows = [tuple(row.values()) for row in found.to_pylist()]
     assert rows == [row for row in expected if row[2] or not inner]
+
+
+@pytest.mark.parametrize("kind", ["none", "range"])
+def test_the_size_of_rows_is_about_what_they_take(redis_server: RedisServer, kind: str) -> None:
+    layout = family(schema(k="long"), schema(text="string"), kind=kind, params=(0,))
+    planted = Planted(redis_server.client(), layout, partitions=2)
+    planted.register()
+    state = state_of(redis_server)
+    client = WORKER.client(state.config)
+    planted.commit(1, [])
+    assert mean_row_bytes(client, state.pinned().partitions) < 2_000
+    # Texts of one letter take next to nothing in Redis.
+    planted.commit(2, [({"k": n}, {"text": "x" * 5_000}) for n in range(200)])
+    found = mean_row_bytes(client, state.pinned().partitions)
+    assert found < 10_000
+    assert found > 2_500 or kind == "range"
 
 
 def test_rows_of_several_versions_get_their_own(
