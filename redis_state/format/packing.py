@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.errors import FormatError
 
 EXT_APPENDED = 1
+_AT_ONCE_MAX = 512
+_SHORT_ARRAY = 0x90
+_ARRAY_SIZES = {0xDC: 2, 0xDD: 4}
+"""By the tag of a long array, the bytes of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,51 @@ class Reader:
         if size * bytes_each > self._length - self._unpacker.tell():
             raise self.bad(f"{name} claims more elements than there are bytes")
         return size
+
+
+def array_head(payload: bytes) -> tuple[int, int]:
+    """The bytes of the head of an array, and how many elements it claims; zeros for all else."""
+    tag = payload[0] if payload else 0
+    if tag & 0xF0 == _SHORT_ARRAY:
+        return 1, tag & 0x0F
+    size = _ARRAY_SIZES.get(tag, 0)
+    return (1 + size, int.from_bytes(payload[1 : 1 + size], "big")) if size else (0, 0)
+
+
+def scalars(payload: bytes, what: str) -> list[Any]:
+    """The elements of an array of scalars that is the whole payload.
+
+    A few elements may also be containers: who reads them looks at their types.
+
+    Args:
+        what: What errors say was read.
+
+    Raises:
+        FormatError: The bytes are not such an array.
+    """
+    _, claimed = array_head(payload)
+    if 0 < claimed <= _AT_ONCE_MAX:
+        size = len(payload)
+        try:
+            # An array inside is believed to have as many elements, which is not much.
+            found = msgpack.unpackb(
+                payload,
+                raw=False,
+                ext_hook=Extension,
+                max_str_len=size,
+                max_bin_len=size,
+                max_ext_len=size,
+                max_array_len=claimed,
+                max_map_len=0,
+            )
+        except (msgpack.UnpackException, ValueError):
+            pass  # piece by piece it is found out what is wrong
+        else:
+            return cast(list[Any], found)
+    reader = Reader(payload, what)
+    pieces = reader.pieces(reader.array_size())
+    reader.end()
+    return pieces
 
 
 class Writer:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import operator
+import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from redis_state.errors import FormatError, LimitError
-from redis_state.format.packing import EXT_APPENDED, Extension, Reader, Writer
+from redis_state.format.packing import EXT_APPENDED, Extension, Reader, Writer, array_head, scalars
 
 FAMILY_BYTES = 2
 KEY_BYTES_MAX = 1 << 20
 VALUE_BYTES_MAX = 64 << 20
 _WHAT = "rows"
 _PLAIN = {bytes, type(None)}
+_ALIKE_MAX = 512
+"""So many rows of one layout are taken apart at once; a bucket has about 128."""
+
+_BINARY_SIZES = {0xC4: 1, 0xC5: 2}
+"""By the tag of bytes up to 64 KiB, the bytes of their length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +76,104 @@ def decode(payload: bytes) -> list[Row]:
     Raises:
         FormatError: The bytes are not what the format says.
     """
-    reader = Reader(payload, _WHAT)
-    size = reader.array_size()
-    if size % 2:
-        raise reader.bad("a key has no value")
-    pieces = reader.pieces(size)
-    reader.end()
+    return list(zip(*columns(payload), strict=True))
+
+
+def columns(payload: bytes) -> tuple[list[bytes], list[Value]]:
+    """The keys of rows, and beside them what is said of each.
+
+    Raises:
+        FormatError: As `decode`.
+    """
+    pieces = scalars(payload, _WHAT)
     keys, values = pieces[::2], pieces[1::2]
+    if len(keys) != len(values):
+        raise _bad("a key has no value")
     if not set(map(type, keys)) <= {bytes}:
-        raise reader.bad("bytes were expected")
+        raise _bad("bytes were expected")
     _check_keys(keys)
     if not set(map(type, values)) <= _PLAIN:
-        values = [_value(reader, value) for value in values]
-    return list(zip(keys, values, strict=True))
+        values = list(map(_value, values))
+    return keys, values
+
+
+def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
+    """The rows of some keys, where every row puts a value, and all have one layout.
+
+    Then rows begin at multiples of their length, and only values that are wanted are taken out.
+
+    Args:
+        wanted: Stored keys.
+
+    Returns:
+        ``None`` where the rows are not of this kind, or not as they have to be: `columns` reads
+        them, or says what is wrong.
+    """
+    first, size = array_head(payload)
+    count = size // 2
+    key_head = _binary_head(payload, first)
+    behind = len(key_head) + _size_in(key_head)
+    value_head = _binary_head(payload, first + behind)
+    length = behind + len(value_head) + _size_in(value_head)
+    if not key_head or not value_head or _size_in(key_head) < FAMILY_BYTES:
+        return None
+    if size % 2 or count > _ALIKE_MAX or first + count * length != len(payload):
+        return None
+    for start, head in ((first, key_head), (first + behind, value_head)):
+        for at, byte in enumerate(head, start):
+            if payload[at::length].count(byte) != count:
+                return None
+    layout = _keys_in(first, len(key_head), _size_in(key_head), length, count)
+    keys = layout.unpack(payload)
+    if list(keys) != sorted(keys):
+        return None
+    found: dict[bytes, bytes] = {}
+    value_at = first + behind + len(value_head)
+    end = first + length
+    for key in wanted:
+        at = bisect_left(keys, key)
+        if at == count or keys[at] != key:
+            continue
+        if at + 1 < count and keys[at + 1] == key:
+            return None
+        before = at * length
+        found[key] = payload[value_at + before : end + before]
+    return found
+
+
+@lru_cache(maxsize=_ALIKE_MAX)
+def _keys_in(first: int, head: int, size: int, length: int, count: int) -> struct.Struct:
+    """Takes the keys out of so many rows of one layout."""
+    return struct.Struct(f"{first}x" + f"{head}x{size}s{length - head - size}x" * count)
+
+
+def _binary_head(payload: bytes, at: int) -> bytes:
+    """The head of bytes that stand here; empty for anything else, and for what is very long."""
+    size = _BINARY_SIZES.get(payload[at], 0) if at < len(payload) else 0
+    return payload[at : at + 1 + size] if size else b""
+
+
+def _size_in(head: bytes) -> int:
+    return int.from_bytes(head[1:], "big")
 
 
 def _check_keys(keys: Sequence[bytes]) -> None:
     if keys and min(map(len, keys)) < FAMILY_BYTES:
-        raise FormatError(f"reading {_WHAT}", found="a key has no family")
-    if not all(map(operator.lt, keys, keys[1:])):
-        raise FormatError(f"reading {_WHAT}", found="the keys are not in ascending order")
+        raise _bad("a key has no family")
+    if sorted(keys) != keys or len(set(keys)) != len(keys):
+        raise _bad("the keys are not in ascending order")
 
 
-def _value(reader: Reader, value: object) -> Value:
+def _value(value: object) -> Value:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, Extension) and value.code == EXT_APPENDED:
         return Appended(value.data)
-    raise reader.bad("a value is neither bytes, nil nor appended elements")
+    raise _bad("a value is neither bytes, nil nor appended elements")
+
+
+def _bad(found: str) -> FormatError:
+    return FormatError(f"reading {_WHAT}", found=found)
 
 
 def check_limits(key: bytes, value: Value) -> None:

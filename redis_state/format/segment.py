@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redis_state.errors import FormatError
@@ -280,12 +280,54 @@ def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
     Raises:
         FormatError: They are damaged, or a snapshot holds what only a delta can.
     """
-    found = rows.decode(block.decode(segment.ident, name, raw))
-    if segment.snapshot and not {type(value) for _, value in found} <= {bytes}:
+    return list(read_table(segment, name, raw).items())
+
+
+def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:
+    """What the rows of one field say, by key.
+
+    Raises:
+        FormatError: As `read_rows`.
+    """
+    return table_of(segment, name, read_payload(segment, name, raw))
+
+
+def read_payload(segment: Segment, name: str, raw: bytes) -> bytes:
+    """The payload of one field, for `table_of` and `some_of`.
+
+    Raises:
+        FormatError: The block is damaged.
+    """
+    return block.decode(segment.ident, name, raw)
+
+
+def table_of(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
+    """What the rows of a field's payload say, by key.
+
+    Raises:
+        FormatError: As `read_rows`.
+    """
+    keys, values = rows.columns(payload)
+    if segment.snapshot and not set(map(type, values)) <= {bytes}:
         raise FormatError(
             f"reading field {name} of {segment.ident}", found="a snapshot removes or appends"
         )
-    return found
+    return dict(zip(keys, values, strict=True))
+
+
+def some_of(
+    segment: Segment, name: str, payload: bytes, wanted: Collection[bytes]
+) -> Mapping[bytes, Value]:
+    """What the rows of a field's payload say of some keys; often without reading the others.
+
+    Raises:
+        FormatError: As `read_rows`.
+    """
+    found = rows.find(payload, wanted)
+    if found is not None:
+        return found
+    table = table_of(segment, name, payload)
+    return {key: table[key] for key in wanted if key in table}
 
 
 def field_names(segment: Segment, head: Header) -> Iterator[str]:

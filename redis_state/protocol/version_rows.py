@@ -26,8 +26,8 @@ from redis_state.format.segment import (
     field_names,
     part_fields,
     read_header,
-    read_rows,
     read_segment,
+    read_table,
 )
 
 Fetch = Callable[[Segment, Sequence[str]], Sequence[bytes | None]]
@@ -181,7 +181,11 @@ class VersionRows:
     def _rows(self, blocks: Sequence[tuple[str, bytes]]) -> dict[bytes, Value]:
         found: dict[bytes, Value] = {}
         for name, raw in blocks:
-            found.update(read_rows(self._base, name, raw))
+            table = read_table(self._base, name, raw)
+            if found:
+                found.update(table)
+            else:
+                found = table
         return found
 
     def _take(self, names: Sequence[str]) -> list[tuple[str, bytes]]:

@@ -7,6 +7,7 @@ or for other keys, one after the other. Both ways give the same.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from redis_state.reader.family import RowCodec
@@ -71,7 +72,7 @@ class AskedKeys:
             return None
         if kinds == {dict}:
             try:
-                return [[key[name] for key in self._keys] for name in names]
+                return [list(map(itemgetter(name), self._keys)) for name in names]
             except KeyError:
                 return None
         return list(zip(*self._keys, strict=True)) if kinds <= {tuple, list} else None

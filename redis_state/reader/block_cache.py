@@ -1,4 +1,4 @@
-"""Blocks that keys were looked up in, decoded; segments never change, so they stay right."""
+"""Blocks that keys were looked up in; segments never change, so they stay right."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
 
 _ENTRY_BYTES_MAX = 1 << 20
-_ENTRY_BYTES = 400
+ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
 
-_ROW_BYTES = 150
+ROW_BYTES = 150
+"""Of objects that hold a key and a value, beside their bytes."""
+
+_TIMES = 3
 _LAYER_BYTES = 64
 _JOINED_ROW_BYTES = 100
 _FAMILY_BYTES = 500
@@ -68,6 +71,7 @@ class BlockCache:
         self.resets = 0
         self._heads: dict[Place, Header] = {}
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
+        self._payloads: dict[Place, tuple[bytes, int]] = {}
         self._chains: dict[PartitionId, Chain] = {}
         self._bytes = 0
 
@@ -79,15 +83,34 @@ class BlockCache:
         """The rows of a block; ``None`` if they are not here."""
         return self._rows.get(place)
 
+    def payload(self, place: Place) -> tuple[bytes, bool] | None:
+        """The payload of a block, and whether its rows are worth a table by now.
+
+        They are where they are looked into the third time; ``None`` if the payload is not here.
+        """
+        found = self._payloads.get(place)
+        if found is None:
+            return None
+        payload, times = found
+        self._payloads[place] = payload, times + 1
+        return payload, times + 1 >= _TIMES
+
+    def add_payload(self, place: Place, payload: bytes) -> None:
+        """Keep a block that was looked into once."""
+        size = ENTRY_BYTES + len(payload)
+        if size <= _ENTRY_BYTES_MAX:
+            self._make_room(size)
+            self._payloads[place] = payload, 1
+
     def add_head(self, place: Place, head: Header) -> None:
         """Keep a header."""
-        size = _ENTRY_BYTES + _head_bytes(head)
+        size = ENTRY_BYTES + _head_bytes(head)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._heads[place] = head
 
     def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
-        """Keep the rows of a block.
+        """Keep the rows of a block, and not its payload any more.
 
         Args:
             raw_bytes: Of keys and values together, about.
@@ -95,7 +118,10 @@ class BlockCache:
         Returns:
             Whether they are kept: a block may be too large.
         """
-        size = _ENTRY_BYTES + raw_bytes + _ROW_BYTES * len(rows)
+        payload = self._payloads.pop(place, None)
+        if payload is not None:
+            self._bytes -= ENTRY_BYTES + len(payload[0])
+        size = ENTRY_BYTES + raw_bytes + ROW_BYTES * len(rows)
         if size > _ENTRY_BYTES_MAX:
             return False
         self._make_room(size)
@@ -112,21 +138,22 @@ class BlockCache:
 
         Rows of before the cache started afresh are counted no more, so their chain has ended.
         """
-        self._make_room(_ENTRY_BYTES + _LAYER_BYTES * len(layers))
+        self._make_room(ENTRY_BYTES + _LAYER_BYTES * len(layers))
         if chain.resets == self.resets:
             chain.layers[bucket] = layers
             self._chains[chain.opened.id] = chain
 
     def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
         """Keep rows that were put together of several segments."""
-        self._make_room(_ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
+        self._make_room(ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
         chain.joined[place] = rows
 
     def _make_room(self, size: int) -> None:
         # Two threads may count at once, which makes the bound a little inexact, and no more.
         self._bytes += size
         if self._bytes > BYTES_MAX:
-            self._heads, self._rows, self._chains, self._bytes = {}, {}, {}, size
+            self._heads, self._rows, self._payloads, self._chains = {}, {}, {}, {}
+            self._bytes = size
             self.resets += 1
 
 

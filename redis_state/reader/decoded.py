@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, groupby, repeat
 from typing import Any
 
 from redis_state.reader.asked_keys import MANY
-from redis_state.reader.keyed import Hit
+from redis_state.reader.family import RowCodec
+from redis_state.reader.keyed import Hits
 from redis_state.reader.rows.codec import Codec
 from redis_state.reader.rows.spark_types import Atomic
 
@@ -17,28 +18,29 @@ _SAME = frozenset(
 )
 
 
-def decoded(hits: Sequence[Hit | None]) -> list[Any]:
-    """The value of each hit; of list state a list.
+def decoded(hits: Hits) -> list[Any]:
+    """The value of each key, in their order, ``None`` where there is none; of list state a list.
 
     Raises:
         FormatError: Bytes are no such value.
     """
-    there = [hit for hit in hits if hit is not None]
-    rows: list[Any] | None = _together(there)
-    if rows is None:
-        rows = [
-            codec.decode_values(value) if codec.family.multi_value else codec.decode_value(value)
-            for codec, value in there
-        ]
-    rest = iter(rows)
-    return [None if hit is None else next(rest) for hit in hits]
+    found: list[Any] = [None] * len(hits)
+    # The rows of a partition have one codec, and most often those of all have.
+    for _, groups in groupby(hits.groups, key=lambda group: id(group.codec)):
+        together = list(groups)
+        values = [value for group in together for value in group.values]
+        codec = together[0].codec
+        rows: list[Any] | None = _together(codec, values)
+        if rows is None:
+            decode = codec.decode_values if codec.family.multi_value else codec.decode_value
+            rows = list(map(decode, values))
+        for at, row in zip(chain.from_iterable(one.places for one in together), rows, strict=True):
+            found[at] = row
+    return found
 
 
-def _together(hits: Sequence[Hit]) -> list[dict[str, Any]] | None:
-    if len(hits) < MANY or len({id(codec) for codec, _ in hits}) > 1:
-        return None
-    codec = hits[0][0]
-    if not isinstance(codec, Codec) or codec.family.multi_value:
+def _together(codec: RowCodec, values: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    if len(values) < MANY or not isinstance(codec, Codec) or codec.family.multi_value:
         return None
     fields = codec.values.columns.fields
     # Without columns there is nothing that says how many rows there are.
@@ -51,7 +53,7 @@ def _together(hits: Sequence[Hit]) -> list[dict[str, Any]] | None:
     except ImportError:  # they come with the extra `arrow`
         return None
     try:
-        arrays = columnar.value_arrays(codec, [value for _, value in hits])
+        arrays = columnar.value_arrays(codec, values)
     except columnar.OneByOneError:
         return None
     names = codec.values.columns.names

@@ -2,23 +2,93 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redis_state.backend.client import Client
+from redis_state.format.bucketing import bucketing_hashes
+from redis_state.format.header import ORDERED_KINDS
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.asked_keys import AskedKeys
+from redis_state.reader.block_cache import BYTES_MAX
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.lookup import look_up
 from redis_state.reader.placement import Placement
+from redis_state.reader.row_sizes import decoded_bytes
 from redis_state.reader.versions import Source, Wanted
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
+_KEPT_BYTES_MAX = BYTES_MAX // 2
+"""Of the decoded blocks of a state whose blocks are kept, however many keys are asked for."""
+
+
+_TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""By a byte, the one with its bits in the opposite order."""
 
 Hit = tuple[RowCodec, bytes]
 """A value that was found, and what decodes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What was found in one partition at once.
+
+    Attributes:
+        codec: What decodes the values.
+        places: Of the keys in the call.
+        values: Beside them.
+    """
+
+    codec: RowCodec
+    partition: int
+    places: Sequence[int]
+    values: Sequence[bytes]
+
+
+class Hits:
+    """What was found of the keys of one call.
+
+    Args:
+        size: How many keys there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.groups: list[Group] = []
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, group: Group) -> None:
+        """Take more of what was found."""
+        self.groups.append(group)
+        self.count += len(group.places)
+
+    def places(self) -> Iterator[int]:
+        """Of the keys that were found."""
+        return chain.from_iterable(group.places for group in self.groups)
+
+    def left(self) -> list[int]:
+        """The places of keys that were not found."""
+        if self.count == self._size:
+            return []
+        there = set(self.places())
+        return [at for at in range(self._size) if at not in there]
+
+    def in_order(self) -> list[Hit | None]:
+        """Of each key of the call."""
+        found: list[Hit | None] = [None] * self._size
+        for group in self.groups:
+            for at, value in zip(group.places, group.values, strict=True):
+                found[at] = group.codec, value
+        return found
+
 
 _Asked = tuple[Opened, list[int]]
 
@@ -36,17 +106,17 @@ class KeyedReads:
         self._choice = choice
         self._placement = Placement()
 
-    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, list[Hit | None]]:
-        """What is under each of the keys, all of one version.
+    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, Hits]:
+        """What is under the keys, all of one version.
 
         Returns:
-            The codec of the family, and what was found, in the order of the keys.
+            The codec of the family, and what was found.
 
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
         search, _ = self._search(keys, wanted)
-        return search.codec, search.in_order()
+        return search.codec, search.hits
 
     def partition_of(self, key: Any) -> int:
         """Where a key is now; where it would be looked for first, if it is nowhere.
@@ -55,8 +125,9 @@ class KeyedReads:
             RedisStateError: As `OperatorState.get`.
         """
         search, info = self._search(AskedKeys([key]), Wanted())
-        likely = search.codec.likely_partition(key, partitions=info.partitions)
-        return search.partitions.get(0, likely)
+        if search.hits.groups:
+            return search.hits.groups[0].partition
+        return search.codec.likely_partition(key, partitions=info.partitions)
 
     def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
         every = False
@@ -64,8 +135,8 @@ class KeyedReads:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
-            self._placement.found(codec, map(keys.at, search.hits))
-            left = search.left()
+            self._placement.found(codec, map(keys.at, search.hits.places()))
+            left = search.hits.left()
             if not left or info.partitions == 1 or self._placement.is_certain(codec):
                 return search, info
             if not complete:
@@ -74,14 +145,14 @@ class KeyedReads:
                     every = True
                     continue
                 opened |= others
-            before = len(search.hits)
+            before = search.hits.count
             search.run(
                 [
                     (one, [at for at in left if at not in places.get(number, ())])
                     for number, one in opened.items()
                 ]
             )
-            self._placement.scattered |= len(search.hits) > before
+            self._placement.scattered |= search.hits.count > before
             return search, info
 
     def _begin(
@@ -126,8 +197,7 @@ class _Search:
     """Keys of one call on their way through partitions.
 
     Attributes:
-        hits: By place in the call.
-        partitions: Where these were found.
+        hits: What was found of them.
     """
 
     def __init__(
@@ -144,25 +214,23 @@ class _Search:
         self.codec = codec
         self._keys = keys
         self._stored = keys.stored(codec)
-        self.hits: dict[int, Hit] = {}
-        self.partitions: dict[int, int] = {}
-
-    def left(self) -> list[int]:
-        """The places of keys that were not found yet."""
-        count = len(self._keys)
-        return [] if len(self.hits) == count else [at for at in range(count) if at not in self.hits]
-
-    def in_order(self) -> list[Hit | None]:
-        """What was found, in the order of the call."""
-        return [self.hits.get(at) for at in range(len(self._keys))]
+        self.hits = Hits(len(keys))
 
     def run(self, asked: Sequence[_Asked]) -> None:
-        """Look for keys, each in a partition where it was not looked for before."""
+        """Look for keys, each in a partition where it was not looked for before.
+
+        Many keys are taken in the order of their blocks, so that each block is read about once. It
+        is kept for further calls if the cache has room for all of them.
+        """
+        kind, cache = self.codec.family.kind, self._source.blocks
+        keep = True
+        if sum(len(of_one) for _, of_one in asked) > KEYS_AT_ONCE:
+            keep = sum(decoded_bytes(opened) for opened, _ in asked) <= _KEPT_BYTES_MAX
+            asked = [(opened, _by_block(self._stored, of_one, kind)) for opened, of_one in asked]
         for piece in _pieces(asked):
             places = {opened.id.partition: of_one for opened, of_one in piece}
             wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
-            kind, cache = self.codec.family.kind, self._source.blocks
-            for found in look_up(self._client, wanted, kind=kind, cache=cache):
+            for found in look_up(self._client, wanted, kind=kind, cache=cache, keep=keep):
                 of_one = places[found.opened.id.partition]
                 if all(found.opened is not opened for opened, _ in piece):
                     self._source.moved(found.opened)
@@ -176,22 +244,46 @@ class _Search:
                     again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
                     values = other.values
-                there = {
-                    at: (own, value)
-                    for at in of_one
-                    if (value := values.get(stored[at])) is not None
-                }
-                self.hits |= there
-                self.partitions |= dict.fromkeys(there, found.opened.id.partition)
+                there = list(map(values.get, map(stored.__getitem__, of_one)))
+                if None in there:
+                    of_one = [
+                        at for at, value in zip(of_one, there, strict=True) if value is not None
+                    ]
+                self.hits.add(
+                    Group(
+                        own,
+                        found.opened.id.partition,
+                        of_one,
+                        [value for value in there if value is not None],
+                    )
+                )
 
 
 def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
     """Places of keys by the partition in which each most likely is."""
-    found: dict[int, list[int]] = {}
     likely = keys.likely_partitions(codec, partitions=info.partitions)
+    found: dict[int, list[int]] = {}
     for at, partition in enumerate(likely):
-        found.setdefault(partition, []).append(at)
+        if partition in found:
+            found[partition].append(at)
+        else:
+            found[partition] = [at]
     return found
+
+
+def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list[int]:
+    """Places of keys in such an order that keys of one block follow each other, in any segment.
+
+    Numbers of buckets are powers of two: a bucket of a small segment has the keys of several ones
+    of a larger segment, those whose numbers end in the same bits.
+    """
+    if kind in ORDERED_KINDS:
+        return sorted(places, key=stored.__getitem__)
+    hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
+    # The lowest bit becomes the highest, and so on.
+    form = f"{len(hashes)}I"
+    turned = struct.unpack(f">{form}", struct.pack(f"<{form}", *hashes).translate(_TURNED))
+    return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
 
 
 def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:

@@ -12,15 +12,19 @@ from redis_state.errors import FormatError, UnavailableError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
-from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes
-from redis_state.format.segment import part_fields, read_header, read_rows
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.segment import part_fields, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
 
 _REOPENS_MAX = 5
 _EMPTY = Header()
+_NOTHING = Appended(b"")
+"""What a segment says of a key of which it has no row."""
+
 _FEW = 8
+_APART_MAX = 4
 _WHAT = "reading a key"
 
 Asked = tuple[Opened, Sequence[bytes]]
@@ -52,10 +56,12 @@ class _Piece:
     Attributes:
         head: ``None`` as long as it was not read.
         fields: For each key the one that can hold it; ``None`` if none can.
-        rows: Of the fields that were read, and are there.
+        keys: By field those that it can hold.
+        rows: Of the fields that were read, and are there: at least those of these keys.
         wanted: Fields that are to be read next.
-        large: Of the fields that were read those whose rows the cache does not keep.
+        apart: Of the fields that were read those of which the cache has no table.
         where: The first parts of its places in the cache.
+        keep: As `look_up`.
     """
 
     opened: Opened
@@ -63,21 +69,32 @@ class _Piece:
     where: tuple[str, int, str, int, str]
     head: Header | None
     fields: Sequence[_Field | None]
+    keys: Mapping[_Field, Sequence[bytes]]
     rows: dict[_Field | None, Mapping[bytes, Value]]
     wanted: list[_Field]
-    large: set[_Field]
+    apart: set[_Field]
+    keep: bool
 
     def place(self, field: _Field) -> Place:
         return *self.where, str(field)
 
 
 def look_up(
-    client: Client, asked: Sequence[Asked], *, kind: str, cache: BlockCache | None = None
+    client: Client,
+    asked: Sequence[Asked],
+    *,
+    kind: str,
+    cache: BlockCache | None = None,
+    keep: bool = True,
 ) -> Iterator[Found]:
     """The values of stored keys, partition by partition.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
     says where a key is; more where maintenance interferes; fewer for what the cache has.
+
+    Args:
+        keep: Whether the cache gets the blocks that are read, and in time tables of their rows.
+            Else only the rows of the keys are taken out of a block.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -86,7 +103,7 @@ def look_up(
     blocks = cache or BlockCache()
     wanted = []
     for opened, keys in asked:
-        known = _known(opened, keys, kind, blocks)
+        known = _known(opened, keys, kind, blocks) if keep else None
         if known is None:
             wanted.append((opened, keys))
         else:
@@ -95,7 +112,7 @@ def look_up(
         return
     for _ in range(_REOPENS_MAX):
         resets = blocks.resets
-        pieces = [_begun(opened, keys, kind, blocks) for opened, keys in wanted]
+        pieces = [_begun(opened, keys, kind, blocks, keep) for opened, keys in wanted]
         every = [piece for of_partition in pieces for piece in of_partition]
         gone = _read(client, every, blocks)
         for piece in every:
@@ -105,7 +122,7 @@ def look_up(
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
                 found = _evaluate(opened, of_partition, keys)
-                if cache is not None and cache.resets == resets:
+                if keep and cache is not None and cache.resets == resets:
                     _remember(found, of_partition, keys, kind, cache)
                 yield found
         left = [one for one in wanted if one[0].id in gone]
@@ -131,11 +148,11 @@ def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
         value: bytes | None = None
         tail = b""
         for rows, tombstones in of_key:
-            if key in rows:
-                said = rows[key]
-                if not isinstance(said, Appended):
-                    value = said
-                    break
+            said = rows.get(key, _NOTHING)
+            if not isinstance(said, Appended):
+                value = said
+                break
+            if said is not _NOTHING:
                 tail = said.data + tail
             if tombstones and _covered(key, tombstones):
                 break
@@ -164,10 +181,10 @@ def _remember(
     if chain is None:
         last = max(piece.segment.entry.buckets for piece in filled) - 1
         chain = Chain(found.opened, last, found.families, cache.resets)
-    large = [piece for piece in filled if piece.large]
+    apart = [piece for piece in filled if piece.apart]
     groups = _groups(filled, joined=not any(one.multi_value for one in found.families))
     for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
-        if bucket not in chain.layers and not any(_is_large(piece, bucket) for piece in large):
+        if bucket not in chain.layers and not any(_is_apart(piece, bucket) for piece in apart):
             layers = [_layer(chain, at, group, bucket, cache) for at, group in enumerate(groups)]
             cache.add_layers(chain, bucket, [one for one in layers if any(one)])
 
@@ -175,7 +192,7 @@ def _remember(
 def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
     """Segments that can be one layer.
 
-    They follow each other, have as many buckets, and none removes a range above another one.
+    They follow each other, have about as many buckets, and none removes a range above another one.
     """
     groups: list[list[_Piece]] = []
     for piece in pieces:
@@ -183,7 +200,7 @@ def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
         if (
             joined
             and above is not None
-            and above.segment.entry.buckets == piece.segment.entry.buckets
+            and _are_close([*groups[-1], piece])
             and not _head(above).tombstones
         ):
             groups[-1].append(piece)
@@ -192,24 +209,36 @@ def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
     return groups
 
 
-def _is_large(piece: _Piece, bucket: int) -> bool:
-    """Whether rows of a bucket are not kept as blocks, so that nothing counts them."""
-    field = bucket & (piece.segment.entry.buckets - 1)
-    return not piece.large.isdisjoint(_parts(piece).get(field, [field]))
+def _are_close(pieces: Sequence[_Piece]) -> bool:
+    """Whether few rows are kept several times if all are put together by the smallest buckets."""
+    counts = [piece.segment.entry.buckets for piece in pieces]
+    return max(counts) <= _APART_MAX * min(counts)
+
+
+def _is_apart(piece: _Piece, bucket: int) -> bool:
+    """Whether not all rows of a bucket are here, or nothing counts them."""
+    field = _field_of(piece, bucket)
+    return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
 
 def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
-    field = bucket & (group[0].segment.entry.buckets - 1)
     tombstones = _head(group[-1]).tombstones
+    field = _field_of(group[0], bucket)
     if len(group) == 1 and _head(group[0]).parts.get(field, 1) == 1:
         return group[0].rows.get(field, {}), tombstones
+    field = max(_field_of(piece, bucket) for piece in group)
     rows = chain.joined.get((at, field))
     if rows is None:
         rows = {}
         for piece in reversed(group):
-            rows |= piece.rows.get(field, {})
+            rows |= piece.rows.get(_field_of(piece, bucket), {})
         cache.add_joined(chain, (at, field), rows)
     return rows, tombstones
+
+
+def _field_of(piece: _Piece, bucket: int) -> int:
+    """The field of a segment with the keys of one of the chain's buckets."""
+    return bucket & (piece.segment.entry.buckets - 1)
 
 
 def _head(piece: _Piece) -> Header:
@@ -217,18 +246,20 @@ def _head(piece: _Piece) -> Header:
     return piece.head
 
 
-def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> list[_Piece]:
+def _begun(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, keep: bool
+) -> list[_Piece]:
     """The segments with the fields that are asked for first: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
     hashes = bucketing_hashes(keys, kind=kind) if hashed else []
     # Many segments have as many buckets.
-    by_last: dict[int, tuple[list[int], set[int]]] = {}
+    by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]]]] = {}
     found = []
     id_ = opened.id
     of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
         where = *of_partition, segment.ident
-        piece = _Piece(opened, segment, where, _EMPTY, (), {}, [], set())
+        piece = _Piece(opened, segment, where, _EMPTY, (), {}, {}, [], set(), keep)
         found.append(piece)
         if not segment.entry.blocks:
             continue
@@ -241,20 +272,48 @@ def _begun(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
         last = segment.entry.buckets - 1
         if last not in by_last:
             buckets = [hash_ & last for hash_ in hashes]
-            by_last[last] = buckets, set(buckets)
-        piece.fields, different = by_last[last]
-        _want(piece, different, cache)
+            by_last[last] = buckets, _by_field(buckets, keys)
+        piece.fields, piece.keys = by_last[last]
+        _want(piece, piece.keys, cache)
+    return found
+
+
+def _by_field(fields: Sequence[_Field | None], keys: Sequence[bytes]) -> dict[_Field, list[bytes]]:
+    found: dict[_Field, list[bytes]] = {}
+    for field, key in zip(fields, keys, strict=True):
+        if field is not None:
+            found.setdefault(field, []).append(key)
     return found
 
 
 def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
     """Take the fields that are known, and have the others read."""
     for field in fields:
-        rows = cache.rows(piece.place(field))
+        place = piece.place(field)
+        rows = cache.rows(place)
         if rows is None:
-            piece.wanted.append(field)
-        else:
+            known = cache.payload(place)
+            if known is None:
+                piece.wanted.append(field)
+            elif known[1] and piece.keep:
+                _add_table(piece, field, known[0], cache)
+            else:
+                _add_some(piece, field, known[0])
+        elif rows:
             piece.rows[field] = rows
+
+
+def _add_table(piece: _Piece, field: _Field, payload: bytes, cache: BlockCache) -> None:
+    rows = table_of(piece.segment, str(field), payload)
+    piece.rows[field] = rows
+    if not cache.add_rows(piece.place(field), rows, len(payload)):
+        piece.apart.add(field)
+
+
+def _add_some(piece: _Piece, field: _Field, payload: bytes) -> None:
+    wanted = piece.keys[_first(field)]
+    piece.rows[field] = some_of(piece.segment, str(field), payload, wanted)
+    piece.apart.add(field)
 
 
 def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
@@ -264,7 +323,8 @@ def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCac
     if kind in ORDERED_KINDS:
         keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
         piece.fields = [_block_with(head, key) for key in keys]
-        _want(piece, {field for field in piece.fields if field is not None}, cache)
+        piece.keys = _by_field(piece.fields, keys)
+        _want(piece, piece.keys, cache)
         return
     if head.parts:
         _want(piece, [name for of_one in _parts(piece).values() for name in of_one[1:]], cache)
@@ -286,11 +346,11 @@ def _join_parts(piece: _Piece) -> None:
     """Let the first part of a bucket have the rows of all; a later one overrides an earlier."""
     tables = piece.rows
     for bucket, fields in _parts(piece).items():
-        if not tables.get(bucket):
+        if bucket not in tables:
             raise FormatError(f"reading {piece.segment.ident}", found="a bucket has no part 0")
         whole: dict[bytes, Value] = {}
         for field in fields:
-            whole |= tables[field]
+            whole |= tables.get(field, {})
         tables[bucket] = whole
 
 
@@ -326,17 +386,24 @@ def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) ->
         piece.head = read_header(piece.segment, raw)
         cache.add_head(piece.place(field), piece.head)
     elif raw is not None:
-        rows = dict(read_rows(piece.segment, str(field), raw))
-        piece.rows[field] = rows
-        if not cache.add_rows(piece.place(field), rows, sum(map(raw_bytes, rows.items()))):
-            piece.large.add(field)
+        payload = read_payload(piece.segment, str(field), raw)
+        _add_some(piece, field, payload)
+        if piece.keep:
+            cache.add_payload(piece.place(field), payload)
     elif not isinstance(field, int):
         raise FormatError(
             f"reading {piece.segment.ident}", found="a part of a bucket, or a block, is missing"
         )
-    else:
+    elif piece.keep:
         # A bucket without rows has no field.
         cache.add_rows(piece.place(field), {}, 0)
+
+
+def _first(field: _Field) -> _Field:
+    """The field itself; of a further part of a bucket the first one."""
+    if isinstance(field, str) and "." in field:
+        return int(field.partition(".")[0])
+    return field
 
 
 def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:

@@ -116,7 +116,8 @@ class OperatorState:
             StateError: The version is not there, or older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
         """
-        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
+        codec, hits = self._keyed.find(AskedKeys([key]), which_of(which, version))
+        (hit,) = hits.in_order()
         self._choice.be_list(codec, wanted=False)
         return None if hit is None else hit[0].decode_value(hit[1])
 
@@ -128,7 +129,8 @@ class OperatorState:
         Raises:
             RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
         """
-        codec, (hit,) = self._keyed.find(AskedKeys([key]), which_of(which, version))
+        codec, hits = self._keyed.find(AskedKeys([key]), which_of(which, version))
+        (hit,) = hits.in_order()
         self._choice.be_list(codec, wanted=True)
         return [] if hit is None else hit[0].decode_values(hit[1])
 

@@ -141,23 +141,21 @@ class StateTable:
         """
         import pyarrow as pa
 
-        hits = self._keyed.find(keys, Wanted())[1] if len(keys) else []
+        places: list[int | None] = [None] * len(keys)
         # The rows of a partition have one codec, and most often those of all have.
-        places: list[int | None] = [None] * len(hits)
         groups: dict[int, tuple[RowCodec, list[bytes], list[int]]] = {}
-        for at, hit in enumerate(hits):
-            if hit is not None:
-                _, values, of_group = groups.setdefault(id(hit[0]), (hit[0], [], []))
-                values.append(hit[1])
-                of_group.append(at)
+        for group in self._keyed.find(keys, Wanted())[1].groups if len(keys) else ():
+            _, values, of_group = groups.setdefault(id(group.codec), (group.codec, [], []))
+            values += group.values
+            of_group += group.places
         found: list[list[pa.Array]] = []
         count = 0
         for codec, values, of_group in groups.values():
             made = codec if codec is self._codec else self._like(codec)
             found.append(value_columns(made, values))
-            for at in of_group:
-                places[at] = count
-                count += 1
+            for number, at in enumerate(of_group, count):
+                places[at] = number
+            count += len(of_group)
         taken = pa.array(places, type=pa.int64())
         arrays = []
         for name in columns:
@@ -173,7 +171,7 @@ class StateTable:
         if not keys:
             return
         codec = made = self._codec
-        for hit in self._keyed.find(AskedKeys(keys), Wanted())[1]:
+        for hit in self._keyed.find(AskedKeys(keys), Wanted())[1].in_order():
             if hit is None:
                 yield None
                 continue

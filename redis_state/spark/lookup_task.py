@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
 from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.row_sizes import mean_row_bytes
 from redis_state.reader.state_table import StateTable
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.worker import WORKER
@@ -31,6 +32,12 @@ PIN = "__redis_state_version"
 
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
 """How long the version of a batch is remembered, for a batch that is run again."""
+
+ROWS_MAX = 100_000
+"""Rows that a task looks up together; more only if Spark hands over more at a time."""
+
+BYTES_MAX = 64 << 20
+"""Of these rows and of the state's rows of their keys, about; one batch of Spark may have more."""
 
 _KEPT_MAX = 4
 _FORMAT = "1"
@@ -156,26 +163,54 @@ class LookUp:
             StateError: The version is not there any more.
             RedisStateError: As `OperatorState.get_many`.
         """
-        for batch in batches:
-            if batch.num_rows:
-                made = self._joined(batch)
+        for group in self._groups(batches):
+            for made in self._joined(group):
                 if made.num_rows:
                     yield made
 
-    def _joined(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+        """Batches of one version that are looked up together, so that a block is read once."""
+        group: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            each = self._read(batch).row_bytes
+            own = batch.nbytes + batch.num_rows * each
+            full = rows + batch.num_rows > ROWS_MAX or size + own > BYTES_MAX
+            if group and (full or _version(batch) != _version(group[0])):
+                yield group
+                group, rows, size = [], 0, 0
+            group.append(batch)
+            rows, size = rows + batch.num_rows, size + own
+        if group:
+            yield group
+
+    def _joined(self, group: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        *rows, versions = batch.columns
-        version = versions[0].as_py()
-        table = _table(self.state.with_password(), version)
-        keys, at = asked([batch.column(name) for name in self.on], alone=table.key is None)
+        table = self._read(group[0]).table
+        columns = [pa.concat_arrays([one.column(name) for one in group]) for name in self.on]
+        keys, places = asked(columns, alone=table.key is None)
         values, there = table.look_up(keys, self.columns)
-        arrays = [*rows, *(one.take(at) for one in values)]
-        cast = [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)]
-        made = pa.RecordBatch.from_arrays(cast, schema=self.schema)
-        if not self.inner:
-            return made
-        return made.filter(there.take(at).fill_null(False))
+        start = 0
+        for batch in group:
+            at = places.slice(start, batch.num_rows)
+            start += batch.num_rows
+            arrays = [*batch.columns[:-1], *(one.take(at) for one in values)]
+            cast = [
+                array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)
+            ]
+            made = pa.RecordBatch.from_arrays(cast, schema=self.schema)
+            yield made.filter(there.take(at).fill_null(False)) if self.inner else made
+
+    def _read(self, batch: pa.RecordBatch) -> _Read:
+        return _opened(self.state.with_password(), _version(batch))
+
+
+def _version(batch: pa.RecordBatch) -> str:
+    version: str = batch.columns[-1][0].as_py()
+    return version
 
 
 @dataclass(slots=True)
@@ -183,12 +218,14 @@ class _Read:
     """What this worker has opened of a state.
 
     Attributes:
+        row_bytes: Of a row of the state, about, decoded.
         blocks: Versions that follow each other share most of them.
     """
 
     version: str
     client: Client
     table: StateTable
+    row_bytes: int
     blocks: BlockCache
 
 
@@ -196,18 +233,19 @@ _read: dict[LiveState, _Read] = {}
 """The state that was looked up last stands at the end."""
 
 
-def _table(state: LiveState, version: str) -> StateTable:
+def _opened(state: LiveState, version: str) -> _Read:
     found = _read.pop(state, None)
     client = WORKER.client(state.config)
     # The worker closes clients that others have pushed out.
     if found is None or found.version != version or found.client is not client:
         blocks = BlockCache() if found is None else found.blocks
-        table = state.table(client, state.reopened(client, version, blocks))
-        found = _Read(version, client, table, blocks)
+        pinned = state.reopened(client, version, blocks)
+        each = mean_row_bytes(client, pinned.partitions)
+        found = _Read(version, client, state.table(client, pinned), each, blocks)
     _read[state] = found
     while len(_read) > _KEPT_MAX:
         del _read[next(iter(_read))]
-    return found.table
+    return found
 
 
 def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Array]:

@@ -15,6 +15,8 @@ from redis_state import StateStoreId, StateStoreProviderId, config, keys
 from redis_state.acl import Role, rules
 from redis_state.errors import StateError
 from redis_state.provider import StateStoreProvider
+from redis_state.reader import keyed, lookup
+from redis_state.reader.row_sizes import mean_row_bytes
 from redis_state.spark import lookup_task
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
@@ -82,6 +84,134 @@ def test_rows_get_the_values_of_their_keys(redis_server: RedisServer, planted: P
     # What was read stays.
     assert WORKER.client(state.config).round_trips == trips
     assert planted.partitions == 4
+
+
+def batches_of(version: str, codes: list[str | None], each: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(codes), each):
+        some = codes[start : start + each]
+        numbers = pa.array(range(start, start + len(some)), pa.int32())
+        yield pa.RecordBatch.from_pydict(
+            {"n": numbers, "code": pa.array(some, pa.string()), PIN: [version] * len(some)}
+        )
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize(
+    ("rows_max", "bytes_max", "groups"),
+    [
+        (100, 1 << 20, [100]),
+        (59, 1 << 20, [50, 50]),
+        (9, 1 << 20, [10] * 10),
+        (100, 0, [10] * 10),
+        (100, 10_000, [20] * 5),
+    ],
+)
+def test_batches_are_looked_up_in_bounded_groups(
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    inner: bool,
+    rows_max: int,
+    bytes_max: int,
+    groups: list[int],
+) -> None:
+    state = state_of(redis_server)
+    version = Choice(state, "x").run(None)
+    task = LookUp(state, ("code",), ("count",), inner, ANSWER)
+    codes: list[str | None] = [None if n % 7 == 0 else f"c{n % 29}" for n in range(100)]
+    made: list[int] = []
+    joined_of = LookUp._joined
+
+    def counted(self: LookUp, group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        made.append(sum(batch.num_rows for batch in group))
+        return joined_of(self, group)
+
+    monkeypatch.setattr(LookUp, "_joined", counted)
+    monkeypatch.setattr(lookup_task, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(lookup_task, "BYTES_MAX", bytes_max)
+    empty = next(batches_of(version, [None], 1)).slice(0, 0)
+    given = [empty, *batches_of(version, codes, 10), empty]
+    found = pa.Table.from_batches(list(task.run(iter(given))))
+    assert made == groups
+    expected = [
+        (n, code, 2 if code and int(code[1:]) < 20 else None) for n, code in enumerate(codes)
+    ]
+    rows = [tuple(row.values()) for row in found.to_pylist()]
+    assert rows == [row for row in expected if row[2] or not inner]
+
+
+@pytest.mark.parametrize("kind", ["none", "range"])
+def test_the_size_of_rows_is_about_what_they_take(redis_server: RedisServer, kind: str) -> None:
+    layout = family(schema(k="long"), schema(text="string"), kind=kind, params=(0,))
+    planted = Planted(redis_server.client(), layout, partitions=2)
+    planted.register()
+    state = state_of(redis_server)
+    client = WORKER.client(state.config)
+    planted.commit(1, [])
+    assert mean_row_bytes(client, state.pinned().partitions) < 2_000
+    # Texts of one letter take next to nothing in Redis.
+    planted.commit(2, [({"k": n}, {"text": "x" * 5_000}) for n in range(200)])
+    found = mean_row_bytes(client, state.pinned().partitions)
+    assert found < 10_000
+    assert found > 2_500 or kind == "range"
+
+
+def test_rows_of_several_versions_get_their_own(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    state = state_of(redis_server)
+    first = Choice(state, "x").run(None)
+    commit(planted, 3)
+    second = Choice(state, "x").run(None)
+    task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
+    given = [next(batches_of(version, ["c1"], 1)) for version in (first, first, second, first)]
+    found = pa.Table.from_batches(list(task.run(iter(given))))
+    assert found.column("count").to_pylist() == [2, 2, 3, 2]
+
+
+@pytest.mark.parametrize("room", [0, 1 << 30])
+def test_a_block_is_read_once_a_group(
+    redis_server: RedisServer, planted: Planted, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    codes: list[str | None] = [f"k{n}" for n in range(3_000)]
+    for number in range(planted.partitions):
+        planted.delta(
+            number,
+            3,
+            {
+                planted.key({"carrier": code}): planted.value({"count": at, "total": 0.0})
+                for at, code in enumerate(codes)
+                if planted.partition({"carrier": code}) == number
+            },
+            complete=True,
+        )
+    blocks = sum(
+        len(planted.client.hkeys(keys.segment(planted.id(number), f"d:3:{3:032x}")))
+        for number in range(planted.partitions)
+    )
+    monkeypatch.setattr(keyed, "KEYS_AT_ONCE", 200)
+    monkeypatch.setattr(keyed, "_KEPT_BYTES_MAX", room)
+    read = lookup._take
+    taken: list[tuple[Any, Any]] = []
+
+    def counted(piece: Any, field: Any, raw: Any, cache: Any) -> None:
+        if field != "h":
+            taken.append((piece.opened.id.partition, field))
+        read(piece, field, raw, cache)
+
+    monkeypatch.setattr(lookup, "_take", counted)
+    state = state_of(redis_server)
+    task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
+    version = Choice(state, "x").run(None)
+    # Each key comes several times.
+    given = [*batches_of(version, codes, 500), *batches_of(version, codes, 700)]
+    found = pa.Table.from_batches(list(task.run(iter(given))))
+    assert found.column("count").to_pylist() == [*range(3_000)] * 2
+    # Where calls of so many keys meet, a block may be read for both.
+    assert len(set(taken)) <= len(taken) <= blocks + 3_000 // 200
+    taken.clear()
+    list(task.run(batches_of(version, codes, 500)))
+    assert bool(taken) == (room == 0)
 
 
 def test_a_batch_keeps_its_version(redis_server: RedisServer, planted: Planted) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import sys
 from datetime import datetime, timezone
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,11 @@ import pytest
 
 import redis_state
 from redis_state import aio
+from redis_state.format.bucketing import bucket_of
 from redis_state.format.header import Family
+from redis_state.format.rows import stored_key
 from redis_state.reader.asked_keys import MANY, AskedKeys
+from redis_state.reader.keyed import _by_block
 from redis_state.reader.rows.codec import codec_of
 from redis_state.spark.lookup_task import asked
 from tests.contract.planting import Planted, family, schema
@@ -121,6 +125,23 @@ def test_keys_of_different_shape_are_taken_one_by_one() -> None:
     codec = codec_of(of)
     mixed: list[Any] = [key if n % 2 else list(key.values()) for n, key in enumerate(keys)]
     assert AskedKeys(mixed).stored(codec) == [codec.encode_key(key) for key in keys]
+
+
+@pytest.mark.parametrize("kind", ["none", "prefix", "ts-postfix"])
+def test_keys_of_a_bucket_follow_each_other_whatever_the_number_of_buckets(kind: str) -> None:
+    dice = random.Random(kind)
+    stored = [
+        stored_key(0, (4).to_bytes(4, "little") + dice.randbytes(4) + dice.randbytes(8))
+        for _ in range(500)
+    ]
+    places = dice.sample(range(500), 400)
+    order = _by_block(stored, places, kind)
+    assert sorted(order) == sorted(places)
+    for bits in range(10):
+        buckets = [bucket_of(stored[at], kind=kind, buckets=1 << bits) for at in order]
+        assert len(list(groupby(buckets))) == len(set(buckets))
+    ordered = _by_block(stored, places, "range")
+    assert [stored[at] for at in ordered] == sorted(stored[at] for at in places)
 
 
 def test_rows_are_asked_for_once_a_key() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import redis_state
+from redis_state.errors import FormatError
+from redis_state.format import segment
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
-from redis_state.reader import Reader
+from redis_state.reader import Reader, keyed
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.lookup import look_up
 from redis_state.reader.rows.codec import codec_of
@@ -32,8 +34,12 @@ VERSIONS = 6
 Rows = dict[bytes, bytes]
 
 
-def history(planted: Planted, rng: random.Random) -> dict[int, Rows]:
-    """Plants versions; the model of each one that is still there."""
+def history(planted: Planted, rng: random.Random, *, alike: bool) -> dict[int, Rows]:
+    """Plants versions; the model of each one that is still there.
+
+    Args:
+        alike: All values have one length.
+    """
     there: dict[int, Rows] = {}
     rows: Rows = {}
     stored = [planted.key(key) for key in KEYS]
@@ -46,7 +52,8 @@ def history(planted: Planted, rng: random.Random) -> dict[int, Rows]:
             rows = {k: v for k, v in rows.items() if not tombstones[0].covers(k[2:])}
         changes: dict[bytes, Value] = {}
         for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
-            new = planted.value({"text": "x" * rng.randrange(300), "at": version})
+            size = 40 if alike else rng.randrange(300)
+            new = planted.value({"text": "x" * size, "at": version})
             changes[key] = new if rng.random() < 0.7 else None
         planted.delta(0, version, changes, tombstones=tombstones)
         for key, value in changes.items():
@@ -79,7 +86,11 @@ def test_every_version_reads_as_the_model(
     name = f"model-{kind}-{seed}"
     planted = Planted(shared_redis_server.client(), layout, 1, gen, name, tenant=f"{kind}:")
     planted.register()
-    versions = history(planted, rng)
+    # Of every third state the buckets of a snapshot have parts.
+    with pytest.MonkeyPatch.context() as patch:
+        if seed % 3 == 0:
+            patch.setattr(segment, "PART_BYTES_MAX", 500)
+        versions = history(planted, rng, alike=seed % 2 == 0)
     with redis_state.connect(shared_redis_server.url, key_prefix=kind) as reader:
         for version, rows in versions.items():
             check(reader, planted, version, rows)
@@ -97,6 +108,13 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     for key in KEYS:
         assert state.get(key, version=version) == values.get(planted.key(key))
     assert state.get_many(KEYS, version=version) == [values.get(planted.key(key)) for key in KEYS]
+    with pytest.MonkeyPatch.context() as patch:
+        # As for more keys than are read at once, of a state that no cache has room for.
+        patch.setattr(keyed, "KEYS_AT_ONCE", 7)
+        for room in (keyed._KEPT_BYTES_MAX, 0):
+            patch.setattr(keyed, "_KEPT_BYTES_MAX", room)
+            found_many = reader.query(planted.name).operator().get_many(KEYS, version=version)
+            assert found_many == [values.get(planted.key(key)) for key in KEYS]
     assert state.count(version=version) == len(rows)
     flat = sorted(({**key, **value} for key, value in expected), key=str)
     assert sorted(state.to_arrow(version=version).to_pylist(), key=str) == flat
@@ -124,14 +142,17 @@ def test_what_was_put_together_says_the_same(shared_redis_server: RedisServer, s
     )
     stored = [planted.key(key) for key in KEYS]
     for version in range(1, 9):
-        planted.buckets = rng.choice([1, 2, 2, 2, 2, 64])
+        planted.buckets = rng.choice([1, 2, 2, 2, 4, 8, 64])
         start, end = sorted(key[2:] for key in rng.sample(stored, 2))
         tombstones = [Tombstone(0, start, end)] if version > 1 and rng.random() < 0.2 else []
         changes: dict[bytes, Value] = {}
         for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
             text = f"{version}".encode()
             changes[key] = rng.choice([text, text, None, *[Appended(text)] * (3 * lists)])
-        planted.delta(0, version, changes, tombstones=tombstones)
+        with pytest.MonkeyPatch.context() as patch:
+            if seed % 3 == 0:
+                patch.setattr(segment, "PART_BYTES_MAX", 500)
+            planted.delta(0, version, changes, tombstones=tombstones)
     cache = BlockCache()
     with redis_state.connect(shared_redis_server.url) as reader:
         client = reader.client
@@ -139,7 +160,86 @@ def test_what_was_put_together_says_the_same(shared_redis_server: RedisServer, s
         for _ in range(40):
             asked = rng.sample(stored, rng.choice([1, 1, 1, 5, len(stored)]))
             (cold,) = look_up(client, [(opened, asked)], kind="none")
+            (taken,) = look_up(client, [(opened, asked)], kind="none", keep=False)
+            assert taken == cold
+            (mixed,) = look_up(client, [(opened, asked)], kind="none", cache=cache, keep=False)
+            assert mixed == cold
             before = client.round_trips
             (warm,) = look_up(client, [(opened, asked)], kind="none", cache=cache)
             assert warm == cold
         assert client.round_trips == before, "all of it was read by then"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_segments_that_are_replaced_in_between_are_read_anew(
+    shared_redis_server: RedisServer, keep: bool
+) -> None:
+    gen = f"{keep + 1:032x}"
+    planted = Planted(shared_redis_server.client(), partitions=1, gen=gen, tenant="replaced:")
+    codes = [{"carrier": f"c{n}"} for n in range(300)]
+    rows = {
+        planted.key(code): planted.value({"count": n, "total": 0.0}) for n, code in enumerate(codes)
+    }
+    asked = [planted.key({"carrier": f"c{n}"}) for n in range(310)]
+    for version in (1, 2):
+        planted.delta(0, version, rows)
+    with redis_state.connect(shared_redis_server.url, key_prefix="replaced") as reader:
+        (opened,) = Newest(reader.client).open([planted.id(0)])
+        planted.snapshot(0, 2, rows)
+        (found,) = look_up(reader.client, [(opened, asked)], kind="none", keep=keep)
+        assert found.values == rows
+        assert [one.snapshot for one in found.opened.segments] == [True]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, keep: bool) -> None:
+    planted = Planted(
+        shared_redis_server.client(), partitions=1, gen=f"{4 + keep:032x}", tenant="looks:"
+    )
+    keys = [{"carrier": f"c{n:03}"} for n in range(300)]
+    rows = {
+        planted.key(key): planted.value({"count": n, "total": 0.0}) for n, key in enumerate(keys)
+    }
+    stored = [planted.key({"carrier": f"c{n:03}"}) for n in range(320)]
+    removed: dict[bytes, Value] = dict.fromkeys(stored[::7])
+    planted.delta(0, 1, rows)
+    planted.delta(0, 2, removed)
+    with redis_state.connect(shared_redis_server.url, key_prefix="looks") as reader:
+        (opened,) = Newest(reader.client).open([planted.id(0)])
+        cache = BlockCache()
+        trips = []
+        # From other keys of the same blocks each time.
+        for start in (0, 1, 2, 3, 0, 1):
+            asked = stored[start::4]
+            (found,) = look_up(
+                reader.client, [(opened, asked)], kind="none", cache=cache, keep=keep
+            )
+            expected = {key: rows[key] for key in asked if key in rows and key not in removed}
+            assert found.values == expected
+            trips.append(reader.client.round_trips)
+        assert (trips[-1] == trips[0]) == keep
+
+
+def test_a_lost_part_of_a_bucket_is_an_error(shared_redis_server: RedisServer) -> None:
+    planted = Planted(shared_redis_server.client(), partitions=1, gen="3" * 32, tenant="parts:")
+    codes = [{"carrier": f"c{n:03}"} for n in range(300)]
+    rows = {planted.key(code): planted.value({"count": 1, "total": 0.0}) for code in codes}
+    planted.buckets = 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "PART_BYTES_MAX", 2_000)
+        planted.delta(0, 1, rows)
+    with redis_state.connect(shared_redis_server.url, key_prefix="parts") as reader:
+        (opened,) = Newest(reader.client).open([planted.id(0)])
+        key = opened.key(opened.segments[0])
+        for field in ("0", "0.3"):
+            block = planted.client.hget(key, field)
+            planted.client.hdel(key, field)
+            # So many fields are there as before.
+            planted.client.hset(key, "more", "x")
+            for keep in (True, False):
+                with pytest.raises(FormatError, match="part"):
+                    list(look_up(reader.client, [(opened, [*rows])], kind="none", keep=keep))
+            planted.client.hset(key, field, block)
+            planted.client.hdel(key, "more")
+        (found,) = look_up(reader.client, [(opened, [*rows])], kind="none", keep=False)
+        assert found.values == rows

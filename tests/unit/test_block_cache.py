@@ -57,3 +57,23 @@ def test_a_chain_ends_when_the_cache_starts_afresh() -> None:
     cache.add_joined(chain, (0, 1), rows)
     cache.add_layers(chain, 1, [(rows, ())])
     assert cache.chain(opened) is None
+
+
+def test_payloads_count_until_a_table_takes_their_place() -> None:
+    cache = BlockCache()
+    cache.add_payload(place(0), b"payload")
+    assert [cache.payload(place(0)) for _ in range(2)] == [(b"payload", False), (b"payload", True)]
+    cache.add_rows(place(0), {b"key": b"value"}, 8)
+    assert cache.payload(place(0)) is None
+    assert cache.rows(place(0)) == {b"key": b"value"}
+    for number in range(1, BYTES_MAX >> 16):
+        # The bytes of the payload are counted no more when those of the table are.
+        cache.add_payload(place(number), bytes(1 << 15))
+        cache.add_rows(place(number), {}, 1 << 15)
+    assert (cache.resets, cache.payload(place(1))) == (0, None)
+    cache.add_payload(place(0), bytes(1 << 20))
+    assert cache.payload(place(0)) is None, "too large to be kept"
+    for number in range(2 * BYTES_MAX >> 19):
+        cache.add_payload(place(number), bytes(1 << 19))
+    assert cache.resets >= 1
+    assert cache.payload(place(0)) is None

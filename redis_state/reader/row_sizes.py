@@ -1,0 +1,52 @@
+"""How much memory rows take, from the manifests and a few blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis_state.backend.client import Client
+from redis_state.format.block import raw_length
+from redis_state.protocol.opening import Opened
+from redis_state.reader.block_cache import ENTRY_BYTES, ROW_BYTES
+
+_COMPRESSION = 4
+"""So many times smaller than its payload a block often is."""
+
+_SAMPLE = [str(bucket) for bucket in range(8)]
+_WHAT = "looking how large rows are"
+
+
+def decoded_bytes(opened: Opened) -> int:
+    """About what the decoded blocks of a version take, were they all in a cache."""
+    entries = [segment.entry for segment in opened.segments]
+    return sum(
+        ENTRY_BYTES * one.blocks + ROW_BYTES * one.rows + _COMPRESSION * one.bytes
+        for one in entries
+    )
+
+
+def mean_row_bytes(client: Client, partitions: Sequence[Opened]) -> int:
+    """Of a row in memory, about, on average over a version.
+
+    One round trip: some blocks of the largest segment say how well rows are compressed. Where rows
+    lie in buckets, those of some buckets are as good as any.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+        FormatError: A block is damaged.
+    """
+    entries = [segment.entry for opened in partitions for segment in opened.segments]
+    size, rows = sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)
+    return ROW_BYTES + round(_compression(client, partitions) * size / max(1, rows))
+
+
+def _compression(client: Client, partitions: Sequence[Opened]) -> float:
+    places = [(opened, segment) for opened in partitions for segment in opened.segments]
+    opened, segment = max(places, key=lambda place: place[1].entry.bytes, default=(None, None))
+    if opened is None or segment is None or not segment.entry.blocks:
+        return _COMPRESSION
+    key = opened.key(segment)
+    (values,) = client.call(_WHAT, [("HMGET", key, *_SAMPLE)])
+    raws = [raw for raw in client.opened(key, _SAMPLE, values) if raw is not None]
+    # An ordered family has no buckets, and maintenance may have been faster.
+    return sum(map(raw_length, raws)) / sum(map(len, raws)) if raws else _COMPRESSION
