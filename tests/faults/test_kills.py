@@ -90,6 +90,7 @@ def test_worker_and_executor_killed_amid_a_function(rig: Rig) -> None:
     check(run)
 
 
+@pytest.mark.long
 def test_driver_and_executors_killed_amid_a_function(rig: Rig) -> None:
     run = placed(rig, 2, "rows-1")
     run.start()

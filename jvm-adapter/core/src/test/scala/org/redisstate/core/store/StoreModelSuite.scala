@@ -25,6 +25,9 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   /** Room for everything, and for some of it. */
   private val MemoryBytes = Seq(1L << 30, 4L << 20)
 
+  /** Histories in each format, with much and with little memory in turns. */
+  private val Rounds = if (sys.env.get("REDIS_STATE_LONG").contains("1")) 20 else 2
+
   private type Rows = TreeMap[String, String]
 
   private def randomKey(random: Random): Array[Byte] = {
@@ -110,7 +113,7 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   for (format <- Seq(CheckpointFormat.V1, CheckpointFormat.V2))
     test(s"every committed version equals the model: checkpoint format ${format.number}") {
-      for (round <- 1 to 4) withClue(s"seed $seed round $round: ") {
+      for (round <- 1 to Rounds) withClue(s"seed $seed round $round: ") {
         val p = new TestPartition(server, budget = new MemoryBudget(MemoryBytes(round % 2)))
         try history(p, new Random(seed + round), format)
         finally p.close()
