@@ -11,7 +11,7 @@ when tests were skipped. Exits with 1 when anything failed, and with CI=true whe
 skipped. JUnit reports stay in build/reports. `--write PAGE` puts the results on a page, row by row:
 suites that did not run keep theirs.
 
-Why not a tool that others keep: pytest, ScalaTest and linters are three programs, and some of them
+Why not a tool that others keep: pytest, ScalaTest and linters are three programs, and two of them
 side by side have to share two cores, the rules on time, and one verdict.
 """
 
@@ -39,8 +39,7 @@ from tools.suites import LONG_SUITES, SUITES, Commands, Pytest, Scalatest, Suite
 
 _SLOWEST = 10
 _NAME_MAX = 80
-_LANES_MAX = 3
-_BYTES_A_LANE = 4 << 30
+_LANES = 2
 _STOLEN_SHOWN = 0.1
 _BEGIN = "<!-- begin: make test-long -->"
 _END = "<!-- end: make test-long -->"
@@ -155,13 +154,6 @@ def run_suite(suite: Suite, prefix: str = "") -> Counts:
             return run_scalatest(suite, prefix)
 
 
-def _lanes() -> int:
-    """Three for two cores, since suites wait half of their time, if there is memory for as many."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    by_cores = (os.cpu_count() or 1) * 3 // 2
-    return max(1, min(_LANES_MAX, by_cores, memory // _BYTES_A_LANE))
-
-
 def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
     """The outcome of each suite, as it ends."""
 
@@ -211,8 +203,8 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         "--lanes",
         type=int,
         metavar="N",
-        default=_lanes(),
-        help="so many suites at once (default: %(default)s, by the cores and the memory)",
+        default=min(_LANES, os.cpu_count() or 1),
+        help=f"so many suites at once (default: {_LANES}, on one core 1)",
     )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="with --long: keep the results")
     asked = parser.parse_args(words)
