@@ -69,9 +69,9 @@ _MOVING = "tests/spark/moving"
 _APPLICATIONS = ("--compatibility-check", "-m", "application and not long")
 _SESSION = ("--compatibility-check", "-m", "not application and not long")
 
-# In the order of their start: what takes long comes first, so that the lanes end together. Two lanes
-# keep two cores busy: with three, all of it took as long. A limit is what a suite never takes, beside
-# another one on two busy cores.
+# In the order of their start: what takes long comes first, so that the lanes end together. Two
+# lanes keep two cores busy: with three, all of it took as long. A limit is what a suite never
+# takes, beside another one on two busy cores.
 SUITES: tuple[Suite, ...] = (
     Pytest("spark", "tests/spark", limit_s=2100, options=(f"--ignore={_MOVING}", *_SESSION)),
     Pytest("faults", "tests/faults", limit_s=2100),
