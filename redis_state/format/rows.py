@@ -19,6 +19,9 @@ _PLAIN = {bytes, type(None)}
 _ALIKE_MAX = 512
 """So many rows of one layout are taken apart at once; a bucket has about 128."""
 
+_LAYOUTS_MAX = 64
+"""Of which what takes rows apart is kept."""
+
 _BINARY_SIZES = {0xC4: 1, 0xC5: 2}
 """By the tag of bytes up to 64 KiB, the bytes of their length."""
 
@@ -125,23 +128,20 @@ def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
                 return None
     layout = _keys_in(first, len(key_head), _size_in(key_head), length, count)
     keys = layout.unpack(payload)
-    if list(keys) != sorted(keys):
+    if list(keys) != sorted(keys) or len(set(keys)) != count:
         return None
     found: dict[bytes, bytes] = {}
     value_at = first + behind + len(value_head)
     end = first + length
     for key in wanted:
         at = bisect_left(keys, key)
-        if at == count or keys[at] != key:
-            continue
-        if at + 1 < count and keys[at + 1] == key:
-            return None
-        before = at * length
-        found[key] = payload[value_at + before : end + before]
+        if at < count and keys[at] == key:
+            before = at * length
+            found[key] = payload[value_at + before : end + before]
     return found
 
 
-@lru_cache(maxsize=_ALIKE_MAX)
+@lru_cache(maxsize=_LAYOUTS_MAX)
 def _keys_in(first: int, head: int, size: int, length: int, count: int) -> struct.Struct:
     """Takes the keys out of so many rows of one layout."""
     return struct.Struct(f"{first}x" + f"{head}x{size}s{length - head - size}x" * count)
@@ -150,7 +150,7 @@ def _keys_in(first: int, head: int, size: int, length: int, count: int) -> struc
 def _binary_head(payload: bytes, at: int) -> bytes:
     """The head of bytes that stand here; empty for anything else, and for what is very long."""
     size = _BINARY_SIZES.get(payload[at], 0) if at < len(payload) else 0
-    return payload[at : at + 1 + size] if size else b""
+    return payload[at : at + 1 + size] if size and at + 1 + size <= len(payload) else b""
 
 
 def _size_in(head: bytes) -> int:

@@ -60,6 +60,20 @@ class Chain:
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Payload:
+    """A block that is kept as it came.
+
+    Attributes:
+        times: How often it was looked into.
+        is_large: Whether a table of its rows is not kept.
+    """
+
+    payload: bytes
+    times: int = 1
+    is_large: bool = False
+
+
 class BlockCache:
     """Starts afresh when it is full; safe to share between threads, without a lock.
 
@@ -71,7 +85,7 @@ class BlockCache:
         self.resets = 0
         self._heads: dict[Place, Header] = {}
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
-        self._payloads: dict[Place, tuple[bytes, int]] = {}
+        self._payloads: dict[Place, _Payload] = {}
         self._chains: dict[PartitionId, Chain] = {}
         self._bytes = 0
 
@@ -91,16 +105,15 @@ class BlockCache:
         found = self._payloads.get(place)
         if found is None:
             return None
-        payload, times = found
-        self._payloads[place] = payload, times + 1
-        return payload, times + 1 >= _TIMES
+        found.times += 1
+        return found.payload, found.times >= _TIMES and not found.is_large
 
     def add_payload(self, place: Place, payload: bytes) -> None:
         """Keep a block that was looked into once."""
         size = ENTRY_BYTES + len(payload)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
-            self._payloads[place] = payload, 1
+            self._payloads[place] = _Payload(payload)
 
     def add_head(self, place: Place, head: Header) -> None:
         """Keep a header."""
@@ -118,12 +131,15 @@ class BlockCache:
         Returns:
             Whether they are kept: a block may be too large.
         """
-        payload = self._payloads.pop(place, None)
-        if payload is not None:
-            self._bytes -= ENTRY_BYTES + len(payload[0])
         size = ENTRY_BYTES + raw_bytes + ROW_BYTES * len(rows)
         if size > _ENTRY_BYTES_MAX:
+            known = self._payloads.get(place)
+            if known is not None:
+                known.is_large = True
             return False
+        known = self._payloads.pop(place, None)
+        if known is not None:
+            self._bytes -= ENTRY_BYTES + len(known.payload)
         self._make_room(size)
         self._rows[place] = rows
         return True

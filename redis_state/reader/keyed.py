@@ -66,9 +66,10 @@ class Hits:
         return self._size
 
     def add(self, group: Group) -> None:
-        """Take more of what was found."""
-        self.groups.append(group)
-        self.count += len(group.places)
+        """Take more of what was found; a group of nothing is none."""
+        if group.places:
+            self.groups.append(group)
+            self.count += len(group.places)
 
     def places(self) -> Iterator[int]:
         """Of the keys that were found."""
@@ -126,7 +127,7 @@ class KeyedReads:
         """
         search, info = self._search(AskedKeys([key]), Wanted())
         if search.hits.groups:
-            return search.hits.groups[0].partition
+            return search.hits.groups[-1].partition
         return search.codec.likely_partition(key, partitions=info.partitions)
 
     def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
@@ -146,12 +147,12 @@ class KeyedReads:
                     continue
                 opened |= others
             before = search.hits.count
-            search.run(
-                [
-                    (one, [at for at in left if at not in places.get(number, ())])
-                    for number, one in opened.items()
-                ]
-            )
+            rest = _rest(opened, places, left)
+            if len(left) <= KEYS_AT_ONCE:
+                search.run(list(rest))
+            else:
+                for one in rest:
+                    search.run([one])
             self._placement.scattered |= search.hits.count > before
             return search, info
 
@@ -269,6 +270,15 @@ def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[
         else:
             found[partition] = [at]
     return found
+
+
+def _rest(
+    opened: Mapping[int, Opened], places: Mapping[int, Sequence[int]], left: Sequence[int]
+) -> Iterator[_Asked]:
+    """Keys that are left, by the partitions in which they were not looked for."""
+    for number, one in opened.items():
+        searched = set(places.get(number, ()))
+        yield one, [at for at in left if at not in searched]
 
 
 def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list[int]:

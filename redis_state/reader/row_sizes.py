@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redis_state.backend.client import Client
-from redis_state.format.block import raw_length
+from redis_state.format.block import HEADER_BYTES, raw_length
 from redis_state.protocol.opening import Opened
 from redis_state.reader.block_cache import ENTRY_BYTES, ROW_BYTES
 
 _COMPRESSION = 4
 """So many times smaller than its payload a block often is."""
 
-_SAMPLE = [str(bucket) for bucket in range(8)]
+_SAMPLE_MAX = 8
+_SAMPLE_BYTES_MAX = 1 << 20
 _WHAT = "looking how large rows are"
 
 
@@ -45,8 +46,12 @@ def _compression(client: Client, partitions: Sequence[Opened]) -> float:
     opened, segment = max(places, key=lambda place: place[1].entry.bytes, default=(None, None))
     if opened is None or segment is None or not segment.entry.blocks:
         return _COMPRESSION
-    key = opened.key(segment)
-    (values,) = client.call(_WHAT, [("HMGET", key, *_SAMPLE)])
-    raws = [raw for raw in client.opened(key, _SAMPLE, values) if raw is not None]
+    count = min(_SAMPLE_MAX, _SAMPLE_BYTES_MAX * segment.entry.blocks // segment.entry.bytes)
+    if not count:
+        return _COMPRESSION
+    key, sample = opened.key(segment), [str(bucket) for bucket in range(count)]
+    (values,) = client.call(_WHAT, [("HMGET", key, *sample)])
+    blocks = client.opened(key, sample, values)
+    raws = [raw for raw in blocks if raw is not None and len(raw) > HEADER_BYTES]
     # An ordered family has no buckets, and maintenance may have been faster.
     return sum(map(raw_length, raws)) / sum(map(len, raws)) if raws else _COMPRESSION

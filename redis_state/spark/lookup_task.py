@@ -18,7 +18,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
 from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.block_cache import ROW_BYTES, BlockCache
 from redis_state.reader.row_sizes import mean_row_bytes
 from redis_state.reader.state_table import StateTable
 from redis_state.spark.live_state import LiveState, pin_text
@@ -175,12 +175,14 @@ class LookUp:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            each = self._read(batch).row_bytes
-            own = batch.nbytes + batch.num_rows * each
-            full = rows + batch.num_rows > ROWS_MAX or size + own > BYTES_MAX
-            if group and (full or _version(batch) != _version(group[0])):
+            if group and _version(batch) != _version(group[0]):
                 yield group
                 group, rows, size = [], 0, 0
+            own = self._bytes_of(batch)
+            if group and (rows + batch.num_rows > ROWS_MAX or size + own > BYTES_MAX):
+                yield group
+                group, rows, size = [], 0, 0
+                own = self._bytes_of(batch)
             group.append(batch)
             rows, size = rows + batch.num_rows, size + own
         if group:
@@ -189,10 +191,12 @@ class LookUp:
     def _joined(self, group: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        table = self._read(group[0]).table
+        read = self._read(group[0])
+        table = read.table
         columns = [pa.concat_arrays([one.column(name) for one in group]) for name in self.on]
         keys, places = asked(columns, alone=table.key is None)
         values, there = table.look_up(keys, self.columns)
+        read.learn(there.true_count, sum(array.nbytes for array in values))
         start = 0
         for batch in group:
             at = places.slice(start, batch.num_rows)
@@ -203,6 +207,11 @@ class LookUp:
             ]
             made = pa.RecordBatch.from_arrays(cast, schema=self.schema)
             yield made.filter(there.take(at).fill_null(False)) if self.inner else made
+
+    def _bytes_of(self, batch: pa.RecordBatch) -> int:
+        """With the rows of the state, about; while these are unknown, more than a group has."""
+        each = self._read(batch).row_bytes
+        return BYTES_MAX + 1 if each is None else batch.nbytes + batch.num_rows * each
 
     def _read(self, batch: pa.RecordBatch) -> _Read:
         return _opened(self.state.with_password(), _version(batch))
@@ -218,15 +227,21 @@ class _Read:
     """What this worker has opened of a state.
 
     Attributes:
-        row_bytes: Of a row of the state, about, decoded.
+        row_bytes: Of a row of the state, about, decoded: the mean, or more where more was found;
+            ``None`` as long as nothing is known.
         blocks: Versions that follow each other share most of them.
     """
 
     version: str
     client: Client
     table: StateTable
-    row_bytes: int
+    row_bytes: int | None
     blocks: BlockCache
+
+    def learn(self, rows: int, size: int) -> None:
+        """Take note of how many bytes rows had."""
+        if rows:
+            self.row_bytes = max(self.row_bytes or 0, ROW_BYTES + size // rows)
 
 
 _read: dict[LiveState, _Read] = {}
@@ -240,7 +255,9 @@ def _opened(state: LiveState, version: str) -> _Read:
     if found is None or found.version != version or found.client is not client:
         blocks = BlockCache() if found is None else found.blocks
         pinned = state.reopened(client, version, blocks)
-        each = mean_row_bytes(client, pinned.partitions)
+        # The rows of families together say little about those of one.
+        alone = len(pinned.info.families) == 1
+        each = mean_row_bytes(client, pinned.partitions) if alone else None
         found = _Read(version, client, state.table(client, pinned), each, blocks)
     _read[state] = found
     while len(_read) > _KEPT_MAX:

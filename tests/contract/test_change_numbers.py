@@ -10,6 +10,7 @@ import pytest
 import redis_state
 from redis_state import keys
 from redis_state.errors import ConfigError, StateError
+from redis_state.format.rows import Value
 from redis_state.reader import OperatorState
 from tests.contract.planting import GEN, Planted
 from tests.contract.test_change_feed import ONE, TWO, UA, Script, following, rewind, rows_of
@@ -111,3 +112,21 @@ def test_a_list_of_partitions_that_a_union_made_too_long(
     planted.client.delete(keys.meta(planted.id(1)))
     with pytest.raises(StateError):
         list(state.changes(since=whole.token))
+
+
+def test_a_key_has_the_history_of_the_partition_that_has_it(
+    planted: Planted, state: OperatorState
+) -> None:
+    """It was removed where it most likely is, and lives elsewhere."""
+    likely, key = planted.partition(UA), planted.key(UA)
+    there = (likely + 1) % planted.partitions
+    for version in range(1, 4):
+        rows: dict[int, dict[bytes, Value]] = {n: {} for n in range(planted.partitions)}
+        rows[there][key] = planted.value({"count": version, "total": 0.0})
+        rows[likely][key] = None if version == 2 else planted.value(ONE)
+        if version == 3:
+            del rows[likely][key]
+        for number, changed in rows.items():
+            planted.delta(number, version, changed)
+    found = [(one.batch, one.value and one.value["count"]) for one in state.history(UA)]
+    assert found == [(2, 3), (1, 2), (0, 1)]

@@ -140,6 +140,27 @@ def test_batches_are_looked_up_in_bounded_groups(
     assert rows == [row for row in expected if row[2] or not inner]
 
 
+@pytest.mark.usefixtures("planted")
+def test_rows_that_are_larger_than_was_thought_make_smaller_groups(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_of(redis_server)
+    version = Choice(state, "x").run(None)
+    task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
+    monkeypatch.setattr(lookup_task, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(lookup_task, "mean_row_bytes", lambda *_: None)
+    codes: list[str | None] = [f"c{n % 20}" for n in range(60)]
+    given = list(batches_of(version, codes, 10))
+    sizes = [len(group) for group in _consumed(task, given)]
+    assert sizes == [1, 4, 1], "of the first one nothing is known"
+
+
+def _consumed(task: LookUp, given: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    for group in task._groups(given):
+        list(task._joined(group))
+        yield group
+
+
 @pytest.mark.parametrize("kind", ["none", "range"])
 def test_the_size_of_rows_is_about_what_they_take(redis_server: RedisServer, kind: str) -> None:
     layout = family(schema(k="long"), schema(text="string"), kind=kind, params=(0,))

@@ -77,3 +77,13 @@ def test_payloads_count_until_a_table_takes_their_place() -> None:
         cache.add_payload(place(number), bytes(1 << 19))
     assert cache.resets >= 1
     assert cache.payload(place(0)) is None
+
+
+def test_a_payload_stays_where_its_table_is_too_large() -> None:
+    cache = BlockCache()
+    cache.add_payload(place(0), b"payload")
+    assert cache.payload(place(0)) == (b"payload", False)
+    assert cache.payload(place(0)) == (b"payload", True)
+    assert not cache.add_rows(place(0), {b"key": bytes(1 << 20)}, 1 << 20)
+    assert cache.payload(place(0)) == (b"payload", False), "no table is tried again"
+    assert cache.rows(place(0)) is None

@@ -196,9 +196,17 @@ def test_some_rows_are_refused_where_all_are(swapped: bool) -> None:
     pieces = [two, b"1", one, b"2"]
     payload = b"\x94" + b"".join(b"\xc4" + bytes([len(one)]) + one for one in pieces)
     of = Segment(True, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
-    for wanted in ([one], [two]):
+    for wanted in ([one], [two], [stored_key(0, b"zz")]):
         with pytest.raises(FormatError, match="ascending"):
             segment.some_of(of, "0", payload, wanted)
+
+
+@pytest.mark.parametrize("end", [b"\xc4", b"\xc5", b"\xc5\0", b"\xc4\x01"])
+def test_a_row_that_ends_early_is_refused(end: bytes) -> None:
+    of = Segment(True, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
+    key = stored_key(0, b"")
+    with pytest.raises(FormatError):
+        segment.some_of(of, "0", b"\x92\xc4" + bytes([len(key)]) + key + end, [key])
 
 
 @settings(max_examples=200, deadline=None)
