@@ -41,9 +41,10 @@ final class FillSession private[store] (
   private val sorted = new Layer(0)
   private var writer: SegmentWriter = _
 
-  /** What is on its way to Redis: the oldest first. */
-  private val staging = mutable.Queue.empty[Future[_]]
+  /** What is on its way to Redis, with its bytes: the oldest first. */
+  private val staging = mutable.Queue.empty[(Future[_], Long)]
   private var hasStaged = false
+  private var held = initiallyHeld
   private var countAt = CountedBytes
   private var live, liveInternal = 0L
   @volatile private var counted = 0L
@@ -67,6 +68,7 @@ final class FillSession private[store] (
    */
   def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
     if (!cycle.is(LifeCycle.Updating)) refuse("put")
+    takeOver()
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
     val family = StoredKey.familyOf(key, 0)
     val rows = if (hashOf.ordered(family)) sorted else layer
@@ -80,8 +82,9 @@ final class FillSession private[store] (
   /** @return the new version */
   def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
-    if (!initiallyHeld) store.takeOver(local.pin, byUid = false)
+    takeOver()
     val (entry, rest) = encode()
+    hasStaged = true
     client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     store.ended(this)
@@ -95,10 +98,15 @@ final class FillSession private[store] (
     store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && ownsUid && hasStaged) {
       // Behind the chunks that are under way: they would come after their own removal.
-      client.later(client.abort(ident))
-      ()
+      AbortWait.of(client.later(client.abort(ident)), ident, client.id)
     }
   }
+
+  private def takeOver(): Unit =
+    if (!held) {
+      store.takeOver(local.pin, byUid = false)
+      held = true
+    }
 
   private def stage(): Unit = {
     if (writer == null) writer =
@@ -109,18 +117,19 @@ final class FillSession private[store] (
     val segment = writer
     hasStaged = true
     layer = new Layer(full.rows, full.usedBytes)
-    staging += client.later {
+    val work = client.later {
       if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
         full.foreachBucket(segment.buckets)(segment.add)
         client.stage(ident, ident, segment.handOver())
       }
     }
-    while (staging.size > StagingMax) await(staging.dequeue())
+    staging += work -> full.memoryBytes
+    while (staging.size > StagingMax) await(staging.dequeue()._1)
     count()
   }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
-    while (staging.nonEmpty) await(staging.dequeue())
+    while (staging.nonEmpty) await(staging.dequeue()._1)
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
     layer.foreachBucket(writer.buckets)(writer.add)
@@ -149,14 +158,15 @@ final class FillSession private[store] (
     }
 
   private def count(): Unit = {
-    counted = layer.memoryBytes + sorted.memoryBytes + staging.size * StageBytes
+    counted = layer.memoryBytes + sorted.memoryBytes + staging.iterator.map(_._2).sum
     countAt = layer.usedBytes.toLong + sorted.usedBytes + CountedBytes
     store.grown(this)
   }
 
   private def lostBlocks = new UnavailableException(
-    s"commit version ${pin.version} of ${client.id}: the server lost blocks that it was sent before, " +
-      "in a fail-over or a restart. Nothing was committed, and these rows are not kept here. Run it again.")
+    s"commit version ${pin.version} of ${client.id}: the server has other blocks than it was sent. It lost some, in a " +
+      "fail-over, a restart or by eviction, or an earlier attempt had left some. Nothing was committed, and all of them " +
+      "were removed. Run it again; if it ends so again, set maxmemory-policy to noeviction.")
 
   private def refuse(what: String): Nothing =
     throw new InternalException(

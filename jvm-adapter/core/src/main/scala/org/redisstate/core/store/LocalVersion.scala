@@ -227,8 +227,8 @@ private[store] object LocalVersion {
           case e: SegmentGone =>
             throw new UnavailableException(
               s"scan version ${version.pin.version}: ${e.segment.ident} was replaced while its rows were " +
-                "read, and memory had no room for them. Spark runs the task again; give the " +
-                "executor a larger localMemory.")
+                "read, and they were not all in memory. Spark runs the task again. Where that " +
+                "happens often, give the executor a larger localMemory.")
         }
       }
       throw new IllegalStateException

@@ -100,16 +100,18 @@ final class PartitionVersions(
   }
 
   /**
-   * Opens a version for one pass over its rows: they are read as the pass comes to them, and nothing
-   * is kept.
+   * Opens a version for one pass over its rows. Those of one hashed family in one segment are read as
+   * the pass comes to them, and not kept; all else is opened as usual.
    *
    * @throws org.redisstate.core.errors.RedisStateException as `open`
    */
-  def openOnce(version: Long, uid: Option[String]): OpenVersion = timed(counters.openNs) {
-    counters.opens.incrementAndGet()
+  def openOnce(version: Long, uid: Option[String]): OpenVersion = {
     val opened = client.open(runId, Some(version), uid, Nil)
-    val local = timed(counters.loadNs)(load(opened, Nil, once = true))
-    new OpenVersion(this, local, opened.held, byUid = uid.isDefined)
+    val whole = opened.segments.forall(s => s.isSnapshot || s.entry.complete)
+    val local = Option.when(whole && opened.segments.size == 1)(load(opened, Nil, once = true))
+    local.filter(_.families.forall(f => !f.multiValue && !f.kind.ordered))
+      .filter(_.families.size == 1)
+      .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))
   }
 
   /**

@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{ExecutionException, Future, TimeUnit, TimeoutException}
+import java.util.concurrent.{ExecutionException, Future}
 
 import scala.collection.mutable
 
@@ -300,30 +300,8 @@ final class WriteSession private[store] (
     store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && (leftBlocks || staging.nonEmpty)) {
       // Behind the chunks that are under way: they would come after their own removal.
-      awaitEnd(client.later(client.abort(ident)))
+      AbortWait.of(client.later(client.abort(ident)), ident, client.id)
     }
-  }
-
-  /** Waits a while; an interrupt of this thread counts afterwards. */
-  private def awaitEnd(work: Future[_]): Unit = {
-    val end = System.nanoTime() + AbortWaitNs
-    var interrupted = false
-    var waits = true
-    while (waits) {
-      try {
-        work.get(end - System.nanoTime(), TimeUnit.NANOSECONDS)
-        waits = false
-      } catch {
-        case _: InterruptedException => interrupted = true
-        case e: ExecutionException =>
-          log.info(s"blocks of $ident of ${client.id} expire by themselves", e)
-          waits = false
-        case _: TimeoutException =>
-          log.info("blocks of {} of {} are removed later", ident: Any, client.id: Any)
-          waits = false
-      }
-    }
-    if (interrupted) Thread.currentThread.interrupt()
   }
 
   private def lookup(hash: Int, key: Array[Byte], length: Int, out: Slice): Boolean = {
@@ -466,7 +444,6 @@ object WriteSession {
   /** A list may take so many times its bytes in a layer in which it grows to twice its length. */
   private val RejoinedShare = 3L
   private val FrozenMax = 8
-  private val AbortWaitNs = 5L * 1000 * 1000 * 1000
 
   /** The key that was asked for last: an operator's put mostly follows its get. */
   private final class LastKey {

@@ -8,7 +8,12 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.errors.{InternalException, StateLostException, UnavailableException}
+import org.redisstate.core.errors.{
+  FencedException,
+  InternalException,
+  StateLostException,
+  UnavailableException
+}
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
 import org.redisstate.core.local.Slice
@@ -110,8 +115,10 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("a pass over a version keeps nothing in memory") {
     on { p =>
-      val rows = rowsOf(30000, 200).filter(_._1(1) < 3)
-      filled(p, rows).commit()
+      val rows = rowsOf(30000, 200).filter(_._1(1) == 0)
+      val session = p.store("a").openEmpty(0).fill(None)
+      rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
+      session.commit()
       val store = p.store("a reader")
       val opened = store.openOnce(1, None)
       assert(found(opened) == wanted(rows))
@@ -178,6 +185,22 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
+  test("a run that lost the partition learns it before it sends anything") {
+    on { p =>
+      p.registry.register("a", byDriver = true, 0, Map.empty)
+      val session = p.store("a").openEmpty(0).fill(None)
+      for (version <- 0 to 1) {
+        val other = p.store("b").open(version.toLong).write()
+        put(other, key(0, "k"), "v")
+        other.commit()
+      }
+      val (k, value) = rowsOf(1, 10).head
+      intercept[FencedException](session.put(k, k.length, value, value.length))
+      session.abort()
+      assert(staged(p).size == 2)
+    }
+  }
+
   test("blocks that the server lost are named, and nothing is committed") {
     on { p =>
       val session = filled(p, rowsOf(40000, 900))
@@ -185,7 +208,8 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       staged(p).foreach(name => p.raw.del(base + name))
       val e = intercept[UnavailableException](session.commit())
       assert(
-        e.getMessage.contains("the server lost blocks") && e.getMessage.contains("Run it again"))
+        e.getMessage.contains("the server has other blocks") && e.getMessage.contains(
+          "Run it again"))
       session.abort()
       intercept[StateLostException](p.store("a").open(1))
     }
