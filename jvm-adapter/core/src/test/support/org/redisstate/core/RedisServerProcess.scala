@@ -10,11 +10,13 @@ import scala.util.{Try, Using}
  * environment variable `REDIS_STATE_SERVER` names, else the first on PATH.
  */
 final class RedisServerProcess(options: String*) extends AutoCloseable {
-  val port: Int = RedisServerProcess.freePort()
+  private val (process, itsPort) = start(RedisServerProcess.PortsMax)
+  val port: Int = itsPort
   val url: String = s"redis://127.0.0.1:$port/0"
-  private val process = start()
 
-  private def start(): Process = {
+  /** Another program may take the port before the server does, which ends then. */
+  private def start(ports: Int): (Process, Int) = {
+    val port = RedisServerProcess.freePort()
     val program = RedisServerProcess.program
     val command = Seq(
       program,
@@ -38,15 +40,17 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
     val up = Iterator
       .continually(Try(new Socket(InetAddress.getLoopbackAddress, port).close()).isSuccess)
       .take(RedisServerProcess.PollsMax)
+      .takeWhile(_ => started.isAlive)
       .exists { ready =>
         if (!ready) Thread.sleep(RedisServerProcess.PollMs)
         ready
       }
-    if (!up) {
+    if (up) (started, port)
+    else if (!started.isAlive && ports > 1) start(ports - 1)
+    else {
       started.destroyForcibly()
       throw new IllegalStateException(s"$program did not answer on port $port")
     }
-    started
   }
 
   /** Stops the process where it is; its connections stay open. */
@@ -69,6 +73,7 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
 
 object RedisServerProcess {
   private val PollsMax = 600
+  private val PortsMax = 5
   private val PollMs = 50L
   private val BusOffset = 10000
 
