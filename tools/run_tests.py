@@ -158,11 +158,12 @@ def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
     """The outcome of each suite, as it ends."""
 
     def run(suite: Suite) -> Outcome:
-        print(f"== {suite.name}", flush=True)
+        # One write a line: another lane writes too.
+        print(f"== {suite.name}\n", end="", flush=True)
         clock = Clock()
         counts = run_suite(suite, f"{suite.name} | " if min(lanes, len(suites)) > 1 else "")
         outcome = Outcome(suite, counts, clock.passed_s, _stolen(clock))
-        print(f"== {outcome}", flush=True)
+        print(f"== {outcome}\n", end="", flush=True)
         return outcome
 
     with ThreadPoolExecutor(lanes) as pool:
