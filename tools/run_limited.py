@@ -61,7 +61,9 @@ def run_limited(
     try:
         code = _wait(process, limit_s)
     except TimeoutError:
-        print(f"{prefix}error: still running after {limit_s} s; stacks follow\n", end="", flush=True)
+        print(
+            f"{prefix}error: still running after {limit_s} s; stacks follow\n", end="", flush=True
+        )
         late.set()
         _end_session(process.pid)
         code = process.wait()
