@@ -1,10 +1,10 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{ExecutionException, Future}
+import java.util.concurrent.Future
 
 import scala.collection.mutable
 
-import org.redisstate.core.errors.{InternalException, RedisStateException, UnavailableException}
+import org.redisstate.core.errors.{InternalException, UnavailableException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
@@ -39,11 +39,12 @@ final class FillSession private[store] (
 
   /** The rows of ordered families. */
   private val sorted = new Layer(0)
+
+  /** There is one as soon as something may be at the server. */
   private var writer: SegmentWriter = _
 
   /** What is on its way to Redis, with its bytes: the oldest first. */
   private val staging = mutable.Queue.empty[(Future[_], Long)]
-  private var hasStaged = false
   private var held = initiallyHeld
   private var countAt = CountedBytes
   private var live, liveInternal = 0L
@@ -84,7 +85,6 @@ final class FillSession private[store] (
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
     takeOver()
     val (entry, rest) = encode()
-    hasStaged = true
     client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     store.ended(this)
@@ -96,9 +96,9 @@ final class FillSession private[store] (
   /** Gives the attempt up; never throws. Blocks that another attempt may need expire by themselves. */
   def abort(): Unit = {
     store.ended(this)
-    if (cycle.follow(LifeCycle.Abort) && ownsUid && hasStaged) {
+    if (cycle.follow(LifeCycle.Abort) && ownsUid && writer != null) {
       // Behind the chunks that are under way: they would come after their own removal.
-      AbortWait.of(client.later(client.abort(ident)), ident, client.id)
+      Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)
     }
   }
 
@@ -115,7 +115,6 @@ final class FillSession private[store] (
         Bucketing.bucketsFor(FirstPart * layer.rows.toLong, FirstPart * layer.usedBytes.toLong))
     val full = layer
     val segment = writer
-    hasStaged = true
     layer = new Layer(full.rows, full.usedBytes)
     val work = client.later {
       if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
@@ -124,12 +123,12 @@ final class FillSession private[store] (
       }
     }
     staging += work -> full.memoryBytes
-    while (staging.size > StagingMax) await(staging.dequeue()._1)
+    while (staging.size > StagingMax) Staging.await(staging.dequeue()._1, ident, client.id)
     count()
   }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
-    while (staging.nonEmpty) await(staging.dequeue()._1)
+    while (staging.nonEmpty) Staging.await(staging.dequeue()._1, ident, client.id)
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
     layer.foreachBucket(writer.buckets)(writer.add)
@@ -144,18 +143,6 @@ final class FillSession private[store] (
       families.map(_.id).max)
     (entry, writer.takeFresh())
   }
-
-  private def await(work: Future[_]): Unit =
-    try {
-      work.get()
-      ()
-    } catch {
-      case e: ExecutionException => e.getCause match {
-          case named: RedisStateException => throw named
-          case other =>
-            throw new InternalException(s"staging $ident of ${client.id} failed.", other)
-        }
-    }
 
   private def count(): Unit = {
     counted = layer.memoryBytes + sorted.memoryBytes + staging.iterator.map(_._2).sum

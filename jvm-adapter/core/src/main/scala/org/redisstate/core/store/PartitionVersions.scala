@@ -107,11 +107,16 @@ final class PartitionVersions(
    */
   def openOnce(version: Long, uid: Option[String]): OpenVersion = {
     val opened = client.open(runId, Some(version), uid, Nil)
-    val whole = opened.segments.forall(s => s.isSnapshot || s.entry.complete)
-    val local = Option.when(whole && opened.segments.size == 1)(load(opened, Nil, once = true))
-    local.filter(_.families.forall(f => !f.multiValue && !f.kind.ordered))
-      .filter(_.families.size == 1)
+    val whole = Some(opened.segments).collect {
+      case Seq(one) if one.isSnapshot || one.entry.complete => load(opened, Nil, once = true)
+    }
+    whole.filter(hasOneHashedFamily)
       .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))
+  }
+
+  private def hasOneHashedFamily(version: LocalVersion): Boolean = version.families match {
+    case Seq(one) => !one.multiValue && !one.kind.ordered
+    case _ => false
   }
 
   /**

@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{ExecutionException, Future}
+import java.util.concurrent.Future
 
 import scala.collection.mutable
 
@@ -10,7 +10,6 @@ import org.redisstate.core.errors.{
   InternalException,
   NotDurableException,
   OutcomeUnknownException,
-  RedisStateException,
   UnavailableException
 }
 import org.redisstate.core.format._
@@ -300,7 +299,7 @@ final class WriteSession private[store] (
     store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && (leftBlocks || staging.nonEmpty)) {
       // Behind the chunks that are under way: they would come after their own removal.
-      AbortWait.of(client.later(client.abort(ident)), ident, client.id)
+      Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)
     }
   }
 
@@ -399,10 +398,7 @@ final class WriteSession private[store] (
   }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
-    staging.reverse.foreach { work =>
-      try work.get()
-      catch { case e: ExecutionException => throw rootOf(e) }
-    }
+    staging.reverse.foreach(Staging.await(_, ident, client.id))
     if (frozen.nonEmpty) layer = Layer.merge(layer :: frozen)
     frozen = Nil
     relink()
@@ -425,11 +421,6 @@ final class WriteSession private[store] (
       liveInternal,
       highestId)
     (entry, writer.takeFresh())
-  }
-
-  private def rootOf(e: ExecutionException): RuntimeException = e.getCause match {
-    case named: RedisStateException => named
-    case other => new InternalException(s"staging $ident of ${client.id} failed.", other)
   }
 }
 

@@ -120,11 +120,8 @@ class RedisStateStoreProvider
     writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
 
-  override private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill = {
-    val session = openEmpty(version).fill(uid.map(ours))
-    checkQuota(connected(version = 0), version)
-    new RedisFill(id, session, codecs)
-  }
+  override private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill =
+    new RedisFill(id, openEmpty(version).fill(uid.map(ours)), codecs)
 
   override private[redisstate] def getStoreToScan(
       version: Long,

@@ -32,22 +32,14 @@ private[redisstate] final class StoreReader(
 
   private def toScan(ours: MovesState): RedisReadStateStore = {
     val opened = ours.getStoreToScan(side.version, uid)
-    spec.named.foreach { family =>
-      opened.registerColFamily(
-        family.name,
-        family.keySchema,
-        family.valueSchema,
-        family.encoder,
-        family.multiValue,
-        family.internal)
-    }
+    spec.tell(opened.registerColFamily(_, _, _, _, _, _))
     opened
   }
 
   /** One of Spark's has to be told its families, which only one for writing can be in every minor. */
   private def withFamilies(): StateStore = {
     val opened = provider.getStore(side.version, uid)
-    StoreReader.createFamilies(spec, opened)
+    spec.tell(opened.createColFamilyIfAbsent(_, _, _, _, _, _))
     opened
   }
 
@@ -120,15 +112,4 @@ private[redisstate] object StoreReader {
       spec.schemas.map(new InMemoryStateSchemaProvider(_))
     )
   }
-
-  def createFamilies(spec: StoreSpec, store: StateStore): Unit =
-    spec.named.foreach { family =>
-      store.createColFamilyIfAbsent(
-        family.name,
-        family.keySchema,
-        family.valueSchema,
-        family.encoder,
-        family.multiValue,
-        family.internal)
-    }
 }

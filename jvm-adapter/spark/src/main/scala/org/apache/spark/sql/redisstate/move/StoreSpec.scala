@@ -55,9 +55,23 @@ final case class StoreSpec(
     !(usesFamilies && families(i).name == StateStore.DEFAULT_COL_FAMILY_NAME)
   }
 
-  /** Of those that may hold rows, the ones that a store has to be told of. */
-  def named: Seq[FamilySpec] =
-    filled.map(families).filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
+  /**
+   * Tells a store of the families that it does not know by itself.
+   *
+   * @param declare as Spark's `createColFamilyIfAbsent`
+   */
+  def tell(
+      declare: (String, StructType, StructType, KeyStateEncoderSpec, Boolean, Boolean) => Unit)
+      : Unit =
+    filled.map(families).filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME).foreach { family =>
+      declare(
+        family.name,
+        family.keySchema,
+        family.valueSchema,
+        family.encoder,
+        family.multiValue,
+        family.internal)
+    }
 
   /** Whether only its first partition is there, though Spark's metadata gives it as many as the others have. */
   def isSingle: Boolean = PartitionKeys.isSingle(operatorName, default.keySchema)

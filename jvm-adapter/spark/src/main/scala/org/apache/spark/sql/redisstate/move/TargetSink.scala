@@ -50,14 +50,8 @@ private[redisstate] object TargetSink {
       extends TargetSink {
     private val fill = closing(provider) {
       val opened = provider.getStoreToFill(side.version - 1, uid)
-      spec.named.foreach { family =>
-        opened.createFamily(
-          family.name,
-          family.valueSchema,
-          family.encoder,
-          family.multiValue,
-          family.internal)
-      }
+      spec.tell((name, _, values, encoder, multiValue, internal) =>
+        opened.createFamily(name, values, encoder, multiValue, internal))
       opened
     }
 
@@ -156,7 +150,7 @@ private[redisstate] object TargetSink {
   def isScratch(path: Path): Boolean = path.getName.startsWith(ScratchPrefix)
 
   private def told(spec: StoreSpec, store: StateStore): StateStore = {
-    if (spec.usesFamilies) StoreReader.createFamilies(spec, store)
+    spec.tell(store.createColFamilyIfAbsent(_, _, _, _, _, _))
     store
   }
 

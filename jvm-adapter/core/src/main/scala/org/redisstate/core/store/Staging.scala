@@ -4,15 +4,29 @@ import java.util.concurrent.{ExecutionException, Future, TimeUnit, TimeoutExcept
 
 import org.slf4j.LoggerFactory
 
+import org.redisstate.core.errors.{InternalException, RedisStateException}
 import org.redisstate.core.ids.PartitionId
 
-/** How long an abort waits for the removal of what was staged. */
-private[store] object AbortWait {
+/** Waits for blocks that are on their way to Redis. */
+private[store] object Staging {
   private val log = LoggerFactory.getLogger(getClass)
   private val MostNs = 5L * 1000 * 1000 * 1000
 
-  /** Waits a while; an interrupt of this thread counts afterwards. */
-  def of(removal: Future[_], ident: String, id: PartitionId): Unit = {
+  /** @throws RedisStateException what staging them ended with */
+  def await(staging: Future[_], ident: String, id: PartitionId): Unit =
+    try {
+      staging.get()
+      ()
+    } catch {
+      case e: ExecutionException =>
+        e.getCause match {
+          case named: RedisStateException => throw named
+          case other => throw new InternalException(s"staging $ident of $id failed.", other)
+        }
+    }
+
+  /** Waits a while for their removal; an interrupt of this thread counts afterwards. */
+  def awaitRemoval(removal: Future[_], ident: String, id: PartitionId): Unit = {
     val end = System.nanoTime() + MostNs
     var interrupted = false
     var waits = true
