@@ -274,20 +274,11 @@ def read_header(segment: Segment, raw: bytes | None) -> Header:
     return head
 
 
-def read_rows(segment: Segment, name: str, raw: bytes) -> list[Row]:
-    """The rows of one field.
-
-    Raises:
-        FormatError: They are damaged, or a snapshot holds what only a delta can.
-    """
-    return list(read_table(segment, name, raw).items())
-
-
 def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:
     """What the rows of one field say, by key.
 
     Raises:
-        FormatError: As `read_rows`.
+        FormatError: They are damaged, or a snapshot holds what only a delta can.
     """
     return table_of(segment, name, read_payload(segment, name, raw))
 
@@ -305,7 +296,7 @@ def table_of(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
     """What the rows of a field's payload say, by key.
 
     Raises:
-        FormatError: As `read_rows`.
+        FormatError: As `read_table`.
     """
     keys, values = rows.columns(payload)
     if segment.snapshot and not set(map(type, values)) <= {bytes}:
@@ -321,7 +312,7 @@ def some_of(
     """What the rows of a field's payload say of some keys; often without reading the others.
 
     Raises:
-        FormatError: As `read_rows`.
+        FormatError: As `read_table`.
     """
     found = rows.find(payload, wanted)
     if found is not None:
@@ -362,7 +353,7 @@ def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> SegmentConten
     for name in sorted(fields, key=_order):
         if name == header.FIELD:
             continue
-        part = read_rows(segment, name, fields[name])
+        part = read_table(segment, name, fields[name])
         _check_place(segment, head, name, part)
         count += len(part)
         found.update(part)
@@ -386,7 +377,7 @@ def _order(name: str) -> tuple[int, int, int]:
     return (1 if separator == "/" else 0, int(first), int(second or 0))
 
 
-def _check_place(segment: Segment, head: Header, name: str, part: Sequence[Row]) -> None:
+def _check_place(segment: Segment, head: Header, name: str, part: Iterable[bytes]) -> None:
     """A row that lies where point reads do not look would be absent for them."""
     kind, number, index = _order(name)
     what = f"reading field {name} of {segment.ident}"
@@ -398,6 +389,6 @@ def _check_place(segment: Segment, head: Header, name: str, part: Sequence[Row])
     if index >= len(keys):
         raise FormatError(what, found="the header knows no such field")
     end = keys[index + 1] if index + 1 < len(keys) else None
-    for key, _ in part:
+    for key in part:
         if rows.family_of(key) != number or key < keys[index] or (end is not None and key >= end):
             raise FormatError(what, found="a key lies outside the block's range")

@@ -19,7 +19,7 @@ from redis_state.format.changes import Changes
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
-from redis_state.format.segment import SegmentContent, part_fields, read_header, read_rows
+from redis_state.format.segment import SegmentContent, part_fields, read_header, read_table
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.protocol.segments import CHUNK_BYTES_MAX, SegmentGoneError, fetch
@@ -137,7 +137,7 @@ class Points:
                 for name in of:
                     raw = _there(segment, head, name, next(raws))
                     # A later part of a bucket overrides an earlier one.
-                    rows.update(read_rows(segment, name, raw) if raw is not None else ())
+                    rows.update(read_table(segment, name, raw) if raw is not None else ())
                 for key, word in rows.items():
                     if family_of(key) == family.id and is_covered(ranges, key):
                         yield key, word
@@ -209,7 +209,8 @@ def words_of(
         for name, value in zip(names, raws, strict=True):
             raw = _there(segment, head, name, value)
             if raw is not None:
-                rows.update(row for row in read_rows(segment, name, raw) if row[0] in asked)
+                table = read_table(segment, name, raw)
+                rows.update((key, table[key]) for key in asked & table.keys())
         found.append(rows)
     return found
 

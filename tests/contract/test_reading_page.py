@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from redis_state.cli.main import main
 from tests.contract.planting import GEN, Planted
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 URL = "redis://localhost:6379/0"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 @pytest.fixture

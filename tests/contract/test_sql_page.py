@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from redis_state.cli.main import main
 from tests.contract.planting import Planted
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 URL = "redis://localhost:6379/0"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.streams import Streams
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "map-partitions.md"
 URL = "redis://localhost:6379/0"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 def test_the_examples_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import redis_state
 from redis_state.errors import ConfigError
 from tests.spark.streams import HDFS, PROVIDER, REDIS, Output, Streams
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
@@ -23,10 +24,7 @@ VISITS = [
     [{"user": "ann", "page": "/", "at": "2024-01-01T10:00:00.000Z"}] * 2,
     [{"user": "bob", "page": "/", "at": "2024-01-01T12:00:00.000Z"}],
 ]
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 def test_the_examples_run(

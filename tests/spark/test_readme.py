@@ -16,6 +16,7 @@ import redis_state
 from redis_state import stores
 from redis_state.cli.main import main
 from tests.spark.streams import Output, Streams
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,16 +27,12 @@ STOPPING = "The query is stopped now."
 URL = "redis://localhost:6379/0"
 
 
-def blocks(language: str, page: Path = README) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.M)
-
-
 @pytest.mark.application
 def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     settings["PYTHONPATH"] = str(ROOT)
     stop = "    query.stop()\n"
-    code = blocks("python")[0]
+    code = fenced(README, "python")[0]
     assert code.count(stop) == 1
     marked = f"    import sys\n    print({STOPPING!r}, file=sys.stderr, flush=True)\n{stop}"
     done = subprocess.run(
@@ -59,7 +56,7 @@ def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
 def test_the_conf_lines_are_those_of_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = dict(line.split(maxsplit=1) for line in blocks("properties")[0].splitlines())
+    shown = dict(line.split(maxsplit=1) for line in fenced(README, "properties")[0].splitlines())
     options = [
         "--spark",
         "4.3",
@@ -90,7 +87,7 @@ def test_the_other_ways_in_run_on_one_session(
     source.add([{"user": "ann"}])
     visits = source.stream(spark)
     scope: dict[str, Any] = {"__name__": "__main__", "redis_state": redis_state, "visits": visits}
-    for code in blocks("python", WAYS_IN):
+    for code in fenced(WAYS_IN, "python"):
         text = code.replace(URL, shared_redis_server.url).replace('f"visits/', f'f"{tmp_path}/')
         exec(compile(text, WAYS_IN.name, "exec"), scope)
     assert capsys.readouterr().out == "1\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import kept
 
 pytestmark = pytest.mark.spark
 
@@ -27,14 +29,9 @@ def blocks() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def conf(spark: SparkSession) -> Any:
-    before = {name: spark.conf.get(name, None) for name in CONF}
-    yield
-    for name, value in before.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+def conf(spark: SparkSession) -> Iterator[None]:
+    with kept(spark, *CONF):
+        yield
 
 
 @pytest.mark.compatibility("redis_state.transform_with_state", "the examples of its page")

@@ -1,10 +1,11 @@
-"""Settings of the Spark applications that tests start beside their own."""
+"""Settings of the Spark applications that tests start, and of the session that they share."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
@@ -58,3 +59,17 @@ def _home(scratch: Path) -> Path:
             if path.name != "work":
                 (home / path.name).symlink_to(path)
     return home
+
+
+@contextmanager
+def kept(spark: SparkSession, *names: str) -> Iterator[None]:
+    """What a test sets of these confs is as before when it ends."""
+    before = {name: spark.conf.get(name, None) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import redis_state
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -24,10 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bootstrap.md"
 URL = "redis://localhost:6379/0"
 SCHEMA = "customer string, amount long"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 def test_the_page_runs(

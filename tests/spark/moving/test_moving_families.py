@@ -15,6 +15,7 @@ from tests.spark.streams import FORMAT, REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_operators import EVENTS, JOIN_FORMAT, events, joined, two_inputs
 from tests.spark.test_transform_with_state_schemas import ENCODING
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import kept
 from tests.upgrades.job import pandas_with_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
@@ -42,13 +43,8 @@ CASES: dict[str, tuple[Build, Any, str, dict[str, str]]] = {
 
 @pytest.fixture
 def confs(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in (SHUFFLE, FORMAT, ENCODING, JOIN_FORMAT)}
-    yield
-    for name, value in before.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+    with kept(spark, SHUFFLE, FORMAT, ENCODING, JOIN_FORMAT):
+        yield
 
 
 @pytest.mark.usefixtures("confs")

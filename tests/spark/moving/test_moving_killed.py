@@ -27,6 +27,7 @@ from tests.spark.streams import FORMAT, HDFS, PREFIX, REDIS, ROCKSDB, Output, St
 from tests.spark.test_operators import EVENTS, events
 from tests.support.file_steps import Watched
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import kept
 from tests.support.tcp_proxy import TcpProxy
 from tests.upgrades.job import windows
 from tools.jvm import OF_A_QUERY
@@ -165,10 +166,8 @@ def redis_state_command(*words: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def confs(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name) for name in (SHUFFLE, FORMAT)}
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value or "")
+    with kept(spark, SHUFFLE, FORMAT):
+        yield
 
 
 def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
@@ -182,6 +181,29 @@ def half_is_refused(killed: Killed, new: Path, provider: str) -> None:
 def is_finished(new: Path) -> bool:
     metadata = new / "metadata"
     return metadata.exists() and "not_complete" not in metadata.read_text()
+
+
+def is_moved_once(
+    killed: Killed,
+    command: Callable[[Path, str], list[str]],
+    target: str,
+    move: Callable[[Path], redis_state.Migration],
+) -> None:
+    """Wherever the command was killed, moving again gives the same rows, and is refused then."""
+    digests: set[tuple[str, ...]] = set()
+    for new in killed.kills(command):
+        assert files_of(killed.old) == killed.files
+        if is_finished(new):
+            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
+                move(new)
+        else:
+            half_is_refused(killed, new, target)
+            again = move(new)
+            assert [one.source for one in again.stores] == [one.target for one in again.stores]
+            digests.add(tuple(one.source for one in again.stores))
+        killed.check_new(new.name, target)
+        shutil.rmtree(new)
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,21 +226,11 @@ def test_migrate_is_killed(
         where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new)]
         return redis_state_command("migrate", *where, *to)
 
-    digests: set[tuple[str, ...]] = set()
-    for new in killed.kills(command):
-        assert files_of(killed.old) == killed.files
+    def move(new: Path) -> redis_state.Migration:
         to = own.get(target, shared_redis_server.url)
-        if is_finished(new):
-            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
-                redis_state.migrate(streams.spark, str(killed.old), str(new), to=to)
-        else:
-            half_is_refused(killed, new, target)
-            again = redis_state.migrate(streams.spark, str(killed.old), str(new), to=to)
-            assert [one.source for one in again.stores] == [one.target for one in again.stores]
-            digests.add(tuple(one.source for one in again.stores))
-        killed.check_new(new.name, target)
-        shutil.rmtree(new)
-    assert len(digests) == 1
+        return redis_state.migrate(streams.spark, str(killed.old), str(new), to=to)
+
+    is_moved_once(killed, command, target, move)
     killed.check_new("old", source)
 
 
@@ -230,20 +242,10 @@ def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -
         where = ["--checkpoint", str(killed.old), "--to-checkpoint", str(new), "--url", url]
         return redis_state_command("rescale", *where, "--partitions", "3", "--yes", "--force")
 
-    digests: set[tuple[str, ...]] = set()
-    for new in killed.kills(command):
-        assert files_of(killed.old) == killed.files
-        if is_finished(new):
-            with pytest.raises(redis_state.errors.ConfigError, match="that move was finished"):
-                redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
-        else:
-            half_is_refused(killed, new, REDIS)
-            again = redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
-            assert [one.source for one in again.stores] == [one.target for one in again.stores]
-            digests.add(tuple(one.source for one in again.stores))
-        killed.check_new(new.name, REDIS)
-        shutil.rmtree(new)
-    assert len(digests) == 1
+    def move(new: Path) -> redis_state.Migration:
+        return redis_state.rescale(streams.spark, str(killed.old), str(new), 3)
+
+    is_moved_once(killed, command, REDIS, move)
     killed.check_new("old", REDIS)
 
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.spark.moving.test_moving import rows_of
 from tests.spark.moving.test_moving_killed import confs_as_arguments
 from tests.spark.streams import HDFS, REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_operators import EVENTS, events
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 from tests.upgrades.job import windows
 
@@ -28,11 +30,7 @@ PAGE = ROOT / "docs" / "moving.md"
 URL = "redis://redis.example:6379/0"
 LIMIT_S = 240
 BATCHES = events(2)
-
-
-def blocks(language: str) -> list[str]:
-    page = PAGE.read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 def commands() -> Iterator[tuple[list[str], list[str]]]:

@@ -15,11 +15,11 @@ from redis_state.recovery.marker import gen_of, marker_of
 from tests.spark.moving.test_rescale import (
     COUNTS,
     FAMILIES,
-    SHUFFLE,
     Parts,
     confs,
     marks_of,
     partitions_of,
+    with_one_partition,
 )
 from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams
 from tests.support.redis_server import RedisServer
@@ -58,12 +58,7 @@ def test_up_and_down_in_place(
     family: str,
     format_: str,
 ) -> None:
-    spark.conf.set(FORMAT, format_)
-    spark.conf.set(SHUFFLE, "1")
-    stays = Parts(Streams(spark, streams.folder / "stays"), family)
-    for batches in (2, 1, 1):
-        stays.run("stays", batches)
-    spark.conf.set(SHUFFLE, str(COUNTS[0]))
+    stays = with_one_partition(streams, family, format_)
     moves = Parts(streams, family)
     moves.run("moves", 2)
     checkpoint = streams.checkpoint("moves")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,14 @@ import redis_state
 from redis_state.cli.main import main
 from redis_state.spark.partition_task import BatchStore
 from tests.spark.streams import PREFIX, Streams
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "rescale.md"
 URL = "redis://localhost:6379/0"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+blocks = partial(fenced, PAGE)
 
 
 def counting() -> Any:

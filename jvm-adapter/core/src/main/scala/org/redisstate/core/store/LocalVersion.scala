@@ -72,6 +72,12 @@ private[store] final class LocalVersion(
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 
+  /** Whether all rows are of one family, without lists, and in no order. */
+  def hasOneHashedFamily: Boolean = families match {
+    case Seq(one) => !one.multiValue && !one.kind.ordered
+    case _ => false
+  }
+
   /** Its rows; read again where they were dropped. */
   def content: Content = {
     val here = current

@@ -110,13 +110,8 @@ final class PartitionVersions(
     val whole = Some(opened.segments).collect {
       case Seq(one) if one.isSnapshot || one.entry.complete => load(opened, Nil, once = true)
     }
-    whole.filter(hasOneHashedFamily)
+    whole.filter(_.hasOneHashedFamily)
       .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))
-  }
-
-  private def hasOneHashedFamily(version: LocalVersion): Boolean = version.families match {
-    case Seq(one) => !one.multiValue && !one.kind.ordered
-    case _ => false
   }
 
   /**

@@ -185,6 +185,23 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
+  test("a commit that an interrupt ends leaves nothing after its abort") {
+    on { p =>
+      val session = filled(p, rowsOf(40000, 900))
+      try {
+        Thread.currentThread.interrupt()
+        intercept[InterruptedException](session.commit())
+        Thread.currentThread.interrupt()
+        session.abort()
+        assert(Thread.interrupted())
+      } finally {
+        Thread.interrupted()
+        ()
+      }
+      assert(staged(p).isEmpty)
+    }
+  }
+
   test("a run that lost the partition learns it before it sends anything") {
     on { p =>
       p.registry.register("a", byDriver = true, 0, Map.empty)
