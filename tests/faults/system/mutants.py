@@ -202,7 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 f"{_CORE}/store/WriteSession.scala",
-                "awaitEnd(client.later(client.abort(ident)))",
+                "Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)",
                 "client.abort(ident)",
             ),
         ),
