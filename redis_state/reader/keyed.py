@@ -138,7 +138,8 @@ class KeyedReads:
             search.run([(opened[number], of_one) for number, of_one in places.items()])
             self._placement.found(codec, map(keys.at, search.hits.places()))
             left = search.hits.left()
-            if not left or info.partitions == 1 or self._placement.is_certain(codec):
+            has_one = info.partitions == 1 and not info.alone
+            if not left or has_one or self._placement.is_certain(codec):
                 return search, info
             if not complete:
                 others = self._others(info, wanted, opened)
@@ -154,7 +155,18 @@ class KeyedReads:
                 for one in rest:
                     search.run([one])
             self._placement.scattered |= search.hits.count > before
+            if info.alone:
+                info = self._search_added(search, info, wanted)
             return search, info
+
+    def _search_added(self, search: _Search, info: OperatorInfo, wanted: Wanted) -> OperatorInfo:
+        """Look for what is left in partitions that Python has added since they were listed."""
+        left = search.hits.left()
+        if not left:
+            return info
+        now, opened = self._open(wanted, None)
+        search.run([(one, left) for one in opened if one.id.partition >= info.partitions])
+        return now
 
     def _begin(
         self, keys: AskedKeys, wanted: Wanted, *, every: bool
@@ -163,7 +175,7 @@ class KeyedReads:
         info, codec = self._source.known(self._operator, self._store), self._choice.known
         complete = every or info is None or codec is None or self._placement.scattered
         if info is None or codec is None or complete:
-            info, opened = self._open(wanted, None)
+            info, opened = self._open_all(wanted, info)
             codec = self._choice.likely(info, opened)
             places = _by_partition(codec, info, keys)
         else:
@@ -175,6 +187,16 @@ class KeyedReads:
         self, wanted: Wanted, only: Sequence[int] | None
     ) -> tuple[OperatorInfo, list[Opened]]:
         return self._source.open_at(self._operator, self._store, wanted, only=only)
+
+    def _open_all(
+        self, wanted: Wanted, known: OperatorInfo | None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """Every partition; those of a store that is known only if they have changed."""
+        if known is not None:
+            info, opened = self._open(wanted, range(known.partitions))
+            if info.partitions == known.partitions:
+                return info, opened
+        return self._open(wanted, None)
 
     def _others(
         self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]

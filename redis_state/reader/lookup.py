@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,18 +10,16 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
+from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import part_fields, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
+from redis_state.reader.known_rows import block_with, known_rows
 
 _REOPENS_MAX = 5
 _EMPTY = Header()
-_NOTHING = Appended(b"")
-"""What a segment says of a key of which it has no row."""
-
 _FEW = 8
 _APART_MAX = 4
 _WHAT = "reading a key"
@@ -103,11 +100,12 @@ def look_up(
     blocks = cache or BlockCache()
     wanted = []
     for opened, keys in asked:
-        known = _known(opened, keys, kind, blocks) if keep else None
+        known = known_rows(opened, keys, kind, blocks) if keep else None
         if known is None:
             wanted.append((opened, keys))
         else:
-            yield known
+            families, values = known
+            yield Found(opened, values, families)
     if not wanted:
         return
     for _ in range(_REOPENS_MAX):
@@ -131,41 +129,6 @@ def look_up(
         again = reopen(client, [opened for opened, _ in left])
         wanted = [(opened, keys) for opened, (_, keys) in zip(again, left, strict=True)]
     raise UnavailableError(_WHAT, found="its segments were replaced again and again")
-
-
-def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Found | None:
-    """What the layers say, if those of all buckets were put together before."""
-    chain = cache.chain(opened)
-    if chain is None or kind in ORDERED_KINDS:
-        return None
-    of_bucket, last = chain.layers, chain.last
-    try:
-        layers = [of_bucket[hash_ & last] for hash_ in bucketing_hashes(keys, kind=kind)]
-    except KeyError:
-        return None
-    values: dict[bytes, bytes] = {}
-    for key, of_key in zip(keys, layers, strict=True):
-        value: bytes | None = None
-        tail = b""
-        for rows, tombstones in of_key:
-            said = rows.get(key, _NOTHING)
-            if not isinstance(said, Appended):
-                value = said
-                break
-            if said is not _NOTHING:
-                tail = said.data + tail
-            if tombstones and _covered(key, tombstones):
-                break
-        if tail:
-            value = (value or b"") + tail
-        if value is not None:
-            values[key] = value
-    return Found(opened, values, chain.families)
-
-
-def _covered(key: bytes, tombstones: Sequence[Tombstone]) -> bool:
-    family = family_of(key)
-    return any(one.family == family and one.covers(key[FAMILY_BYTES:]) for one in tombstones)
 
 
 def _remember(
@@ -322,7 +285,7 @@ def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCac
     assert head is not None
     if kind in ORDERED_KINDS:
         keys = next(keys for opened, keys in asked if opened.id == piece.opened.id)
-        piece.fields = [_block_with(head, key) for key in keys]
+        piece.fields = [block_with(head, key) for key in keys]
         piece.keys = _by_field(piece.fields, keys)
         _want(piece, piece.keys, cache)
         return
@@ -352,13 +315,6 @@ def _join_parts(piece: _Piece) -> None:
         for field in fields:
             whole |= tables.get(field, {})
         tables[bucket] = whole
-
-
-def _block_with(head: Header, key: bytes) -> str | None:
-    """The field of the ordered block in which a key can be, if there is one."""
-    family = family_of(key)
-    number = bisect_right(head.ordered.get(family, ()), key) - 1
-    return None if number < 0 else f"{family}/{number}"
 
 
 def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[PartitionId]:

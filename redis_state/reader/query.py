@@ -181,7 +181,7 @@ class Query:
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
         """As `open`."""
-        listed = self._fresh(operator, store)
+        listed = self._fresh(operator, store, every=only is None)
         found: list[Opened] | None = None
         if listed is None and wanted.newest:
             listed, found = self._first(operator, store)
@@ -265,12 +265,15 @@ class Query:
         self._known_since = self._client.clock.monotonic_s()
         self._known = parse_operators(raw)
 
-    def _fresh(self, operator: int, store: str) -> OperatorInfo | None:
-        """As `known`; asks again from time to time where a store may have moved."""
+    def _fresh(self, operator: int, store: str, *, every: bool) -> OperatorInfo | None:
+        """As `known`; asks again from time to time where a store may have moved.
+
+        A store that Python keeps gets its partitions one by one: who wants all asks each time.
+        """
         listed = self.known(operator, store)
-        if listed is None or listed.alone:
+        if listed is None or (listed.alone and not every):
             return listed
-        if self._client.clock.monotonic_s() - self._known_since >= LOOK_S:
+        if listed.alone or self._client.clock.monotonic_s() - self._known_since >= LOOK_S:
             self.operators()
         return self.known(operator, store)
 

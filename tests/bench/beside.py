@@ -1,8 +1,8 @@
 """`python -m tests.bench.beside [--quick]`: what readers cost a writer that commits beside them.
 
-One process commits batches of Python stores, one after the other, and times each. Another one does
-nothing, reads keys at a pace, or follows the changes: they take turns, in random order, so that
-other work of the machine meets all of them.
+One process commits a batch of Python stores five times a second, as a query with a trigger does, and
+times each. Another one does nothing, reads keys at a pace, or follows the changes: they take turns,
+in random order, so that other work of the machine meets all of them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ NAME = "orders"
 PARTITIONS = 4
 KEYS = 100_000
 UPDATES = 2_000
+INTERVAL_S = 0.2
 READS_A_SECOND = 1_000
 LOOK_S = 0.1
 NOTHING, READS, CHANGES = "nothing", "reads", "changes"
@@ -100,10 +101,13 @@ class Writer:
         self._rng = random.Random(7)
         self._version = 0
         self._commit(range(KEYS))
+        self._next_s = 0.0
 
     def batch(self) -> float:
-        """Seconds of one batch."""
+        """Seconds of one batch, which begins when its time has come."""
         keys = self._rng.sample(range(KEYS), UPDATES)
+        time.sleep(max(0.0, self._next_s - time.perf_counter()))
+        self._next_s = time.perf_counter() + INTERVAL_S
         began = time.perf_counter()
         self._commit(keys)
         return time.perf_counter() - began
@@ -175,8 +179,8 @@ def main() -> int:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     head = (
         f"`{command}` on {machine}, {date.today().isoformat()}: a writer of {UPDATES:,} updates a "
-        f"batch in {KEYS:,} keys and {PARTITIONS} partitions, medians of {rounds} rounds of "
-        f"{batches} batches; {rate:,.0f} reads a second were done, a look at the changes each "
+        f"batch in {KEYS:,} keys and {PARTITIONS} partitions, a batch each {INTERVAL_S:g} s, medians "
+        f"of {rounds} rounds of {batches} batches; {rate:,.0f} reads a second were done, a look at the changes each "
         f"{LOOK_S:g} s; the load of the machine was {os.getloadavg()[0]:.1f}."
     )
     table = ["| beside the writer | ms a batch | alone | ratio | aim |", "|---|---|---|---|---|"]

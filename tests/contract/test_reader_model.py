@@ -15,6 +15,7 @@ from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
 from redis_state.reader import Reader, keyed
 from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.known_rows import known_rows
 from redis_state.reader.lookup import look_up
 from redis_state.reader.rows.codec import codec_of
 from redis_state.reader.versions import Newest
@@ -129,16 +130,25 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     assert sorted(table["text"].to_pylist()) == sorted(old)
 
 
+@pytest.mark.parametrize(("kind", "params"), [("none", ()), ("range", (1,))])
 @pytest.mark.parametrize("seed", range(24))
-def test_what_was_put_together_says_the_same(shared_redis_server: RedisServer, seed: int) -> None:
+def test_what_the_cache_has_says_the_same(
+    shared_redis_server: RedisServer, seed: int, kind: str, params: tuple[int, ...]
+) -> None:
     rng = random.Random(seed)
     lists = seed % 2 == 1
     layout = replace(
-        family(schema(user="string", n="long"), schema(text="string", at="long")),
+        family(
+            schema(user="string", n="long"),
+            schema(text="string", at="long"),
+            kind=kind,
+            params=params,
+        ),
         multi_value=lists,
     )
+    gen = f"{rng.getrandbits(128):032x}"
     planted = Planted(
-        shared_redis_server.client(), layout, 1, f"{rng.getrandbits(128):032x}", f"again-{seed}"
+        shared_redis_server.client(), layout, 1, gen, f"again-{seed}", tenant=f"again-{kind}:"
     )
     stored = [planted.key(key) for key in KEYS]
     for version in range(1, 9):
@@ -154,20 +164,21 @@ def test_what_was_put_together_says_the_same(shared_redis_server: RedisServer, s
                 patch.setattr(segment, "PART_BYTES_MAX", 500)
             planted.delta(0, version, changes, tombstones=tombstones)
     cache = BlockCache()
-    with redis_state.connect(shared_redis_server.url) as reader:
+    with redis_state.connect(shared_redis_server.url, key_prefix=f"again-{kind}") as reader:
         client = reader.client
         (opened,) = Newest(client).open([planted.id(0)])
         for _ in range(40):
             asked = rng.sample(stored, rng.choice([1, 1, 1, 5, len(stored)]))
-            (cold,) = look_up(client, [(opened, asked)], kind="none")
-            (taken,) = look_up(client, [(opened, asked)], kind="none", keep=False)
+            (cold,) = look_up(client, [(opened, asked)], kind=kind)
+            (taken,) = look_up(client, [(opened, asked)], kind=kind, keep=False)
             assert taken == cold
-            (mixed,) = look_up(client, [(opened, asked)], kind="none", cache=cache, keep=False)
+            (mixed,) = look_up(client, [(opened, asked)], kind=kind, cache=cache, keep=False)
             assert mixed == cold
             before = client.round_trips
-            (warm,) = look_up(client, [(opened, asked)], kind="none", cache=cache)
+            (warm,) = look_up(client, [(opened, asked)], kind=kind, cache=cache)
             assert warm == cold
         assert client.round_trips == before, "all of it was read by then"
+        assert known_rows(opened, stored[:1], kind, cache) is not None
 
 
 @pytest.mark.parametrize("keep", [True, False])

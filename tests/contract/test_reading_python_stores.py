@@ -73,6 +73,11 @@ def test_all_partitions_are_looked_in(redis_server: RedisServer, write: Write) -
         state = reader.query("orders").operator(0)
         for _ in range(2):
             assert [state.get(f"k{n}") for n in (2, 1, 0, 9)] == [2, 1, 0, None]
+        before = reader.client.round_trips
+        assert state.get("k2") == 2
+        assert reader.client.round_trips == before + 1, "is there a newer version?"
+        write({"k3": 3}, partition=3)
+        assert state.get("k3") == 3
 
 
 def test_bytes(redis_server: RedisServer, write: Write) -> None:
