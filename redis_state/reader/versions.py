@@ -185,7 +185,10 @@ class Newest:
         ]
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
-        cached = [() if one is None else (one.pin,) for _, one in wanted]
+        # A long chain is asked for anew: there may be a snapshot by now.
+        cached = [
+            () if one is None or len(one.segments) > _CHAIN_MAX else (one.pin,) for _, one in wanted
+        ]
         asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
         what = script("open")
         calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
@@ -220,10 +223,7 @@ class Newest:
 
     def _known(self, id_: PartitionId) -> Opened | None:
         last = self._last.get(id_)
-        # A long chain is asked for anew: there may be a snapshot by now.
-        if last is None or last.pin == EMPTY or len(last.segments) > _CHAIN_MAX:
-            return None
-        return last
+        return None if last is None or last.pin == EMPTY else last
 
 
 def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
