@@ -1,8 +1,8 @@
 """`python -m tests.bench.beside [--quick]`: what readers cost a writer that commits beside them.
 
-One process commits a batch of Python stores five times a second, as a query with a trigger does, and
-times each. Another one does nothing, reads keys at a pace, or follows the changes: they take turns,
-in random order, so that other work of the machine meets all of them.
+One process commits a batch of Python stores five times a second, as a query with a trigger does,
+and times each. Another one does nothing, reads keys at a pace, or follows the changes: they take
+turns, in random order, so that other work of the machine meets all of them.
 """
 
 from __future__ import annotations
@@ -179,9 +179,10 @@ def main() -> int:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     head = (
         f"`{command}` on {machine}, {date.today().isoformat()}: a writer of {UPDATES:,} updates a "
-        f"batch in {KEYS:,} keys and {PARTITIONS} partitions, a batch each {INTERVAL_S:g} s, medians "
-        f"of {rounds} rounds of {batches} batches; {rate:,.0f} reads a second were done, a look at the changes each "
-        f"{LOOK_S:g} s; the load of the machine was {os.getloadavg()[0]:.1f}."
+        f"batch in {KEYS:,} keys and {PARTITIONS} partitions, a batch each {INTERVAL_S:g} s, "
+        f"medians of {rounds} rounds of {batches} batches; {rate:,.0f} reads a second were done, a "
+        f"look at the changes each {LOOK_S:g} s; the load of the machine was "
+        f"{os.getloadavg()[0]:.1f}."
     )
     table = ["| beside the writer | ms a batch | alone | ratio | aim |", "|---|---|---|---|---|"]
     show("\n".join([head, "", *table, *lines]), command, options.write)
