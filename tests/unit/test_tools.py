@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import clock, reports, stacks
+from tools import clock, reports, servers, stacks
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
@@ -336,3 +336,28 @@ def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("installed", "taken"),
+    [
+        (("venv", "usr"), "usr"),
+        (("venv",), "venv"),
+        ((), None),
+    ],
+)
+def test_a_server_of_pip_is_taken_if_there_is_no_other(
+    installed: tuple[str, ...], taken: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {name: tmp_path / name / "bin" for name in ("venv", "usr")}
+    for name, folder in folders.items():
+        folder.mkdir(parents=True)
+        if name in installed:
+            folder.joinpath("redis-server").touch(mode=0o700)
+    tmp_path.joinpath("venv", "pyvenv.cfg").touch()
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders.values())))
+    monkeypatch.delenv("REDIS_STATE_SERVER", raising=False)
+    expected = None if taken is None else str(folders[taken] / "redis-server")
+    assert servers.of_this_machine() == expected
+    monkeypatch.setenv("REDIS_STATE_SERVER", "/opt/valkey-server")
+    assert servers.of_this_machine() == "/opt/valkey-server"
