@@ -164,8 +164,11 @@ class KeyedReads:
         left = search.hits.left()
         if not left:
             return info
-        now, opened = self._open(wanted, None)
-        search.run([(one, left) for one in opened if one.id.partition >= info.partitions])
+        listed = self._source.listed(self._operator, self._store)
+        if listed is None or listed.partitions <= info.partitions:
+            return info
+        now, opened = self._open(wanted, range(info.partitions, listed.partitions))
+        search.run([(one, left) for one in opened])
         return now
 
     def _begin(

@@ -50,6 +50,10 @@ class Pinned:
         self._check(operator, store)
         return self.info
 
+    def listed(self, operator: int, store: str) -> OperatorInfo:
+        """As `known`: the partitions stay those that were opened."""
+        return self.known(operator, store)
+
     def open_at(
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:

@@ -112,6 +112,11 @@ class Query:
         """What an earlier call found out about a store."""
         return self._known.get((operator, store))
 
+    def listed(self, operator: int, store: str) -> OperatorInfo | None:
+        """What Redis lists of a store now."""
+        self.operators()
+        return self.known(operator, store)
+
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
         """A store and its partitions, as Redis lists them now.
 
@@ -274,8 +279,8 @@ class Query:
         if listed is None or (listed.alone and not every):
             return listed
         if listed.alone or self._client.clock.monotonic_s() - self._known_since >= LOOK_S:
-            self.operators()
-        return self.known(operator, store)
+            return self.listed(operator, store)
+        return listed
 
     def _command(self) -> Command:
         return ("HGETALL", keys.query(self.info.gen, tenant=self._tenant))

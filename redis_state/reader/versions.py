@@ -456,6 +456,9 @@ class Source(Protocol):
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What is known of a store without asking Redis."""
 
+    def listed(self, operator: int, store: str) -> OperatorInfo | None:
+        """As `Query.listed`."""
+
     def open_at(
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:

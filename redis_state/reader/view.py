@@ -95,6 +95,10 @@ class QueryView:
         """What is known of a store."""
         return self._known.get((operator, store))
 
+    def listed(self, operator: int, store: str) -> OperatorInfo | None:
+        """As `known`: a view has the partitions with which it was made."""
+        return self.known(operator, store)
+
     def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:  # noqa: ARG002  # as Query's
         """The view itself: it has one version.
 

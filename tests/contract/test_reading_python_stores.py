@@ -76,6 +76,8 @@ def test_all_partitions_are_looked_in(redis_server: RedisServer, write: Write) -
         before = reader.client.round_trips
         assert state.get("k2") == 2
         assert reader.client.round_trips == before + 1, "is there a newer version?"
+        assert state.get("k9") is None
+        assert reader.client.round_trips == before + 3, "is there one, and another partition?"
         write({"k3": 3}, partition=3)
         assert state.get("k3") == 3
 
