@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import Value
 from redis_state.ids import PartitionId
@@ -36,8 +37,17 @@ A checkpoint that a query got with another number of partitions has the idents o
 """
 
 
+Where = tuple[str, int, str, int, str]
+"""A place without its field: the segment."""
+
+
 Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
 """What segments say of the keys of a bucket: their rows, and what they remove below them."""
+
+
+def where_of(id_: PartitionId, segment: Segment) -> Where:
+    """Where the blocks of a segment are."""
+    return id_.store.gen, id_.store.operator, id_.store.store, id_.partition, segment.ident
 
 
 @dataclass(frozen=True, slots=True)

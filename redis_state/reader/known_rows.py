@@ -11,7 +11,7 @@ from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tomb
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import some_of, table_of
 from redis_state.protocol.opening import Opened
-from redis_state.reader.block_cache import BlockCache, Layer, Place
+from redis_state.reader.block_cache import BlockCache, Layer, Place, Where, where_of
 
 _NOTHING = Appended(b"")
 """What a segment says of a key of which it has no row."""
@@ -38,6 +38,13 @@ def known_rows(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCac
         return None
 
 
+def head_of(segment: Segment, where: Where, cache: BlockCache) -> Header | None:
+    """The header of a segment, an empty one if it has none; ``None`` if it is to be read."""
+    if not segment.entry.blocks or not segment.entry.header:
+        return _NO_HEADER
+    return cache.head((*where, FIELD))
+
+
 def block_with(head: Header, key: bytes) -> str | None:
     """The field of the ordered block in which a key can be, if there is one."""
     family = family_of(key)
@@ -55,11 +62,13 @@ def _hashed(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache)
 
 
 def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Known | None:
-    of = opened.id.store.gen, opened.id.store.operator, opened.id.store.store, opened.id.partition
-    segments = [
-        (segment, (*of, segment.ident), _head(segment, (*of, segment.ident, FIELD), cache))
-        for segment in opened.segments
-    ]
+    segments = []
+    for segment in opened.segments:
+        where = where_of(opened.id, segment)
+        head = head_of(segment, where, cache)
+        if head is None:
+            return None
+        segments.append((segment, where, head))
     families = next((head.families for _, _, head in segments if head.families is not None), None)
     if families is None:
         return None
@@ -71,15 +80,6 @@ def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Known 
             yield rows, head.tombstones
 
     return families, _values((key, layers(key)) for key in keys)
-
-
-def _head(segment: Segment, place: Place, cache: BlockCache) -> Header:
-    if not segment.entry.blocks or not segment.entry.header:
-        return _NO_HEADER
-    head = cache.head(place)
-    if head is None:
-        raise KeyError(place)
-    return head
 
 
 def _rows(segment: Segment, place: Place, key: bytes, cache: BlockCache) -> Mapping[bytes, Value]:

@@ -15,11 +15,10 @@ from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import part_fields, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
-from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place
-from redis_state.reader.known_rows import block_with, known_rows
+from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place, Where, where_of
+from redis_state.reader.known_rows import block_with, head_of, known_rows
 
 _REOPENS_MAX = 5
-_EMPTY = Header()
 _FEW = 8
 _APART_MAX = 4
 _WHAT = "reading a key"
@@ -63,7 +62,7 @@ class _Piece:
 
     opened: Opened
     segment: Segment
-    where: tuple[str, int, str, int, str]
+    where: Where
     head: Header | None
     fields: Sequence[_Field | None]
     keys: Mapping[_Field, Sequence[bytes]]
@@ -218,19 +217,13 @@ def _begun(
     # Many segments have as many buckets.
     by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]]]] = {}
     found = []
-    id_ = opened.id
-    of_partition = id_.store.gen, id_.store.operator, id_.store.store, id_.partition
     for segment in opened.segments:
-        where = *of_partition, segment.ident
-        piece = _Piece(opened, segment, where, _EMPTY, (), {}, {}, [], set(), keep)
+        where = where_of(opened.id, segment)
+        head = head_of(segment, where, cache)
+        wanted: list[_Field] = [FIELD] if head is None else []
+        piece = _Piece(opened, segment, where, head, (), {}, {}, wanted, set(), keep)
         found.append(piece)
-        if not segment.entry.blocks:
-            continue
-        if segment.entry.header:
-            piece.head = cache.head(piece.place(FIELD))
-            if piece.head is None:
-                piece.wanted.append(FIELD)
-        if not hashed:
+        if not segment.entry.blocks or not hashed:
             continue
         last = segment.entry.buckets - 1
         if last not in by_last:
