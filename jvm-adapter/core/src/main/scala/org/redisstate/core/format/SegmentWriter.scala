@@ -188,6 +188,8 @@ object SegmentWriter {
   /** What is left of a block for the rest of a header. */
   private[core] val FirstKeyBytesMax: Long = Block.RawLengthMax - (8L << 20)
 
+  private val ByName: java.util.Comparator[EncodedField] = (a, b) => a.name.compareTo(b.name)
+
   /**
    * CRC-32 over field names and block checks in order of the names (docs/format.md, section 4.6).
    */
@@ -195,7 +197,9 @@ object SegmentWriter {
     val crc = new CRC32
     if (fields.isEmpty) 0L
     else {
-      fields.toSeq.sortBy(_.name).foreach { field =>
+      val byName = fields.toArray
+      java.util.Arrays.sort(byName, ByName)
+      byName.foreach { field =>
         crc.update(field.name.getBytes(US_ASCII))
         crc.update(0)
         crc.update(field.block, 6, 4)

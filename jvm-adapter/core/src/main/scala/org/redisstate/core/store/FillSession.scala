@@ -18,13 +18,15 @@ import org.redisstate.core.local._
  * @param initiallyHeld whether the run holds the partition already
  * @param uid of the version that the commit gives
  * @param ownsUid whether no other attempt has the uid
+ * @param stageBytes so many bytes of rows leave at once
  */
 final class FillSession private[store] (
     store: VersionKeeper,
     local: LocalVersion,
     initiallyHeld: Boolean,
     uid: String,
-    ownsUid: Boolean)
+    ownsUid: Boolean,
+    stageBytes: Int)
     extends HeldRows {
   import FillSession._
 
@@ -77,7 +79,7 @@ final class FillSession private[store] (
     live += 1
     if (internalIds.nonEmpty && internalIds(family)) liveInternal += 1
     if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
-    if (layer.usedBytes > StageBytes) stage()
+    if (layer.usedBytes > stageBytes) stage()
   }
 
   /** @return the new version */
@@ -162,10 +164,16 @@ final class FillSession private[store] (
 
 object FillSession {
   private val InitialRows = 256
-  private val StageBytes = 16 << 20
+
+  /**
+   * Rows leave when there are so many bytes of them: the more, the fuller are the blocks that they
+   * are cut into. A task has up to three times as much. It is the same everywhere, since attempts
+   * with one uid have to give the same blocks.
+   */
+  private[store] val StageBytes = 32 << 20
 
   /** What is staged first may be this part of all rows before buckets become too large. */
-  private val FirstPart = 8
+  private val FirstPart = 4
 
   /** So many layers wait for the server at most. */
   private val StagingMax = 1

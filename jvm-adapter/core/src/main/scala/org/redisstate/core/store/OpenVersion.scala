@@ -53,6 +53,14 @@ final class OpenVersion private[store] (
    * @param uid of the version that the commit gives, None for a new one. No other content may ever have it, but several attempts at this one
    *   may. So an abort leaves the blocks, which another attempt may need; they expire by themselves.
    */
-  def fill(uid: Option[String]): FillSession =
-    new FillSession(store, local, held, uid.getOrElse(Pin.newUid()), ownsUid = uid.isEmpty)
+  def fill(uid: Option[String]): FillSession = fill(uid, FillSession.StageBytes)
+
+  private[store] def fill(uid: Option[String], stageBytes: Int): FillSession =
+    new FillSession(
+      store,
+      local,
+      held,
+      uid.getOrElse(Pin.newUid()),
+      ownsUid = uid.isEmpty,
+      stageBytes)
 }

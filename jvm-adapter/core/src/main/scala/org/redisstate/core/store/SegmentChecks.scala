@@ -11,24 +11,22 @@ private[store] final class SegmentChecks(head: SegmentHead) {
   import SegmentChecks._
 
   private val entry = head.segment.entry
-  private val parts = head.header.parts.toSeq.sortBy(_._1)
+  private val parts = head.header.parts.toArray.sortBy(_._1)
 
-  /** First places of further parts by bucket, and of the blocks of ordered families by family. */
-  private val partStarts = starts(entry.buckets, parts.map { case (b, count) => b -> (count - 1) })
-  private val orderedStarts = starts(
-    entry.buckets + parts.map(_._2 - 1).sum,
-    head.header.ordered.map { case (family, keys) => family -> keys.length })
-  private val fields =
-    entry.buckets + parts.map(_._2 - 1).sum + head.header.ordered.map(_._2.length).sum
+  /** Those that have parts, ascending, and the first places of their further parts. */
+  private val partBuckets = parts.map(_._1)
+  private val partStarts = parts.scanLeft(entry.buckets)(_ + _._2 - 1)
+
+  /** First places of the blocks of ordered families. */
+  private val orderedStarts = head.header.ordered.map(_._1)
+    .zip(head.header.ordered.scanLeft(partStarts.last)(_ + _._2.length)).toMap
+  private val fields = partStarts.last + head.header.ordered.map(_._2.length).sum
   private var checks = new Array[Int](fields)
   private var states = new Array[Byte](fields)
   private var missing = fields
 
   /** Whether all of them were compared, and are right. */
   @volatile private var isDone = false
-
-  private def starts(from: Int, counts: Seq[(Int, Int)]): Map[Int, Int] =
-    counts.map(_._1).zip(counts.scanLeft(from)(_ + _._2)).toMap
 
   /**
    * Notes a field that was read.
@@ -53,15 +51,18 @@ private[store] final class SegmentChecks(head: SegmentHead) {
     val slash = name.indexOf('/')
     val dot = name.indexOf('.')
     if (slash >= 0) orderedStarts(name.take(slash).toInt) + name.drop(slash + 1).toInt
-    else if (dot >= 0) partStarts(name.take(dot).toInt) + name.drop(dot + 1).toInt - 1
-    else name.toInt
+    else if (dot >= 0) {
+      val bucket = java.util.Arrays.binarySearch(partBuckets, name.take(dot).toInt)
+      partStarts(bucket) + name.drop(dot + 1).toInt - 1
+    } else name.toInt
   }
 
   private def compare(): Option[String] = {
-    val all = names.filter(name => states(placeOf(name)) == Present).map { name =>
-      val block = new Array[Byte](Block.HeaderBytes)
-      Block.setCheck(block, checks(placeOf(name)))
-      EncodedField(name, block)
+    val all = names.zipWithIndex.collect {
+      case (name, place) if states(place) == Present =>
+        val block = new Array[Byte](Block.HeaderBytes)
+        Block.setCheck(block, checks(place))
+        EncodedField(name, block)
     }.toSeq ++ head.field
     if (all.size != entry.blocks) Some(s"${all.size} of ${entry.blocks} blocks are there")
     else if (SegmentWriter.checksum(all) != entry.checksum) Some("the checksum does not match")
@@ -73,6 +74,7 @@ private[store] final class SegmentChecks(head: SegmentHead) {
     }
   }
 
+  /** In the order of their places. */
   private def names: Iterator[String] =
     (0 until entry.buckets).iterator.map(_.toString) ++
       parts.iterator.flatMap { case (b, count) => (1 until count).map(p => s"$b.$p") } ++

@@ -29,6 +29,9 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
     Family(4, "timers", FamilyKind.Range, Seq(1), "", "", multiValue = false, internal = true)
   private val Families = Seq(Prefixed, Lists, Ordered, Timers)
 
+  /** Less than those of hashed families in the tests of what was staged. */
+  private val StageBytes = 2 << 20
+
   private type Rows = Seq[(Array[Byte], Array[Byte])]
 
   /** Rows of all kinds of families, each key once. */
@@ -48,7 +51,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   private def filled(p: TestPartition, rows: Rows, version: Long = 0): FillSession = {
-    val session = p.store("a").openEmpty(version).fill(None)
+    val session = p.store("a").openEmpty(version).fill(None, StageBytes)
     Families.foreach(session.defineFamily)
     rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
     session
@@ -73,7 +76,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
     finally p.close()
   }
 
-  for ((count, bytes) <- Seq(0 -> 0, 300 -> 20, 40000 -> 900))
+  for ((count, bytes) <- Seq(0 -> 0, 300 -> 20, 12000 -> 900))
     test(s"$count rows of $bytes bytes are read as they were filled in, at once and in one pass") {
       on { p =>
         val rows = rowsOf(count, bytes)
@@ -116,7 +119,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a pass over a version keeps nothing in memory") {
     on { p =>
       val rows = rowsOf(30000, 200).filter(_._1(1) == 0)
-      val session = p.store("a").openEmpty(0).fill(None)
+      val session = p.store("a").openEmpty(0).fill(None, StageBytes)
       rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
       session.commit()
       val store = p.store("a reader")
@@ -164,7 +167,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("rows that were given up are gone, unless another attempt has the same id") {
     on { p =>
-      val rows = rowsOf(40000, 900)
+      val rows = rowsOf(12000, 900)
       val session = filled(p, rows)
       assert(staged(p).nonEmpty)
       session.abort()
@@ -173,8 +176,8 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       intercept[InternalException](session.commit())
 
       val uid = Pin.newUid()
-      val first = p.store("a").openEmpty(0).fill(Some(uid))
-      val late = p.store("a").openEmpty(0).fill(Some(uid))
+      val first = p.store("a").openEmpty(0).fill(Some(uid), StageBytes)
+      val late = p.store("a").openEmpty(0).fill(Some(uid), StageBytes)
       Seq(first, late).foreach { one =>
         Families.foreach(one.defineFamily)
         rows.foreach { case (k, value) => one.put(k, k.length, value, value.length) }
@@ -187,7 +190,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("a commit that an interrupt ends leaves nothing after its abort") {
     on { p =>
-      val session = filled(p, rowsOf(40000, 900))
+      val session = filled(p, rowsOf(12000, 900))
       try {
         Thread.currentThread.interrupt()
         intercept[InterruptedException](session.commit())
@@ -205,7 +208,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a run that lost the partition learns it before it sends anything") {
     on { p =>
       p.registry.register("a", byDriver = true, 0, Map.empty)
-      val session = p.store("a").openEmpty(0).fill(None)
+      val session = p.store("a").openEmpty(0).fill(None, StageBytes)
       for (version <- 0 to 1) {
         val other = p.store("b").open(version.toLong).write()
         put(other, key(0, "k"), "v")
@@ -220,7 +223,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("blocks that the server lost are named, and nothing is committed") {
     on { p =>
-      val session = filled(p, rowsOf(40000, 900))
+      val session = filled(p, rowsOf(12000, 900))
       val base = Keys.meta(p.id).dropRight(1)
       staged(p).foreach(name => p.raw.del(base + name))
       val e = intercept[UnavailableException](session.commit())

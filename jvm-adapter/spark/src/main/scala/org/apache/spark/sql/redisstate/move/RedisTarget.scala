@@ -121,8 +121,14 @@ private[redisstate] object RedisTarget {
   private val RowBytes = 16L
 }
 
-/** The conf of a store as a task of a query would have it. */
+/** The conf of a store as a task of a query would have it, but for what a move has no use for. */
 private[redisstate] object MoveConf {
+
+  /**
+   * With it RocksDB looks for the key of each row that is put, to know how many rows there are. A
+   * move counts them anyway, and where the number is missing the query's first load counts once.
+   */
+  private val CountsRows = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
   def of(
       session: SQLConf,
@@ -132,6 +138,7 @@ private[redisstate] object MoveConf {
     val conf = session.clone()
     (checkpoint.conf ++ more).foreach { case (key, value) => conf.setConfString(key, value) }
     conf.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key, provider)
+    conf.setConfString(CountsRows, "false")
     conf.setConfString(
       SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key,
       if (checkpoint.hasIds) "2" else "1")

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.redisstate.rows
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.types.{BinaryType, StructField, StructType}
 
 import org.redisstate.core.format.{Family, FamilyKind}
@@ -26,20 +25,22 @@ private[redisstate] final class FamilyCheck(val family: Family) {
     case FamilyKind.Plain => (keySchema, StructType(Nil))
     case _ => (StructType(keySchema.fields.dropRight(1)), StructType(Nil))
   }
+  private val (firstRow, secondRow) = (new RowCheck(first), new RowCheck(second))
+  private val valueRow = new RowCheck(valueSchema)
 
   /** What is wrong with an encoded key, or null. Where its columns are not known, they are looked at when the query declares the family. */
   def key(bytes: Array[Byte], offset: Int, length: Int): String = family.kind match {
     case _ if !namesKey => null
-    case FamilyKind.Plain => row(bytes, offset, length, first)
+    case FamilyKind.Plain => row(bytes, offset, length, firstRow)
     case FamilyKind.TimestampPrefix =>
-      row(bytes, offset + TimestampBytes, length - TimestampBytes, first)
-    case FamilyKind.TimestampPostfix => row(bytes, offset, length - TimestampBytes, first)
+      row(bytes, offset + TimestampBytes, length - TimestampBytes, firstRow)
+    case FamilyKind.TimestampPostfix => row(bytes, offset, length - TimestampBytes, firstRow)
     case FamilyKind.Prefix | FamilyKind.Range => split(bytes, offset, length)
   }
 
   /** What is wrong with a value, or with one element of a list, or null. */
   def value(bytes: Array[Byte], offset: Int, length: Int): String =
-    row(bytes, offset, length, valueSchema)
+    row(bytes, offset, length, valueRow)
 
   private def split(bytes: Array[Byte], offset: Int, length: Int): String = {
     val firstBytes = if (length < 4) -1 else littleEndian(bytes, offset)
@@ -49,12 +50,12 @@ private[redisstate] final class FamilyCheck(val family: Family) {
       val wrong =
         if (avro) Option(avroRow(bytes, offset + 4, firstBytes, RowCodec.VersionBytes))
         else {
-          Option(row(bytes, offset + 4, firstBytes, first))
+          Option(row(bytes, offset + 4, firstBytes, firstRow))
             .orElse(Option(ordinals(bytes, offset + 4, firstBytes)))
         }
       wrong.getOrElse(
         if (second.isEmpty) null
-        else row(bytes, offset + 4 + firstBytes, length - 4 - firstBytes, second))
+        else row(bytes, offset + 4 + firstBytes, length - 4 - firstBytes, secondRow))
     }
   }
 
@@ -76,16 +77,9 @@ private[redisstate] final class FamilyCheck(val family: Family) {
       s"$length bytes are not an Avro row of encoding version 0"
     else null
 
-  private def row(bytes: Array[Byte], offset: Int, length: Int, columns: StructType): String = {
-    if (avro) return avroRow(bytes, offset, length, AvroHeadBytes)
-    val rowBytes = length - RowCodec.VersionBytes
-    if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(offset) != RowCodec.RowVersion) {
-      s"$length bytes are not an UnsafeRow of encoding version 0"
-    } else {
-      val pointed = RowCodec.pointTo(new UnsafeRow(columns.length), bytes, offset, length)
-      UnsafeRowUtils.validateStructuralIntegrityWithReason(pointed, columns).orNull
-    }
-  }
+  private def row(bytes: Array[Byte], offset: Int, length: Int, columns: RowCheck): String =
+    if (avro) avroRow(bytes, offset, length, AvroHeadBytes)
+    else columns.fault(bytes, offset, length)
 }
 
 private[redisstate] object FamilyCheck {

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.redisstate.rows
 
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.types.StructType
 
@@ -18,8 +16,8 @@ private[redisstate] final class StateRowValidator(
     plainKeys: Boolean,
     storeConf: StateStoreConf)
     extends RowValidator {
-  private val keyRow = ThreadLocal.withInitial[UnsafeRow](() => new UnsafeRow(keySchema.length))
-  private val valueRow = ThreadLocal.withInitial[UnsafeRow](() => new UnsafeRow(valueSchema.length))
+  private val keyRow = new RowCheck(keySchema)
+  private val valueRow = new RowCheck(valueSchema)
   private val checkValue = storeConf.formatValidationCheckValue
 
   @volatile private var last = new OfFamilies(Nil)
@@ -67,27 +65,14 @@ private[redisstate] final class StateRowValidator(
       keyLength: Int,
       valueOffset: Int,
       valueLength: Int): String = {
-    val rowBytes = valueLength - RowCodec.VersionBytes
-    if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(valueOffset) != RowCodec.RowVersion) {
-      return s"a value of $valueLength bytes is not an UnsafeRow of encoding version 0"
-    }
-    val keyBytes = keyLength - RowCodec.FamilyBytes - RowCodec.VersionBytes
     val keyFault =
       if (!plainKeys) null
-      else if (keyBytes < 0 || keyBytes % 8 != 0) "the key is not an UnsafeRow"
       else {
-        fault(
-          RowCodec.pointTo(
-            keyRow.get,
-            bytes,
-            keyOffset + RowCodec.FamilyBytes,
-            keyLength - RowCodec.FamilyBytes),
-          keySchema)
+        val from = keyOffset + RowCodec.FamilyBytes
+        keyRow.fault(bytes, from, keyLength - RowCodec.FamilyBytes)
       }
-    if (keyFault != null || !checkValue) keyFault
-    else fault(RowCodec.pointTo(valueRow.get, bytes, valueOffset, valueLength), valueSchema)
+    if (keyFault != null) keyFault
+    else if (checkValue) valueRow.fault(bytes, valueOffset, valueLength)
+    else RowCheck.headFault(bytes, valueOffset, valueLength)
   }
-
-  private def fault(row: UnsafeRow, schema: StructType): String =
-    UnsafeRowUtils.validateStructuralIntegrityWithReason(row, schema).orNull
 }
