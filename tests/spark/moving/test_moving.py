@@ -177,11 +177,14 @@ def test_one_conf_and_a_restart(
     streams: Streams,
     spark: SparkSession,
     redis_conf: Callable[[dict[str, str]], None],
+    shared_redis_server: RedisServer,
     family: str,
     source: str,
     format_: str,
 ) -> None:
     spark.conf.set(FORMAT, format_)
+    with shared_redis_server.client() as client:
+        client.config_set("maxmemory", "1gb")  # which has room without a count of the rows
     try:
         stays = output_without_a_move(streams, family, source)
         moves: Output = {}
@@ -193,6 +196,8 @@ def test_one_conf_and_a_restart(
         mover.run("query", REDIS, 1, moves)
     finally:
         spark.conf.set(FORMAT, "1")
+        with shared_redis_server.client() as client:
+            client.config_set("maxmemory", "0")
     assert rows_of(moves) == rows_of(stays)
     offsets = streams.checkpoint("query") / "offsets"
     assert provider_of(offsets / str(before)) == source

@@ -61,7 +61,7 @@ private[redisstate] final class Adoption(
       s"Moving the state of $folder after batch ${checkpoint.batch} from ${checkpoint.provider} to Redis: " +
         s"${stores.map(_.partitions).sum} partitions")
     val engine = new StateEngine(session, hadoopConf)
-    RedisTarget.checkRoom(target, hadoopConf)(
+    RedisTarget.checkRoom(Some(source), target, hadoopConf)(
       engine.digests(stores, source, MoveWatcher.None).map(_._2))
     RedisTarget.begin(target, hadoopConf)
     val moved = engine.move(stores, source, target, None, MoveWatcher.None)

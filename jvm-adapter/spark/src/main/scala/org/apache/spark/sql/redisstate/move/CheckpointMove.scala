@@ -114,7 +114,7 @@ final class CheckpointMove(
     val found =
       engine.digests(others(partitioned(checkpoint, stores)), side, counters) ++
         filled.map(own => own.spec -> own.digest)
-    RedisTarget.checkRoom(targetOf(checkpoint), hadoopConf)(found.map(_._2))
+    RedisTarget.checkRoom(None, targetOf(checkpoint), hadoopConf)(found.map(_._2))
     MoveReport(
       checkpoint,
       provider,
@@ -125,7 +125,8 @@ final class CheckpointMove(
   def run(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val there = targetOf(checkpoint)
-    RedisTarget.checkRoom(there, hadoopConf) {
+    val from = Option.when(filled.isEmpty)(sourceOf(checkpoint))
+    RedisTarget.checkRoom(from, there, hadoopConf) {
       engine.digests(others(stores), sourceOf(checkpoint), MoveWatcher.None)
         .map(_._2) ++ filled.map(_.digest)
     }

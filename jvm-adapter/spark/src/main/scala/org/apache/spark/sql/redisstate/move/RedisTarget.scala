@@ -1,6 +1,7 @@
 package org.apache.spark.sql.redisstate.move
 
 import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.internal.SQLConf
@@ -43,12 +44,15 @@ private[redisstate] object RedisTarget {
   /**
    * What an interrupted move has written already counts as memory that is there.
    *
-   * @param digests what is to come; not asked for if the server has no limit
+   * @param source where all rows come from; None if some come from elsewhere
+   * @param digests what is to come; not asked for if the server has no limit, or room for the files
+   *   of the source many times over, since to add them up takes as long as to move half of them
    * @throws FullException if the server's memory cannot hold it
    */
-  def checkRoom(side: StateSide, hadoopConf: Configuration)(digests: => Seq[StateDigest]): Unit =
+  def checkRoom(source: Option[StateSide], side: StateSide, hadoopConf: Configuration)(
+      digests: => Seq[StateDigest]): Unit =
     if (side.provider == Providers.Redis) {
-      free(confOf(side.conf)).foreach { free =>
+      free(confOf(side.conf)).filterNot(hasRoomForFiles(_, source, hadoopConf)).foreach { free =>
         val need = digests.map(d => d.bytes + d.rows * RowBytes).sum - written(side, hadoopConf)
         if (free < need) {
           throw new FullException(
@@ -76,6 +80,16 @@ private[redisstate] object RedisTarget {
           )
         }: Unit
       }
+    }
+
+  private def hasRoomForFiles(
+      free: Long,
+      source: Option[StateSide],
+      hadoopConf: Configuration): Boolean =
+    source.exists { from =>
+      val folder = new Path(from.stateRoot)
+      from.provider != Providers.Redis &&
+      folder.getFileSystem(hadoopConf).getContentSummary(folder).getLength < free / FilesRatio
     }
 
   private def written(side: StateSide, hadoopConf: Configuration): Long = {
@@ -119,6 +133,9 @@ private[redisstate] object RedisTarget {
 
   /** What a row takes in a block beside its bytes, at most. */
   private val RowBytes = 16L
+
+  /** So many times the size of the files, which are compressed, their rows hardly ever have. */
+  private val FilesRatio = 16L
 }
 
 /** The conf of a store as a task of a query would have it, but for what a move has no use for. */

@@ -130,7 +130,7 @@ private[redisstate] final class RescaleAtStart(
       s"Changing the number of partitions of $folder after batch ${checkpoint.batch} from ${checkpoint.partitions.get} to $partitions")
     val engine = new StateEngine(session, hadoopConf)
     val gen = CheckpointIdentity.genOf(target.runId)
-    RedisTarget.checkRoom(target, hadoopConf)(
+    RedisTarget.checkRoom(Some(source), target, hadoopConf)(
       engine.digests(plan.stores, source, MoveWatcher.None).map(_._2))
     logWarning(
       s"The state of $folder is written for $partitions partitions as gen $gen. If this start does not end, remove what it has " +
