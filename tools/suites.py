@@ -142,7 +142,8 @@ LONG_SUITES: tuple[Suite, ...] = (
     Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
     Scalatest("jvm-suite-long", "spark-4.2", "spark/src/test-4.2-long/scala", limit_s=5400),
     Pytest("contract-long", "tests/contract", limit_s=3600, options=_LONG),
-    Pytest("spark-long", "tests/spark", limit_s=3600, options=_LONG),
+    Pytest("spark-long", "tests/spark", limit_s=7200, options=_LONG),
+    Pytest("topologies-long", "tests/topologies", limit_s=1800, options=_LONG),
     Pytest("file-systems", "tests/file_systems", limit_s=1800, options=_LONG),
     Scalatest(
         "jvm-contract-4.2-long",

@@ -116,12 +116,18 @@ REFUSED = {
 }
 
 
-LONG = ("transformWithState, TTL", "transformWithState, chained")
+SHORT = (
+    "windowed aggregation",
+    "join, full_outer",
+    "applyInPandasWithState",
+    "several operators",
+    "transformWithStateInPandas",
+)
 
 
 def marks_of(case: str) -> list[pytest.MarkDecorator]:
     marks = [REFUSED[case]] if case in REFUSED else []
-    return [*marks, pytest.mark.long] if case in LONG else marks
+    return marks if case in SHORT else [*marks, pytest.mark.long]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=marks_of(case)) for case in CASES])

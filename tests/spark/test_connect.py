@@ -57,6 +57,7 @@ def test_a_connect_session_keeps_its_state_in_redis(
     assert [run["rows"] for run in found["in the worker"]] == SEEN
 
 
+@pytest.mark.long
 @pytest.mark.compatibility(
     "Spark Connect",
     "transformWithStateInPandas",

@@ -24,13 +24,13 @@ def expiries(server: RedisServer) -> dict[bytes, int]:
         return {key: client.pttl(key) for key in keys}
 
 
-def beat(spark: SparkSession) -> None:
-    """What a thread does every minute."""
+def beat(spark: SparkSession, url: str) -> None:
+    """What a thread does for this server every minute."""
     registry = getattr(
         spark.sparkContext._jvm,  # no public name leads there
         "org.apache.spark.sql.redisstate.executor.ExecutorRegistry",
     )
-    registry.beat()
+    registry.beat(url)
 
 
 def test_a_temporary_checkpoint_expires_unless_its_query_runs(
@@ -55,7 +55,7 @@ def test_a_temporary_checkpoint_expires_unless_its_query_runs(
         with redis_server.client() as client:
             for key in left:
                 client.pexpire(key, 60_000)
-        beat(spark)
+        beat(spark, redis_server.url)
         soon = {key for key, ms in expiries(redis_server).items() if ms <= 60_000}
         # The registration of an instance is renewed for a minute only.
         assert {key for key in soon if b"}:i:" not in key} == set()

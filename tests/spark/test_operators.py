@@ -100,7 +100,15 @@ def joined(inputs: Sequence[DataFrame], how: str) -> DataFrame:
     return left.join(right, near, how)
 
 
-@pytest.mark.parametrize("how", ["inner", "left_outer", "full_outer", "left_semi"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "inner",
+        "full_outer",
+        pytest.param("left_outer", marks=pytest.mark.long),
+        pytest.param("left_semi", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.compatibility("stream-stream join", "{how}, state format 2")
 def test_stream_stream_join(streams: Streams, how: str) -> None:
     """State format 2: since 4.2 Spark itself refuses to start a new query with format 1."""
@@ -111,7 +119,7 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
     streams.same_on_both(build, [EVENTS, EVENTS], two_inputs(6), mode="append")
 
 
-@pytest.mark.parametrize("how", ["inner", "full_outer"])
+@pytest.mark.parametrize("how", ["full_outer", pytest.param("inner", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "state_format", [pytest.param("3", marks=FORMAT_3), pytest.param("4", marks=FORMAT_4)]
 )

@@ -57,7 +57,7 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
     def measured(batch: DataFrame, number: int) -> None:
         begun.append(number)
         age(redis_server)
-        beat(spark)
+        beat(spark, redis_server.url)
         batch.collect()
 
     job.feed(7)

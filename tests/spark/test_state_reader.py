@@ -26,7 +26,7 @@ JOIN_STORES = [
 ]
 
 # From 4.3 on Spark itself goes back to format 2 where the provider is not RocksDB's.
-JOIN_FORMATS = [2, pytest.param(3, marks=FORMAT_3)]
+JOIN_FORMATS = [2, pytest.param(3, marks=[FORMAT_3, pytest.mark.long])]
 BATCHES = 4
 Build = Callable[[Sequence[DataFrame]], DataFrame]
 Options = dict[str, Any]

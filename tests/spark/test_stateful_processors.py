@@ -290,7 +290,7 @@ def same(theirs: Given, ours: Given) -> None:
 
 
 @pytest.mark.compatibility(OPERATOR, "value, list and map state, event-time timers, a crash")
-@pytest.mark.parametrize("partitions", [5, 1])
+@pytest.mark.parametrize("partitions", [pytest.param(5, marks=pytest.mark.long), 1])
 def test_every_kind_of_state_and_timers_in_event_time(queries: Queries, partitions: int) -> None:
     """Ours fails once in the middle and is started anew; Spark's runs through."""
     made = batches(40 + partitions, breaks_at=2)
@@ -349,7 +349,7 @@ def test_without_a_time_mode(queries: Queries) -> None:
 
 
 @pytest.mark.compatibility(OPERATOR, "time to live, processing-time timers")
-@pytest.mark.parametrize("ttl_ms", [1, 3_600_000])
+@pytest.mark.parametrize("ttl_ms", [1, pytest.param(3_600_000, marks=pytest.mark.long)])
 def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: int) -> None:
     """What lives a millisecond is gone by the next batch; what lives an hour is there."""
     outputs: list[Given] = []

@@ -133,6 +133,7 @@ def test_a_replica_that_lost_its_master_is_left(sentinels: SentinelSet, spares: 
     assert asked(master) == 1
 
 
+@pytest.mark.long
 def test_a_replica_that_became_the_master_is_spared_again(
     sentinels: SentinelSet, spares: Spares
 ) -> None:

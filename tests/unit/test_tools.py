@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools import clock, reports, servers, stacks
+from tools.suites import LONG_SUITES, Pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = """
@@ -143,6 +144,21 @@ def test_the_long_suites_keep_their_results_on_a_page(tmp_path: Path) -> None:
 
 def test_a_page_is_for_the_long_suites() -> None:
     assert run("--write", "page.md", "good").returncode == 2
+
+
+def test_every_test_that_is_marked_long_belongs_to_a_long_suite() -> None:
+    served = [
+        suite.folder
+        for suite in LONG_SUITES
+        if isinstance(suite, Pytest) and suite.options == ("-m", "long")
+    ]
+    marked = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if f"mark.{'long'}" in path.read_text("utf-8")
+    ]
+    assert marked
+    assert [path for path in marked if not path.startswith(tuple(served))] == []
 
 
 def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:

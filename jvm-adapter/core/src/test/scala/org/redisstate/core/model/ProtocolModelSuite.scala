@@ -17,7 +17,7 @@ import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
  * `REDIS_STATE_SCHEDULES` changes their number.
  */
 class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
-  private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(400)(_.toInt)
+  private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(200)(_.toInt)
   private val seed = sys.env.get("REDIS_STATE_SEED").map(_.toLong)
   private lazy val server = new RedisServerProcess
 

@@ -195,6 +195,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
   private[redisstate] def beat(settings: ConnectionSettings): Unit =
     synchronized(backends.get(settings)).foreach(beat(_))
 
+  /** As above, by the server's URL in full. */
+  def beat(url: String): Unit =
+    synchronized(backends.keys.toSeq).filter(_.url.toString == url).foreach(beat)
+
   private def beat(shared: Shared): Unit = {
     val shown = newest(shared)
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
