@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
 settings.register_profile("shared machine", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 IN_CI = os.environ.get("CI") == "true"
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell ignores it in what it runs in the background, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -45,8 +45,6 @@ TITLES = (
     (READS, BUSY, f"{READS_A_SECOND:,} reads a second", "as much computing, and no reads"),
     (CHANGES, NOTHING, "a follower of the changes", "nothing"),
 )
-READ_CPU_S = 0.0005
-"""Of a read, until the first ones were measured."""
 LIMIT = 1.05
 ENOUGH = 0.95
 """Of the reads that are wanted, at least so many have to be done."""
@@ -54,7 +52,7 @@ ENOUGH = 0.95
 
 def beside(url: str, pipe: Connection[Any, Any]) -> None:
     """The other process: does what it is told until it is told something else."""
-    read_cpu_s = READ_CPU_S
+    read_cpu_s = 0.0
     with redis_state.connect(url) as reader:
         state = reader.query(NAME).operator()
         while (task := pipe.recv()) is not None:
@@ -71,7 +69,7 @@ def beside(url: str, pipe: Connection[Any, Any]) -> None:
                 count += next(steps)
             pipe.recv()
             if task == READS:
-                read_cpu_s = (time.process_time() - cpu_s) / count
+                read_cpu_s = (time.process_time() - cpu_s) / max(1, count)
             pipe.send((count, time.perf_counter() - began))
 
 
@@ -89,9 +87,10 @@ def _reads(state: OperatorState) -> Iterator[int]:
 
 
 def _busy(cpu_s: float) -> Iterator[int]:
-    for _ in _paced():
-        until = time.process_time() + cpu_s
-        while time.process_time() < until:
+    # All that it does counts, its pace too, as it did when the reads were measured.
+    began = time.process_time()
+    for number, _ in enumerate(_paced(), 1):
+        while time.process_time() < began + number * cpu_s:
             pass
         yield 1
 
@@ -166,8 +165,9 @@ def measured(url: str, rounds: int, batches: int) -> tuple[dict[str, list[float]
     rates = []
     rng = random.Random(1)
     try:
-        for _ in range(rounds):
-            for task in rng.sample(list(found), len(found)):
+        for number in range(rounds + 1):
+            # The first round tells how long reads compute, and is left out.
+            for task in rng.sample(list(found), len(found)) if number else [READS]:
                 writer.maintain()
                 writer.batch()
                 here.send(task)
@@ -175,8 +175,9 @@ def measured(url: str, rounds: int, batches: int) -> tuple[dict[str, list[float]
                 times = [writer.batch() for _ in range(batches)]
                 here.send(None)
                 count, passed = here.recv()
-                found[task].append(statistics.median(times) * 1000)
-                if task == READS:
+                if number:
+                    found[task].append(statistics.median(times) * 1000)
+                if number and task == READS:
                     rates.append(count / passed)
         here.send(None)
         other.join(timeout=60)

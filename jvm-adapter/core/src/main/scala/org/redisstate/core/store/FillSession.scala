@@ -117,7 +117,7 @@ final class FillSession private[store] (
         Bucketing.bucketsFor(FirstPart * layer.rows.toLong, FirstPart * layer.usedBytes.toLong))
     val full = layer
     val segment = writer
-    layer = new Layer(full.rows, full.usedBytes)
+    layer = new Layer(0)
     val work = client.later {
       if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
         full.foreachBucket(segment.buckets)(segment.add)
@@ -126,6 +126,8 @@ final class FillSession private[store] (
     }
     staging += work -> full.memoryBytes
     while (staging.size > StagingMax) Staging.await(staging.dequeue()._1, ident, client.id)
+    // Only now, so that there are two at a time; with room for rows that are a little longer.
+    layer = new Layer(full.rows, full.usedBytes + SpareBytes)
     count()
   }
 
@@ -167,10 +169,11 @@ object FillSession {
 
   /**
    * Rows leave when there are so many bytes of them: the more, the fuller are the blocks that they
-   * are cut into. A task has up to three times as much. It is the same everywhere, since attempts
-   * with one uid have to give the same blocks.
+   * are cut into. A task has two times 32 MiB, to which the first layer grows in powers of two. It
+   * is the same everywhere, since attempts with one uid have to give the same blocks.
    */
-  private[store] val StageBytes = 32 << 20
+  private[store] val StageBytes = 31 << 20
+  private val SpareBytes = 1 << 20
 
   /** What is staged first may be this part of all rows before buckets become too large. */
   private val FirstPart = 4

@@ -11,8 +11,8 @@ import org.apache.spark.unsafe.Platform
  * Checks encoded rows against a schema by the rules of Spark's `UnsafeRowUtils`. Those take more
  * time than all else that a load does with a row, so what is sound at first sight is not given to
  * them: the look is at least as strict as they are, and where it doubts, Spark decides. It differs
- * in one thing: a null interval has a place of its own, as Spark writes it; Spark's check, which
- * its own providers make on few rows, refuses that.
+ * in one thing: a null interval, or timestamp with nanoseconds, has a place of its own, as Spark
+ * writes it; Spark's check, which its own providers make on few rows, refuses that.
  * Thread-safe.
  */
 private[redisstate] final class RowCheck(schema: StructType) {
@@ -89,7 +89,7 @@ private[redisstate] object RowCheck {
   /** The size that a null of this type names, so that Spark can write a value there; -1 where it has no place. */
   private def keptBytes(of: DataType): Int = of match {
     case decimal: DecimalType if decimal.precision > Decimal.MAX_LONG_DIGITS => 0
-    case CalendarIntervalType => 16
+    case other if UnsafeRowUtils.avoidSetNullAt(other) => 16
     case _ => -1
   }
 
