@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from redis_state import config, connect
+from redis_state import config, connect, keys
 from redis_state.exporter import METRICS
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol.instances import Instance, totals_commands
 from redis_state.provider import StateStoreProvider
-from tests.contract.planting import Planted
+from tests.contract.planting import GEN, Planted
 from tests.contract.test_exporter import exporter
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.waiting import wait_until
@@ -134,7 +135,8 @@ def test_every_expression_has_an_answer_of_a_real_prometheus(
     id_ = StateStoreProviderId(StateStoreId("job", 0, 0), "run")
     given = config.parse({"url": redis_server.url, "state_bytes_max": "1g"})
     provider = StateStoreProvider(id_, config=given)
-    planted = Planted(redis_server.client())
+    client = redis_server.client()
+    planted = Planted(client)
     planted.register()
     with connect(redis_server.url) as reader, exporter(redis_server.url) as shown:
         target = urllib.parse.urlsplit(shown).netloc
@@ -155,6 +157,8 @@ def test_every_expression_has_an_answer_of_a_real_prometheus(
                 counts = {**provider.counters.totals(), "loads": version, "loadMs": version}
                 told = totals_commands({partition: (Instance("host", "1", "run"), counts)})
                 reader.client.call("counting", told)
+                # As a driver tells of a copy.
+                client.hset(keys.query(GEN), "copied", f"1 {int(time.time() * 1000)}")
 
             missing = expressions()[: sum(len(panel.queries) for panel in PANELS)]
 
