@@ -164,21 +164,26 @@ def measured(url: str, rounds: int, batches: int) -> tuple[dict[str, list[float]
     found: dict[str, list[float]] = {NOTHING: [], READS: [], CHANGES: [], BUSY: []}
     rates = []
     rng = random.Random(1)
+
+    def turn(task: str) -> tuple[float, float]:
+        """Milliseconds of a batch beside the task, and what was done of it in a second."""
+        writer.maintain()
+        writer.batch()
+        here.send(task)
+        here.recv()
+        times = [writer.batch() for _ in range(batches)]
+        here.send(None)
+        count, passed = here.recv()
+        return statistics.median(times) * 1000, count / passed
+
     try:
-        for number in range(rounds + 1):
-            # The first round tells how long reads compute, and is left out.
-            for task in rng.sample(list(found), len(found)) if number else [READS]:
-                writer.maintain()
-                writer.batch()
-                here.send(task)
-                here.recv()
-                times = [writer.batch() for _ in range(batches)]
-                here.send(None)
-                count, passed = here.recv()
-                if number:
-                    found[task].append(statistics.median(times) * 1000)
-                if number and task == READS:
-                    rates.append(count / passed)
+        turn(READS)  # tells how long reads compute
+        for _ in range(rounds):
+            for task in rng.sample(list(found), len(found)):
+                batch_ms, rate = turn(task)
+                found[task].append(batch_ms)
+                if task == READS:
+                    rates.append(rate)
         here.send(None)
         other.join(timeout=60)
     finally:

@@ -25,37 +25,33 @@ class RowCheckSuite extends AnyFunSuite {
     UnsafeRowUtils.validateStructuralIntegrityWithReason(row, schema).orNull
   }
 
-  test("sound rows are found so without Spark's check") {
-    val random = new Random(1)
+  /** Ten sound rows of each of some random schemas. */
+  private def onRows(random: Random)(use: (StructType, RowCheck, Array[Byte]) => Unit): Unit =
     for (_ <- 1 to Schemas) {
       val schema = randomSchema(random)
       val check = new RowCheck(schema)
       val encode = UnsafeProjection.create(schema)
-      for (_ <- 1 to 10) {
-        val stored = bytesOf(encode(randomRow(schema, random)))
-        val at = Ahead + RowCodec.VersionBytes
-        assert(bySpark(schema, stored) == null)
-        assert(check.isSound(stored, at, stored.length - at), schema.simpleString)
-      }
+      for (_ <- 1 to 10) use(schema, check, bytesOf(encode(randomRow(schema, random))))
+    }
+
+  test("sound rows are found so without Spark's check") {
+    onRows(new Random(1)) { (schema, check, stored) =>
+      val at = Ahead + RowCodec.VersionBytes
+      assert(bySpark(schema, stored) == null)
+      assert(check.isSound(stored, at, stored.length - at), schema.simpleString)
     }
   }
 
   test("of changed rows it says what Spark's check says") {
     val random = new Random(2)
     var refused, passed = 0
-    for (_ <- 1 to Schemas) {
-      val schema = randomSchema(random)
-      val check = new RowCheck(schema)
-      val encode = UnsafeProjection.create(schema)
-      for (_ <- 1 to 10) {
-        val sound = bytesOf(encode(randomRow(schema, random)))
-        for (_ <- 1 to 20) {
-          val stored = changed(sound, schema, random)
-          val ours = byOurs(check, stored)
-          if (ours == null) passed += 1 else refused += 1
-          if (ours == null || !OnlyOurs.exists(ours.contains))
-            assert(ours == bySpark(schema, stored), schema.simpleString)
-        }
+    onRows(random) { (schema, check, sound) =>
+      for (_ <- 1 to 20) {
+        val stored = changed(sound, schema, random)
+        val ours = byOurs(check, stored)
+        if (ours == null) passed += 1 else refused += 1
+        if (ours == null || !OnlyOurs.exists(ours.contains))
+          assert(ours == bySpark(schema, stored), schema.simpleString)
       }
     }
     assert(refused > Schemas * 10 && passed > Schemas * 10)
