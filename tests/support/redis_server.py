@@ -252,8 +252,10 @@ class RedisServer:
         with self.client(retry=retry) as client:
             for _ in range(_READY_POLLS_MAX):
                 try:
-                    if client.ping():
-                        return self._process.poll() is None
+                    client.ping()
+                    # Another lane's server may have taken the port since it was found free.
+                    if client.info("server")["process_id"] == self._process.pid:
+                        return True
                 except redis.BusyLoadingError:
                     if not loaded:
                         return True
