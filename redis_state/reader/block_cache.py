@@ -14,6 +14,9 @@ from redis_state.protocol.opening import Opened
 BYTES_MAX = 32 << 20
 """Of the decoded blocks of one query, about."""
 
+RECENT_BYTES_MAX = 12 << 20
+"""Of these, those of segments that were read whole."""
+
 _ENTRY_BYTES_MAX = 1 << 20
 ENTRY_BYTES = 400
 """Of an entry itself: its place, and an object that may hold nothing."""
@@ -59,7 +62,7 @@ class Chain:
         families: The family table of the version.
         resets: How often the cache had started afresh when its rows were read.
         layers: By bucket, the newest first.
-        joined: Rows of several segments together, by the number of the layer and of its bucket.
+        joined: Rows of all parts of a bucket, by the number of the segment and of the bucket.
     """
 
     opened: Opened
@@ -68,6 +71,29 @@ class Chain:
     resets: int
     layers: dict[int, Sequence[Layer]] = field(default_factory=dict)
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What the newest segments of a version say together.
+
+    Attributes:
+        rows: The last word on each key of which they say something; nothing is appended.
+        families: The newest family table that one of them has.
+        below: The same version without them.
+        bytes: Of the rows in memory, about.
+    """
+
+    opened: Opened
+    rows: Mapping[bytes, Value]
+    families: tuple[Family, ...] | None
+    below: Opened
+    bytes: int
+
+    @property
+    def count(self) -> int:
+        """How many segments were put together."""
+        return len(self.opened.segments) - len(self.below.segments)
 
 
 @dataclass(slots=True)
@@ -97,6 +123,8 @@ class BlockCache:
         self._rows: dict[Place, Mapping[bytes, Value]] = {}
         self._payloads: dict[Place, _Payload] = {}
         self._chains: dict[PartitionId, Chain] = {}
+        self._recent: dict[PartitionId, Recent] = {}
+        self._keys: dict[PartitionId, int] = {}
         self._bytes = 0
 
     def head(self, place: Place) -> Header | None:
@@ -157,7 +185,9 @@ class BlockCache:
     def chain(self, opened: Opened) -> Chain | None:
         """What is known of a version that is made up of these segments; ``None`` if nothing is."""
         chain = self._chains.get(opened.id)
-        return chain if chain is not None and chain.opened is opened else None
+        if chain is None or chain.opened.segments is not opened.segments:
+            return None
+        return chain
 
     def add_layers(self, chain: Chain, bucket: int, layers: Sequence[Layer]) -> None:
         """Keep what the segments say of a bucket, if all of their rows are kept as blocks.
@@ -170,15 +200,44 @@ class BlockCache:
             self._chains[chain.opened.id] = chain
 
     def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
-        """Keep rows that were put together of several segments."""
+        """Keep rows that were put together of several parts."""
         self._make_room(ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
         chain.joined[place] = rows
+
+    def recent(self, id_: PartitionId) -> Recent | None:
+        """What the newest segments of a partition said when they were read whole."""
+        return self._recent.get(id_)
+
+    def count_keys(self, id_: PartitionId, count: int) -> int:
+        """How many keys were looked up since segments were read whole, before these."""
+        before = self._keys.get(id_, 0)
+        self._keys[id_] = before + count
+        return before
+
+    def recent_room(self, id_: PartitionId) -> int:
+        """Bytes that rows of a partition's newest segments may take."""
+        others = sum(one.bytes for key, one in self._recent.items() if key != id_)
+        return RECENT_BYTES_MAX - others
+
+    def add_recent(self, recent: Recent) -> None:
+        """Keep what the newest segments of a partition say, instead of what they said before.
+
+        Keys are counted anew.
+        """
+        id_ = recent.opened.id
+        known = self._recent.pop(id_, None)
+        if known is not None:
+            self._bytes -= known.bytes
+        self._make_room(recent.bytes)
+        self._keys[id_] = 0
+        self._recent[id_] = recent
 
     def _make_room(self, size: int) -> None:
         # Two threads may count at once, which makes the bound a little inexact, and no more.
         self._bytes += size
         if self._bytes > BYTES_MAX:
             self._heads, self._rows, self._payloads, self._chains = {}, {}, {}, {}
+            self._recent, self._keys = {}, {}
             self._bytes = size
             self.resets += 1
 

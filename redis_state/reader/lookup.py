@@ -17,10 +17,10 @@ from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place, Where, where_of
 from redis_state.reader.known_rows import block_with, head_of, known_rows
+from redis_state.reader.recent_rows import read_recent
 
 _REOPENS_MAX = 5
 _FEW = 8
-_APART_MAX = 4
 _WHAT = "reading a key"
 
 Asked = tuple[Opened, Sequence[bytes]]
@@ -97,14 +97,107 @@ def look_up(
         FormatError: Blocks are damaged.
     """
     blocks = cache or BlockCache()
-    wanted = []
-    for opened, keys in asked:
-        known = known_rows(opened, keys, kind, blocks) if keep else None
-        if known is None:
-            wanted.append((opened, keys))
+    left = list(asked) if not keep else []
+    if keep:
+        for opened, keys in asked:
+            known = _known(opened, keys, kind, blocks)
+            if known is None:
+                left.append((opened, keys))
+            else:
+                yield known
+        if cache is not None and left:
+
+            def asks(opened: Opened, keys: Sequence[bytes]) -> bool:
+                # Only headers tell of ordered blocks, and what is known of those was looked at.
+                return kind in ORDERED_KINDS or any(
+                    one.wanted for one in _begun(opened, keys, kind, cache, keep)
+                )
+
+            read_recent(client, left, cache, asks)
+    tops = {}
+    below = []
+    for opened, keys in left:
+        top = _top(opened, keys, blocks) if keep else None
+        if top is None:
+            below.append((opened, keys))
+        elif top.is_all:
+            yield top.over(None)
         else:
-            families, values = known
-            yield Found(opened, values, families)
+            tops[opened.id] = top
+            below.append((top.below, top.left))
+    for found in _read_rows(client, below, kind, blocks, keep=keep, remember=cache is not None):
+        top = tops.get(found.opened.id)
+        yield found if top is None else top.over(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """What the newest segments of a partition say of keys, which were put together.
+
+    Attributes:
+        values: Of keys that have one there.
+        families: Their newest family table; ``None`` if none of them has one.
+        below: The partition without them.
+        left: Keys of which they say nothing.
+    """
+
+    opened: Opened
+    values: dict[bytes, bytes]
+    families: tuple[Family, ...] | None
+    below: Opened
+    left: Sequence[bytes]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is to be looked up below."""
+        return self.families is not None and not (self.left and self.below.segments)
+
+    def over(self, found: Found | None) -> Found:
+        """The same with what was found below, or in the version as it is made up now."""
+        if found is None:
+            return Found(self.opened, self.values, self.families or ())
+        is_same = found.opened.segments is self.below.segments
+        return Found(
+            self.opened if is_same else found.opened,
+            {**found.values, **self.values},
+            self.families or found.families,
+        )
+
+
+def _top(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> _Top | None:
+    recent = cache.recent(opened.id)
+    if recent is None or recent.opened.segments is not opened.segments:
+        return None
+    rows = recent.rows
+    values = {key: value for key in keys if isinstance(value := rows.get(key), bytes)}
+    left = [key for key in keys if key not in rows] if len(values) < len(keys) else ()
+    return _Top(opened, values, recent.families, recent.below, left)
+
+
+def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Found | None:
+    """What the cache says of keys; ``None`` if it does not have all of it."""
+    top = _top(opened, keys, cache)
+    if top is not None and top.is_all:
+        return top.over(None)
+    below, left = (opened, keys) if top is None else (top.below, top.left)
+    known = known_rows(below, left, kind, cache)
+    if known is None:
+        return None
+    families, values = known
+    found = Found(below, values, families)
+    return found if top is None else top.over(found)
+
+
+def _read_rows(
+    client: Client,
+    asked: Sequence[Asked],
+    kind: str,
+    blocks: BlockCache,
+    *,
+    keep: bool,
+    remember: bool,
+) -> Iterator[Found]:
+    wanted = asked
     if not wanted:
         return
     for _ in range(_REOPENS_MAX):
@@ -119,8 +212,8 @@ def look_up(
         for (opened, keys), of_partition in zip(wanted, pieces, strict=True):
             if opened.id not in gone:
                 found = _evaluate(opened, of_partition, keys)
-                if keep and cache is not None and cache.resets == resets:
-                    _remember(found, of_partition, keys, kind, cache)
+                if keep and remember and blocks.resets == resets:
+                    _remember(found, of_partition, keys, kind, blocks)
                 yield found
         left = [one for one in wanted if one[0].id in gone]
         if not left:
@@ -144,37 +237,10 @@ def _remember(
         last = max(piece.segment.entry.buckets for piece in filled) - 1
         chain = Chain(found.opened, last, found.families, cache.resets)
     apart = [piece for piece in filled if piece.apart]
-    groups = _groups(filled, joined=not any(one.multi_value for one in found.families))
     for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
         if bucket not in chain.layers and not any(_is_apart(piece, bucket) for piece in apart):
-            layers = [_layer(chain, at, group, bucket, cache) for at, group in enumerate(groups)]
+            layers = [_layer(chain, at, piece, bucket, cache) for at, piece in enumerate(filled)]
             cache.add_layers(chain, bucket, [one for one in layers if any(one)])
-
-
-def _groups(pieces: Sequence[_Piece], *, joined: bool) -> list[list[_Piece]]:
-    """Segments that can be one layer.
-
-    They follow each other, have about as many buckets, and none removes a range above another one.
-    """
-    groups: list[list[_Piece]] = []
-    for piece in pieces:
-        above = groups[-1][-1] if groups else None
-        if (
-            joined
-            and above is not None
-            and _are_close([*groups[-1], piece])
-            and not _head(above).tombstones
-        ):
-            groups[-1].append(piece)
-        else:
-            groups.append([piece])
-    return groups
-
-
-def _are_close(pieces: Sequence[_Piece]) -> bool:
-    """Whether few rows are kept several times if all are put together by the smallest buckets."""
-    counts = [piece.segment.entry.buckets for piece in pieces]
-    return max(counts) <= _APART_MAX * min(counts)
 
 
 def _is_apart(piece: _Piece, bucket: int) -> bool:
@@ -183,19 +249,16 @@ def _is_apart(piece: _Piece, bucket: int) -> bool:
     return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
 
-def _layer(chain: Chain, at: int, group: Sequence[_Piece], bucket: int, cache: BlockCache) -> Layer:
-    tombstones = _head(group[-1]).tombstones
-    field = _field_of(group[0], bucket)
-    if len(group) == 1 and _head(group[0]).parts.get(field, 1) == 1:
-        return group[0].rows.get(field, {}), tombstones
-    field = max(_field_of(piece, bucket) for piece in group)
-    rows = chain.joined.get((at, field))
-    if rows is None:
-        rows = {}
-        for piece in reversed(group):
-            rows |= piece.rows.get(_field_of(piece, bucket), {})
-        cache.add_joined(chain, (at, field), rows)
-    return rows, tombstones
+def _layer(chain: Chain, at: int, piece: _Piece, bucket: int, cache: BlockCache) -> Layer:
+    head, field = _head(piece), _field_of(piece, bucket)
+    rows = piece.rows.get(field, {})
+    if head.parts.get(field, 1) > 1:
+        known = chain.joined.get((at, field))
+        if known is None:
+            cache.add_joined(chain, (at, field), rows)
+        else:
+            rows = known
+    return rows, head.tombstones
 
 
 def _field_of(piece: _Piece, bucket: int) -> int:

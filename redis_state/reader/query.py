@@ -56,7 +56,7 @@ class Query:
     def __init__(self, client: Client, info: QueryInfo, *, tenant: str) -> None:
         self.info = info
         self.blocks = BlockCache()
-        self._newest = Newest(client)
+        self._newest = Newest(client, self.blocks)
         self._client = client
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}

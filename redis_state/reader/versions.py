@@ -152,10 +152,14 @@ class Newest:
     """Opens the newest confirmed version of partitions, and asks only for what is new of it.
 
     Safe to share between threads: an older answer that is kept costs bytes, and no more.
+
+    Args:
+        blocks: What is known of the partitions' segments.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, blocks: BlockCache) -> None:
         self._client = client
+        self._blocks = blocks
         self._last: dict[PartitionId, Opened] = {}
 
     def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
@@ -185,10 +189,7 @@ class Newest:
         ]
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
-        # A long chain is asked for anew: there may be a snapshot by now.
-        cached = [
-            () if one is None or len(one.segments) > _CHAIN_MAX else (one.pin,) for _, one in wanted
-        ]
+        cached = [() if one is None or self._is_long(one) else (one.pin,) for _, one in wanted]
         asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
         what = script("open")
         calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
@@ -220,6 +221,15 @@ class Newest:
     def moved(self, opened: Opened) -> None:
         """A version is made up of other segments now."""
         self._last.pop(opened.id, None)
+
+    def _is_long(self, opened: Opened) -> bool:
+        """Whether a chain is better asked for anew, since there may be a snapshot by now.
+
+        Deltas that were put together count as one: their rows and the blocks below are known.
+        """
+        recent = self._blocks.recent(opened.id)
+        together = 0 if recent is None else recent.count
+        return len(opened.segments) - together > _CHAIN_MAX
 
     def _known(self, id_: PartitionId) -> Opened | None:
         last = self._last.get(id_)
@@ -454,7 +464,7 @@ class Source(Protocol):
     blocks: BlockCache
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What is known of a store without asking Redis."""
+        """What is known of a store; a look for a newer version may come first."""
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
         """As `Query.listed`."""

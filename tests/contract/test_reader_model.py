@@ -13,7 +13,7 @@ from redis_state.errors import FormatError
 from redis_state.format import segment
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
-from redis_state.reader import Reader, keyed
+from redis_state.reader import Reader, keyed, recent_rows
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.known_rows import known_rows
 from redis_state.reader.lookup import look_up
@@ -130,11 +130,18 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     assert sorted(table["text"].to_pylist()) == sorted(old)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["deltas-whole", "blocks-alone"])
 @pytest.mark.parametrize(("kind", "params"), [("none", ()), ("range", (1,))])
 @pytest.mark.parametrize("seed", range(24))
 def test_what_the_cache_has_says_the_same(
-    shared_redis_server: RedisServer, seed: int, kind: str, params: tuple[int, ...]
+    shared_redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    kind: str,
+    params: tuple[int, ...],
+    whole: bool,
 ) -> None:
+    monkeypatch.setattr(recent_rows, "_ROWS_A_KEY", 8 * whole)
     rng = random.Random(seed)
     lists = seed % 2 == 1
     layout = replace(
@@ -147,38 +154,44 @@ def test_what_the_cache_has_says_the_same(
         multi_value=lists,
     )
     gen = f"{rng.getrandbits(128):032x}"
-    planted = Planted(
-        shared_redis_server.client(), layout, 1, gen, f"again-{seed}", tenant=f"again-{kind}:"
-    )
+    tenant = f"again-{kind}-{whole:d}"
+    planted = Planted(shared_redis_server.client(), layout, 1, gen, f"q{seed}", tenant=f"{tenant}:")
     stored = [planted.key(key) for key in KEYS]
-    for version in range(1, 9):
-        planted.buckets = rng.choice([1, 2, 2, 2, 4, 8, 64])
-        start, end = sorted(key[2:] for key in rng.sample(stored, 2))
-        tombstones = [Tombstone(0, start, end)] if version > 1 and rng.random() < 0.2 else []
-        changes: dict[bytes, Value] = {}
-        for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
-            text = f"{version}".encode()
-            changes[key] = rng.choice([text, text, None, *[Appended(text)] * (3 * lists)])
-        with pytest.MonkeyPatch.context() as patch:
-            if seed % 3 == 0:
-                patch.setattr(segment, "PART_BYTES_MAX", 500)
-            planted.delta(0, version, changes, tombstones=tombstones)
     cache = BlockCache()
-    with redis_state.connect(shared_redis_server.url, key_prefix=f"again-{kind}") as reader:
+    together = 0
+    with redis_state.connect(shared_redis_server.url, key_prefix=tenant) as reader:
         client = reader.client
-        (opened,) = Newest(client).open([planted.id(0)])
-        for _ in range(40):
-            asked = rng.sample(stored, rng.choice([1, 1, 1, 5, len(stored)]))
-            (cold,) = look_up(client, [(opened, asked)], kind=kind)
-            (taken,) = look_up(client, [(opened, asked)], kind=kind, keep=False)
-            assert taken == cold
-            (mixed,) = look_up(client, [(opened, asked)], kind=kind, cache=cache, keep=False)
-            assert mixed == cold
-            before = client.round_trips
-            (warm,) = look_up(client, [(opened, asked)], kind=kind, cache=cache)
-            assert warm == cold
+        newest = Newest(client, cache)
+        for version in range(1, 13):
+            planted.buckets = rng.choice([1, 2, 2, 2, 4, 8, 64])
+            start, end = sorted(key[2:] for key in rng.sample(stored, 2))
+            is_removed = seed % 4 > 1 and version > 1 and rng.random() < 0.2
+            tombstones = [Tombstone(0, start, end)] if is_removed else []
+            changes: dict[bytes, Value] = {}
+            for key in rng.sample(stored, rng.randrange(len(stored) // 2)):
+                text = f"{version}".encode()
+                changes[key] = rng.choice([text, text, None, *[Appended(text)] * (3 * lists)])
+            with pytest.MonkeyPatch.context() as patch:
+                if seed % 3 == 0:
+                    patch.setattr(segment, "PART_BYTES_MAX", 500)
+                planted.delta(0, version, changes, tombstones=tombstones)
+            (opened,) = newest.open([planted.id(0)])
+            for _ in range(40 if version == 12 else rng.randrange(4)):
+                asked = rng.sample(stored, rng.choice([1, 1, 1, 5, len(stored)]))
+                (cold,) = look_up(client, [(opened, asked)], kind=kind)
+                (taken,) = look_up(client, [(opened, asked)], kind=kind, keep=False)
+                assert taken == cold
+                (mixed,) = look_up(client, [(opened, asked)], kind=kind, cache=cache, keep=False)
+                assert mixed == cold
+                before = client.round_trips
+                (warm,) = look_up(client, [(opened, asked)], kind=kind, cache=cache)
+                assert warm == cold
+                recent = cache.recent(opened.id)
+                together += recent is not None and recent.opened is opened and recent.count > 1
         assert client.round_trips == before, "all of it was read by then"
+    if not whole:
         assert known_rows(opened, stored[:1], kind, cache) is not None
+    assert seed % 4 or (together > 0) == whole
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -195,7 +208,7 @@ def test_segments_that_are_replaced_in_between_are_read_anew(
     for version in (1, 2):
         planted.delta(0, version, rows)
     with redis_state.connect(shared_redis_server.url, key_prefix="replaced") as reader:
-        (opened,) = Newest(reader.client).open([planted.id(0)])
+        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
         planted.snapshot(0, 2, rows)
         (found,) = look_up(reader.client, [(opened, asked)], kind="none", keep=keep)
         assert found.values == rows
@@ -216,7 +229,7 @@ def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, 
     planted.delta(0, 1, rows)
     planted.delta(0, 2, removed)
     with redis_state.connect(shared_redis_server.url, key_prefix="looks") as reader:
-        (opened,) = Newest(reader.client).open([planted.id(0)])
+        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
         cache = BlockCache()
         trips = []
         # From other keys of the same blocks each time.
@@ -240,7 +253,7 @@ def test_a_lost_part_of_a_bucket_is_an_error(shared_redis_server: RedisServer) -
         patch.setattr(segment, "PART_BYTES_MAX", 2_000)
         planted.delta(0, 1, rows)
     with redis_state.connect(shared_redis_server.url, key_prefix="parts") as reader:
-        (opened,) = Newest(reader.client).open([planted.id(0)])
+        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
         key = opened.key(opened.segments[0])
         for field in ("0", "0.3"):
             block = planted.client.hget(key, field)
