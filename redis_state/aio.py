@@ -198,6 +198,12 @@ class OperatorState(_Face):
 
 
 class _Stores(_Face):
+    @property
+    def info(self) -> reader.QueryInfo:
+        """What the list of checkpoints says of the query."""
+        found: reader.QueryInfo = self._front.info
+        return found
+
     def operator(self, *args: Any, **given: Any) -> OperatorState:
         """As that of `redis_state.reader.Query`; asks nothing of Redis, so it is not awaited."""
         return OperatorState(self._front.operator(*args, **given), self._calls)
@@ -207,22 +213,19 @@ class _Stores(_Face):
 class Query(_Stores):
     """`redis_state.reader.Query`, to be awaited."""
 
-    @property
-    def info(self) -> reader.QueryInfo:
-        """What the list of checkpoints says."""
-        found: reader.QueryInfo = self._front.info
-        return found
+    def live_view(self, *args: Any, **given: Any) -> LiveView:
+        """As that of `redis_state.reader.Query`; asks nothing of Redis, so it is not awaited."""
+        return LiveView(self._front.live_view(*args, **given), self._calls)
 
 
 @_face_of(reader.QueryView)
 class QueryView(_Stores):
     """`redis_state.reader.QueryView`, to be awaited."""
 
-    @property
-    def info(self) -> reader.QueryInfo:
-        """What the list of checkpoints says of the query."""
-        found: reader.QueryInfo = self._front.info
-        return found
+
+@_face_of(reader.LiveView)
+class LiveView(_Stores):
+    """`redis_state.reader.LiveView`, to be awaited."""
 
 
 @_face_of(reader.Reader)
@@ -285,6 +288,7 @@ _FACES: dict[type, type[_Face]] = {
     reader.OperatorState: OperatorState,
     reader.Query: Query,
     reader.QueryView: QueryView,
+    reader.LiveView: LiveView,
 }
 
 

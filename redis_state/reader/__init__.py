@@ -6,6 +6,7 @@ from redis_state.reader.diff import Change
 from redis_state.reader.growth import Cause, CauseKind
 from redis_state.reader.history import Revision
 from redis_state.reader.hot import HotKey, HotKeys
+from redis_state.reader.live_view import LiveView
 from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
@@ -21,6 +22,7 @@ __all__ = [
     "Hold",
     "HotKey",
     "HotKeys",
+    "LiveView",
     "OperatorInfo",
     "OperatorState",
     "PartitionStatus",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis_state import keys
@@ -22,12 +23,14 @@ from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.growth import Cause, causes_of
 from redis_state.reader.kept_versions import histories
+from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.status import QueryStatus
 from redis_state.reader.versions import (
     CONFIRMED,
     LATEST,
+    NEWEST,
     Newest,
     Wanted,
     level,
@@ -148,11 +151,22 @@ class Query:
             NotFoundError: The query has no state, or no such operator.
             RedisStateError: As `OperatorState.get`.
         """
-        wanted = which_of(which, None)
-        stores = [one for one in self.operators() if operator in (None, one.operator)]
-        if not stores:
-            raise self._unknown(f"operator {operator}" if operator is not None else "any operator")
-        return QueryView(self._client, self, stores, wanted)
+        return self._view(operator, which_of(which, None))
+
+    def live_view(self, operator: int | None = None, *, interval_s: float = INTERVAL_S) -> LiveView:
+        """What the query has confirmed, looked for at most so often; for very many calls.
+
+        Nothing is asked of Redis yet.
+
+        Args:
+            operator: As `view`.
+            interval_s: Seconds between two looks, and so how far an answer may be behind.
+
+        Raises:
+            ConfigError: It is not above 0.
+        """
+        look = partial(self._view, operator, NEWEST, keyed=True)
+        return LiveView(self._client, self, look, interval_s)
 
     def open(
         self,
@@ -202,8 +216,13 @@ class Query:
             check_age(age_s(self._client, found, alone=listed.alone), wanted.max_age)
         return listed, found
 
-    def open_stores(self, stores: Sequence[OperatorInfo], wanted: Wanted) -> list[list[Opened]]:
+    def open_stores(
+        self, stores: Sequence[OperatorInfo], wanted: Wanted, *, keyed: bool = False
+    ) -> list[list[Opened]]:
         """Open all partitions of several stores; those that move together at one version.
+
+        Args:
+            keyed: Only keys are looked up, so it does not matter if segments expire soon.
 
         Raises:
             RedisStateError: As `open`.
@@ -212,12 +231,13 @@ class Query:
             _check_moved(stores)
         every = [self.ids(one, range(one.partitions)) for one in stores]
         if any(one.alone for one in stores) or not (wanted.newest or wanted.at == LATEST):
-            return [self._opened(one, range(one.partitions), wanted) for one in stores]
+            return [self._opened(one, range(one.partitions), wanted, keyed=keyed) for one in stores]
         ids = [id_ for of_store in every for id_ in of_store]
         if wanted.at == LATEST:
             opened = open_latest(self._client, ids, alone=False)
         else:
-            opened = level(self._client, self._confirmed(ids))
+            found = self._newest.open(ids) if keyed else self._confirmed(ids)
+            opened = level(self._client, found)
         rest = iter(opened)
         return [[next(rest) for _ in of_store] for of_store in every]
 
@@ -225,6 +245,12 @@ class Query:
         """Partitions of a store."""
         of = self.store_id(info.operator, info.store)
         return [PartitionId(of, partition) for partition in partitions]
+
+    def _view(self, operator: int | None, wanted: Wanted, *, keyed: bool = False) -> QueryView:
+        stores = [one for one in self.operators() if operator in (None, one.operator)]
+        if not stores:
+            raise self._unknown(f"operator {operator}" if operator is not None else "any operator")
+        return QueryView(self._client, self, stores, wanted, keyed=keyed)
 
     def _first(self, operator: int, store: str) -> tuple[OperatorInfo, list[Opened]]:
         """What is confirmed of a store of which only the list of checkpoints has told."""

@@ -38,7 +38,13 @@ class QueryView:
     """
 
     def __init__(
-        self, client: Client, query: Query, stores: Sequence[OperatorInfo], wanted: Wanted
+        self,
+        client: Client,
+        query: Query,
+        stores: Sequence[OperatorInfo],
+        wanted: Wanted,
+        *,
+        keyed: bool = False,
     ) -> None:
         self.info: QueryInfo = query.info
         self.blocks = query.blocks
@@ -47,6 +53,7 @@ class QueryView:
         self._known: Mapping[_Place, OperatorInfo] = {_place(one): one for one in stores}
         self._failed: dict[_Place, StateError] = {}
         self._made_s = client.clock.monotonic_s()
+        self._keyed = keyed
         self._pins = self._pinned(wanted)
         self._max_age = wanted.max_age
         self._age: float | None = None
@@ -148,8 +155,9 @@ class QueryView:
     def moved(self, opened: Opened) -> None:
         """Take note that a version is made up of other segments now."""
         pins = self._pins.get((opened.id.store.operator, opened.id.store.store), [])
-        if opened.id.partition < len(pins):
-            pins[opened.id.partition] = opened
+        number = opened.id.partition
+        if number < len(pins) and pins[number].pin == opened.pin:
+            pins[number] = opened
 
     def _pinned(self, wanted: Wanted) -> dict[_Place, list[Opened]]:
         stores = list(self._known.values())
@@ -178,10 +186,8 @@ class QueryView:
     def _together(
         self, stores: Sequence[OperatorInfo], wanted: Wanted
     ) -> dict[_Place, list[Opened]]:
-        return {
-            _place(info): opened
-            for info, opened in zip(stores, self._query.open_stores(stores, wanted), strict=True)
-        }
+        found = self._query.open_stores(stores, wanted, keyed=self._keyed)
+        return {_place(info): opened for info, opened in zip(stores, found, strict=True)}
 
 
 def _place(info: OperatorInfo) -> _Place:

@@ -22,6 +22,7 @@ FACES = [
     (reader.OperatorState, aio.OperatorState),
     (reader.Query, aio.Query),
     (reader.QueryView, aio.QueryView),
+    (reader.LiveView, aio.LiveView),
     (reader.Reader, aio.Reader),
 ]
 
@@ -42,7 +43,7 @@ def test_both_faces_have_the_same_names(front: type, face: type) -> None:
     assert names == {name for name in dir(face) if not name.startswith("_")} - {"info"}
     for name in names:
         member, awaited = getattr(front, name), getattr(face, name)
-        if inspect.isfunction(member) and name not in ("operator", "changes"):
+        if inspect.isfunction(member) and name not in ("operator", "live_view", "changes"):
             streams = str(member.__annotations__["return"]).startswith("Iterator")
             assert streams or inspect.iscoroutinefunction(awaited), name
 

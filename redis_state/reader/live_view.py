@@ -1,0 +1,179 @@
+"""What a query has confirmed, looked for a few times a second, for very many calls."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from redis_state.backend.client import Client
+from redis_state.clock import Clock
+from redis_state.codec import Codec
+from redis_state.errors import ConfigError
+from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.process import tell_after_fork
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo, QueryInfo
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.versions import NEWEST, Wanted
+from redis_state.reader.view import QueryView
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from redis_state.reader.query import Query
+    from redis_state.reader.versions import Which
+
+INTERVAL_S = 0.1
+"""Seconds between two looks, unless it is said."""
+
+
+class LiveView:
+    """A query as it is confirmed now, or was at most an interval ago; `Query.live_view` makes it.
+
+    Between two looks for a newer version, reads of blocks that are known ask nothing of Redis, and
+    all are of one version. A look asks for three fields of each partition, and for what is new if
+    something is. If it fails, so does the read that needed it: nothing older than the interval is
+    given. It holds no connection, needs no closing, and is safe to share between threads: one of
+    them looks, and the others that need the answer wait.
+
+    Attributes:
+        info: What the list of checkpoints says of the query.
+        blocks: As those of the query.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        query: Query,
+        look: Callable[[], QueryView],
+        interval_s: float,
+    ) -> None:
+        if not (interval_s > 0 and math.isfinite(interval_s)):
+            raise ConfigError(
+                "making a live view",
+                found=f"interval_s is {interval_s!r}",
+                advice="Give seconds above 0; the query itself looks at each call.",
+            )
+        self.info: QueryInfo = query.info
+        self.blocks = query.blocks
+        self._client = client
+        self._query = query
+        self._looks = _Looks(client.clock, look, interval_s)
+
+    def __repr__(self) -> str:
+        return f"LiveView({self._query!r}, interval_s={self._looks.interval_s:g})"
+
+    def current(self) -> QueryView:
+        """The version that is read now: for calls that belong together, or to know its batch.
+
+        It stays as it is, as any view, while the live one goes on.
+
+        Raises:
+            NotFoundError: The query has no state, or no such operator.
+            RedisStateError: As `OperatorState.get`.
+        """
+        return self._looks.current()
+
+    def operators(self) -> list[OperatorInfo]:
+        """The stores that can be read, as they were listed at the last look."""
+        return self.current().operators()
+
+    def operator(
+        self,
+        operator: int = 0,
+        store: str = DEFAULT_STORE,
+        *,
+        family: str = DEFAULT_FAMILY,
+        codec: Codec | None = None,
+    ) -> OperatorState:
+        """The state of one operator, live; arguments as those of `Query.operator`."""
+        return OperatorState(self._client, self, operator, store, family, codec)
+
+    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
+        """As `Query.view`: it is looked for now, whatever the interval."""
+        return self._query.view(operator, **which)
+
+    def known(self, operator: int, store: str) -> OperatorInfo | None:
+        """What the last look found out about a store."""
+        return self.current().known(operator, store)
+
+    def listed(self, operator: int, store: str) -> OperatorInfo | None:
+        """As `known`."""
+        return self.known(operator, store)
+
+    def open_at(
+        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """The partitions of a store.
+
+        Who wants all of them may read for long, and what was known of a version may expire any
+        moment: those are opened anew.
+
+        Raises:
+            ConfigError: Another version was asked for.
+            RedisStateError: As `current`, and as `QueryView.open_at`.
+        """
+        if wanted != NEWEST:
+            raise ConfigError(
+                "reading a live view",
+                found="another version was asked for than the newest confirmed one",
+                advice="Leave version, uids, at and max_age out, or read the query itself.",
+            )
+        view = self.view(operator) if only is None else self.current()
+        return view.open_at(operator, store, NEWEST, only=only)
+
+    def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
+        """As `Query.partitions`, for what looks at many versions."""
+        return self._query.partitions(operator, store)
+
+    def store_id(self, operator: int, store: str) -> StoreId:
+        """As `Query.store_id`."""
+        return self._query.store_id(operator, store)
+
+    def moved(self, opened: Opened) -> None:
+        """Take note that a version is made up of other segments now."""
+        self._query.moved(opened)
+        last = self._looks.last
+        if last is not None:
+            last.moved(opened)
+
+
+class _Looks:
+    """The view that the last look has made, while it is not over."""
+
+    def __init__(self, clock: Clock, look: Callable[[], QueryView], interval_s: float) -> None:
+        self.interval_s = interval_s
+        self._clock = clock
+        self._look = look
+        self._found: tuple[QueryView, float] | None = None
+        self._lock = threading.Lock()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """What another thread was just asking is nobody's here."""
+        self._lock = threading.Lock()
+
+    @property
+    def last(self) -> QueryView | None:
+        """The view of the last look, however long ago; ``None`` before the first one."""
+        return None if self._found is None else self._found[0]
+
+    def current(self) -> QueryView:
+        """The view of the last look, or of one that is made now."""
+        return self._valid() or self._made()
+
+    def _valid(self) -> QueryView | None:
+        found = self._found
+        return found[0] if found is not None and self._clock.monotonic_s() < found[1] else None
+
+    def _made(self) -> QueryView:
+        with self._lock:
+            view = self._valid()
+            if view is None:
+                ends_s = self._clock.monotonic_s() + self.interval_s
+                view = self._look()
+                self._found = view, ends_s
+        return view

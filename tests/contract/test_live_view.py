@@ -1,0 +1,204 @@
+"""Live views: one look an interval, what it finds, and what is given when it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from redis_state import config, keys
+from redis_state.errors import ConfigError, NotFoundError, StateError, UnavailableError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.provider import StateStoreProvider
+from redis_state.reader import LiveView, Reader
+from tests.contract.planting import GEN, Planted
+from tests.contract.test_reader_moved import SteppedClock
+from tests.support.forking import in_child
+from tests.support.redis_server import RedisServer
+
+UA, AA = {"carrier": "UA"}, {"carrier": "AA"}
+ONE, TWO, THREE = ({"count": n, "total": n / 2} for n in (1, 2, 3))
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer, clock: SteppedClock) -> Iterator[Reader]:
+    options = config.parse({"url": redis_server.url, "deadline": "1s"})
+    with Reader(options, clock=clock) as reader:
+        yield reader
+
+
+@pytest.fixture
+def live(planted: Planted, reader: Reader) -> LiveView:
+    planted.register()
+    planted.commit(1, [(UA, ONE), (AA, ONE)])
+    return reader.query("flights").live_view(interval_s=0.5)
+
+
+def test_one_look_an_interval(
+    planted: Planted, reader: Reader, clock: SteppedClock, live: LiveView
+) -> None:
+    state = live.operator()
+    assert state.get_many([UA, AA]) == [ONE, ONE]
+    planted.commit(2, [(UA, TWO), (AA, TWO)])
+    before = reader.client.round_trips
+    clock.now_s += 0.49
+    for _ in range(10):
+        assert (state.get(UA), state.get(AA)) == (ONE, ONE)
+    assert live.current().batch == 0
+    assert reader.client.round_trips == before, "nothing was asked in between"
+    clock.now_s += 0.01
+    pinned = live.current()
+    assert (pinned.batch, state.get(UA), state.get_many([AA])) == (1, TWO, [TWO])
+    before = reader.client.round_trips
+    clock.now_s += 0.5
+    assert (state.get(UA), state.get(AA)) == (TWO, TWO)
+    assert reader.client.round_trips - before == 2, "the list of stores, and the partitions"
+    planted.commit(3, [(UA, THREE)])
+    clock.now_s += 0.5
+    assert state.get(UA) == THREE
+    assert pinned.operator().get(UA) == TWO, "a view stays as it is"
+
+
+def test_who_reads_for_long_gets_what_is_confirmed_now(planted: Planted, live: LiveView) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    planted.commit(2, [(UA, TWO), (AA, TWO)])
+    assert state.get(UA) == ONE
+    assert [value for _, value in state.items()] == [TWO, TWO]
+    assert state.count() == 2
+    assert live.view().batch == 1
+    assert [one.value for one in state.history(UA)] == [TWO, ONE]
+    assert [one.after for one in state.diff(0)] == [TWO, TWO]
+
+
+def test_all_of_one_call_is_of_one_version(planted: Planted, live: LiveView) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    planted.commit(2, [(UA, TWO), (AA, TWO)])
+    # Another partition than the one that was read: still the version of the last look.
+    assert planted.partition(UA) != planted.partition(AA)
+    assert state.get_many([AA, UA]) == [ONE, ONE]
+
+
+def test_what_maintenance_replaced_is_read_by_what_is_there(
+    planted: Planted, clock: SteppedClock, live: LiveView
+) -> None:
+    planted.commit(2, [(UA, TWO), (AA, TWO)])
+    state = live.operator()
+    assert live.current().batch == 1
+    for number in range(planted.partitions):
+        rows = {
+            planted.key(key): planted.value(TWO)
+            for key in (UA, AA)
+            if planted.partition(key) == number
+        }
+        planted.snapshot(number, 2, rows)
+        for version in (1, 2):
+            planted.drop(number, f"d:{version}:{version:032x}")
+    assert (state.get(UA), state.get(AA)) == (TWO, TWO)
+    clock.now_s += 1
+    assert (state.get(UA), state.get(AA)) == (TWO, TWO)
+
+
+def test_nothing_older_than_the_interval_is_given(
+    redis_server: RedisServer, clock: SteppedClock, live: LiveView
+) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    redis_server.kill()
+    assert state.get(UA) == ONE
+    clock.now_s += 0.5
+    with pytest.raises(UnavailableError):
+        state.get(UA)
+    with pytest.raises(UnavailableError):
+        live.current()
+
+
+def test_a_query_that_has_moved_is_told(
+    planted: Planted, clock: SteppedClock, live: LiveView
+) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    planted.client.hset(keys.query(GEN), "moved:0:default", "f" * 32)
+    clock.now_s += 0.5
+    with pytest.raises(StateError, match="Open it again by its name"):
+        state.get(UA)
+
+
+def test_wrong_calls_say_so(reader: Reader, live: LiveView) -> None:
+    query = reader.query("flights")
+    for interval_s in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"interval_s is .* Give seconds above 0"):
+            query.live_view(interval_s=interval_s)
+    with pytest.raises(ConfigError, match="newest confirmed one"):
+        live.operator().get(UA, at=0)
+    with pytest.raises(NotFoundError, match="no such operator"):
+        query.live_view(7).operator(7).get(UA)
+    with pytest.raises(NotFoundError, match="no such operator"):
+        live.operator(7).get(UA)
+    assert repr(live).startswith("LiveView(Query(name='flights'")
+    assert [one.operator for one in live.operators()] == [0]
+
+
+def test_threads_share_one_look(
+    planted: Planted, reader: Reader, clock: SteppedClock, live: LiveView
+) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    together = threading.Barrier(8)
+
+    def get(_: int) -> Any:
+        together.wait()
+        return state.get(UA)
+
+    with ThreadPoolExecutor(8) as pool:
+        for version in range(2, 12):
+            value = {"count": version, "total": 0.0}
+            planted.commit(version, [(UA, value)])
+            clock.now_s += 0.5
+            before = reader.client.round_trips
+            assert list(pool.map(get, range(8))) == [value] * 8
+            # The list of stores, what is confirmed, its segments; and blocks, at most one a thread.
+            assert reader.client.round_trips - before <= 3 + 8
+
+
+def test_a_forked_process_looks_by_itself(
+    planted: Planted, clock: SteppedClock, live: LiveView
+) -> None:
+    state = live.operator()
+    assert state.get(UA) == ONE
+    # As another thread of the parent would hold it that is looking at the moment of the fork.
+    with live._looks._lock:
+        planted.commit(2, [(UA, TWO)])
+        clock.now_s += 1
+        assert in_child(lambda: state.get(UA)) == TWO
+
+
+def test_a_store_of_python_that_gets_more_partitions(
+    redis_server: RedisServer, reader: Reader, clock: SteppedClock
+) -> None:
+    def put(partition: int, key: str) -> None:
+        id_ = StateStoreProviderId(StateStoreId("orders", 0, partition), "run")
+        with closing(StateStoreProvider(id_, config=redis_server.url)) as provider:
+            store = provider.get_store(0)
+            store.put(key, partition)
+            store.commit()
+            # What was opened is confirmed.
+            provider.get_store(1).abort()
+
+    put(0, "a")
+    state = reader.query("orders").live_view(interval_s=0.5).operator()
+    assert state.get_many(["a", "b"]) == [0, None]
+    put(1, "b")
+    assert state.get_many(["a", "b"]) == [0, None]
+    clock.now_s += 0.5
+    assert state.get_many(["a", "b"]) == [0, 1]
