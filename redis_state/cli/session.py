@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
@@ -21,11 +22,26 @@ from redis_state.spark import configure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_HEAP = "spark.driver.memory"
+_HEAP_BYTES_MIN = 1 << 30
+_TASK_BYTES = 160 << 20
+"""Of a task that fills a partition; `BoundedHeapSuite` fills some in as much each."""
+
+_REST_BYTES = 256 << 20
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a session, and what fsspec wants, which reads the marker file."""
     add_storage_options(parser)
-    parser.add_argument("--master", default="local[*]", help="of Spark (default: %(default)s)")
+    parser.add_argument(
+        "--master",
+        help="of Spark (default: all cores of this machine, or as many as half of its memory is "
+        "enough for)",
+    )
     parser.add_argument(
         "--conf",
         action="append",
@@ -33,6 +49,26 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="of Spark; may be repeated",
     )
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory of this machine, or of the container in which the process runs."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in _CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # "max" says that there is none
+            memory = min(memory, int(limit.read_text("ascii")))
+    return memory
+
+
+def place_for_tasks(memory: int, cores: int) -> tuple[int, int]:
+    """Bytes of heap, and how many tasks may run at once in it.
+
+    Args:
+        memory: Bytes that the machine has.
+        cores: That it has.
+    """
+    heap = max(_HEAP_BYTES_MIN, memory // 2)
+    return heap, max(1, min(cores, (heap - _REST_BYTES) // _TASK_BYTES))
 
 
 def say_that_it_cannot_be_seen() -> None:
@@ -79,8 +115,13 @@ def session_of(
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(arguments.master).appName(name)
-    builder = builder.config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false")
+    if arguments.master is not None:
+        builder = builder.master(arguments.master)
+    else:
+        heap, cores = place_for_tasks(memory_of_machine(), os.cpu_count() or 1)
+        builder = builder.master(f"local[{cores}]")
+        builder = builder.config(_HEAP, f"{heap >> 20}m")
     for conf in arguments.conf:
         key, is_there, value = conf.partition("=")
         if not is_there:

@@ -10,7 +10,7 @@ class BoundedHeapSuite extends AnyFunSuite {
   private val MinutesMax = 3L
   private val isLong = sys.env.get("REDIS_STATE_LONG").contains("1")
 
-  private def ends(heapMib: Int, args: Any*): Unit = {
+  private def ends(heapMib: Int, program: AnyRef, args: Any*): Unit = {
     val output = Files.createTempFile("bounded-heap", ".txt")
     val command = Seq(
       s"${sys.props("java.home")}/bin/java",
@@ -20,7 +20,7 @@ class BoundedHeapSuite extends AnyFunSuite {
       "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
       "-cp",
       sys.props("java.class.path"),
-      BoundedHeap.getClass.getName.stripSuffix("$")
+      program.getClass.getName.stripSuffix("$")
     ) ++ args.map(_.toString)
     val process = new ProcessBuilder(command: _*)
       .redirectErrorStream(true).redirectOutput(output.toFile).start()
@@ -33,11 +33,15 @@ class BoundedHeapSuite extends AnyFunSuite {
   }
 
   test("40 partitions of 8 MiB run in 8 MiB of a heap of 128 MiB") {
-    ends(128, 40, 8, 8, "snapshot")
+    ends(128, BoundedHeap, 40, 8, 8, "snapshot")
+  }
+
+  test("4 tasks fill 80 MiB each in a heap of 160 MiB a task") {
+    ends(4 * 160, BoundedFill, 4, 80)
   }
 
   if (isLong) {
     for (shape <- Seq("snapshot", "deltas"))
-      test(s"a state of ten times the heap runs: $shape") { ends(256, 40, 64, 64, shape) }
+      test(s"a state of ten times the heap runs: $shape") { ends(256, BoundedHeap, 40, 64, 64, shape) }
   }
 }
