@@ -44,13 +44,14 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
     one, two = "{'count': 1, 'total': 0.5}", "{'count': 2, 'total': 1.5}"
     assert printed[6] == f"{one}\n{two}\n"
     assert printed[7] == f"2 1 {two} 2\n"
-    assert re.fullmatch(r"flights 1 2 \d+ False\n", printed[8])
-    assert printed[9] == f"UA {one} -> {two}\n"
-    assert printed[10] == next(text for text in blocks("text") if text.startswith("1 "))
-    assert printed[11].endswith(" after batch 1\n")
-    assert printed[12] == "1 2 rows\n"
+    assert printed[8] == f"{two} 1\n"
+    assert re.fullmatch(r"flights 1 2 \d+ False\n", printed[9])
+    assert printed[10] == f"UA {one} -> {two}\n"
+    assert printed[11] == next(text for text in blocks("text") if text.startswith("1 "))
+    assert printed[12].endswith(" after batch 1\n")
+    assert printed[13] == "1 2 rows\n"
     rows = ["{'carrier': 'AA'}", "{'carrier': 'UA'}"]
-    assert sorted(printed[13].splitlines()) == sorted([two, *rows])
+    assert sorted(printed[14].splitlines()) == sorted([two, *rows])
 
 
 def test_the_commands_run(flights: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ NAMES = [
     "transform_with_state",
 ]
 MODULES = {
-    "aio": ["OperatorState", "Query", "QueryView", "Reader", "connect"],
+    "aio": ["LiveView", "OperatorState", "Query", "QueryView", "Reader", "connect"],
     "backend.client": ["Client"],
     "codec": ["MSGPACK", "RAW", "Codec"],
     "config": ["Config", "parse", "resolve"],
@@ -73,6 +73,7 @@ MODULES = {
         "Hold",
         "HotKey",
         "HotKeys",
+        "LiveView",
         "OperatorState",
         "PartitionStatus",
         "Query",
