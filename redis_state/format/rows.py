@@ -7,6 +7,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from operator import lt
+from typing import NamedTuple
 
 from redis_state.errors import FormatError, LimitError
 from redis_state.format.packing import EXT_APPENDED, Extension, Reader, Writer, array_head, scalars
@@ -19,8 +22,14 @@ _PLAIN = {bytes, type(None)}
 _ALIKE_MAX = 512
 """So many rows of one layout are taken apart at once; a bucket has about 128."""
 
-_LAYOUTS_MAX = 64
-"""Of which what takes rows apart is kept."""
+_LAYOUTS_MAX = 512
+"""Of which what takes rows apart is kept; blocks of one family have many counts of rows."""
+
+_START_BYTES = 8
+"""The head of a long array and that of bytes up to 64 KiB."""
+
+_HEAD_BYTES_MAX = 3
+"""Of bytes up to 64 KiB."""
 
 _BINARY_SIZES = {0xC4: 1, 0xC5: 2}
 """By the tag of bytes up to 64 KiB, the bytes of their length."""
@@ -112,26 +121,22 @@ def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
         ``None`` where the rows are not of this kind, or not as they have to be: `columns` reads
         them, or says what is wrong.
     """
-    first, size = array_head(payload)
-    count = size // 2
-    key_head = _binary_head(payload, first)
-    behind = len(key_head) + _size_in(key_head)
-    value_head = _binary_head(payload, first + behind)
-    length = behind + len(value_head) + _size_in(value_head)
-    if not key_head or not value_head or _size_in(key_head) < FAMILY_BYTES:
+    start = _start_of(payload[:_START_BYTES])
+    if start is None:
         return None
-    if size % 2 or count > _ALIKE_MAX or first + count * length != len(payload):
+    layout = _layout_of(start, payload[start.value_at : start.value_at + _HEAD_BYTES_MAX])
+    if layout is None or start.first + start.rows * layout.length != len(payload):
         return None
-    for start, head in ((first, key_head), (first + behind, value_head)):
-        for at, byte in enumerate(head, start):
-            if payload[at::length].count(byte) != count:
+    first, count, length = start.first, start.rows, layout.length
+    for at, head in ((first, start.key_head), (start.value_at, layout.value_head)):
+        for place, byte in enumerate(head, at):
+            if payload[place::length].count(byte) != count:
                 return None
-    layout = _keys_in(first, len(key_head), _size_in(key_head), length, count)
-    keys = layout.unpack(payload)
-    if list(keys) != sorted(keys) or len(set(keys)) != count:
+    keys = layout.keys.unpack(payload)
+    if not all(map(lt, keys, islice(keys, 1, None))):
         return None
     found: dict[bytes, bytes] = {}
-    value_at = first + behind + len(value_head)
+    value_at = start.value_at + len(layout.value_head)
     end = first + length
     for key in wanted:
         at = bisect_left(keys, key)
@@ -141,16 +146,60 @@ def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
     return found
 
 
+class _Start(NamedTuple):
+    """How a payload of rows of one layout begins.
+
+    Attributes:
+        first: Where the first row is.
+        rows: How many there are.
+        key_head: What is before each key.
+        value_at: Where the head of the first value is.
+    """
+
+    first: int
+    rows: int
+    key_head: bytes
+    value_at: int
+
+
+class _Layout(NamedTuple):
+    """Rows of one layout.
+
+    Attributes:
+        length: Of each row.
+        value_head: What is before each value.
+        keys: Takes out the keys of all of them.
+    """
+
+    length: int
+    value_head: bytes
+    keys: struct.Struct
+
+
 @lru_cache(maxsize=_LAYOUTS_MAX)
-def _keys_in(first: int, head: int, size: int, length: int, count: int) -> struct.Struct:
-    """Takes the keys out of so many rows of one layout."""
-    return struct.Struct(f"{first}x" + f"{head}x{size}s{length - head - size}x" * count)
+def _start_of(begins: bytes) -> _Start | None:
+    first, size = array_head(begins)
+    key_head = _binary_head(begins[first:])
+    if not key_head or size % 2 or size // 2 > _ALIKE_MAX or _size_in(key_head) < FAMILY_BYTES:
+        return None
+    return _Start(first, size // 2, key_head, first + len(key_head) + _size_in(key_head))
 
 
-def _binary_head(payload: bytes, at: int) -> bytes:
+@lru_cache(maxsize=_LAYOUTS_MAX)
+def _layout_of(start: _Start, value_begins: bytes) -> _Layout | None:
+    value_head = _binary_head(value_begins)
+    if not value_head:
+        return None
+    head, size = len(start.key_head), _size_in(start.key_head)
+    rest = len(value_head) + _size_in(value_head)
+    keys = struct.Struct(f"{start.first}x" + f"{head}x{size}s{rest}x" * start.rows)
+    return _Layout(head + size + rest, value_head, keys)
+
+
+def _binary_head(begins: bytes) -> bytes:
     """The head of bytes that stand here; empty for anything else, and for what is very long."""
-    size = _BINARY_SIZES.get(payload[at], 0) if at < len(payload) else 0
-    return payload[at : at + 1 + size] if size and at + 1 + size <= len(payload) else b""
+    size = _BINARY_SIZES.get(begins[0], 0) if begins else 0
+    return begins[: 1 + size] if size and 1 + size <= len(begins) else b""
 
 
 def _size_in(head: bytes) -> int:
