@@ -214,10 +214,9 @@ class BlockCache:
         self._keys[id_] = before + count
         return before
 
-    def recent_room(self, id_: PartitionId) -> int:
-        """Bytes that rows of a partition's newest segments may take."""
-        others = sum(one.bytes for key, one in self._recent.items() if key != id_)
-        return RECENT_BYTES_MAX - others
+    def recent_room(self) -> int:
+        """Bytes that rows of more segments may take."""
+        return RECENT_BYTES_MAX - sum(one.bytes for one in list(self._recent.values()))
 
     def add_recent(self, recent: Recent) -> None:
         """Keep what the newest segments of a partition say, instead of what they said before.

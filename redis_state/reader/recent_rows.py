@@ -65,14 +65,18 @@ def read_recent(
         UnavailableError: Redis gave no answer before the deadline.
     """
     plans = []
+    room = cache.recent_room()
     for opened, keys in asked:
         before = cache.count_keys(opened.id, len(keys))
         known = cache.recent(opened.id)
-        if known is None or known.opened.segments is not opened.segments:
-            room = cache.recent_room(opened.id)
-            plan = _planned(opened, known, before, len(keys), room=room)
-            if plan is not None and asks(opened, keys):
-                plans.append(plan)
+        if known is not None and known.opened.segments is opened.segments:
+            continue
+        own = 0 if known is None else known.bytes
+        plan = _planned(opened, known, before, len(keys), room=room + own)
+        if plan is not None and asks(opened, keys):
+            plans.append(plan)
+            room += own - sum(map(_bytes_about, plan.new))
+            room -= 0 if plan.known is None else own
     wanted = [(one.opened.id, segment) for one in plans for segment in one.new]
     fields = fetch_each(client, wanted)
     for plan in plans:

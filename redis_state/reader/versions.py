@@ -51,6 +51,7 @@ MAX_AGE_MIN_S = 120
 
 _TRIES_MAX = 5
 _CHAIN_MAX = 16
+_TOGETHER_MAX = 64
 _BEHIND_FIELDS = ("o", "c", "b", "k", "e")
 _CONFIRMED_FIELDS = ("f", "o", "ou")
 _FORMAT = b"1"
@@ -225,10 +226,10 @@ class Newest:
     def _is_long(self, opened: Opened) -> bool:
         """Whether a chain is better asked for anew, since there may be a snapshot by now.
 
-        Deltas that were put together count as one: their rows and the blocks below are known.
+        Some deltas that were put together do not count: their rows and blocks below are known.
         """
         recent = self._blocks.recent(opened.id)
-        together = 0 if recent is None else recent.count
+        together = 0 if recent is None else min(recent.count, _TOGETHER_MAX)
         return len(opened.segments) - together > _CHAIN_MAX
 
     def _known(self, id_: PartitionId) -> Opened | None:
