@@ -10,20 +10,6 @@ from typing import Any
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 
-
-class ManualClock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 NewProvider = Callable[..., StateStoreProvider]
 
 

@@ -14,22 +14,8 @@ from redis_state import config
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FullError, Kind, RedisStateError, UnavailableError
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, free_port
-
-
-class ManualClock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.slept_s: list[float] = []
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now_s += seconds
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.runs import RegisteredRun, register_run
 from redis_state.provider import StateStoreProvider
-from tests.contract.store_support import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, bytes_of
 
 HOUR_MS = 3_600_000

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import redis
@@ -16,6 +17,7 @@ from redis_state.coordinator import Instance, StateStoreCoordinator
 from redis_state.errors import ConfigError, FormatError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 NAME = "orders: {2026}\0"
@@ -26,22 +28,11 @@ THIRD_S = TTL_MS / 3000
 
 
 @dataclass
-class HandClock:
-    now_s: float = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-@dataclass
 class Process:
     """A process with a coordinator that does nothing unless it is told to."""
 
     client: Client
-    clock: HandClock = field(default_factory=HandClock)
+    clock: ManualClock = field(default_factory=partial(ManualClock, 100.0))
 
     def __post_init__(self) -> None:
         self.coordinator = StateStoreCoordinator(

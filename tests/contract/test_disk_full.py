@@ -16,6 +16,7 @@ from redis_state.codec import RAW
 from redis_state.errors import FullError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
@@ -24,22 +25,11 @@ Rows = dict[bytes, bytes]
 ID = StateStoreProviderId(StateStoreId("orders", 0, 0), "run")
 
 
-class Cure:
-    """A clock on which time passes only while somebody waits, and the third wait cures."""
-
-    def __init__(self, cure: Callable[[], object]) -> None:
-        self.sleeps = 0
-        self._now_s = 0.0
-        self._cure = cure
-
-    def monotonic_s(self) -> float:
-        return self._now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self._now_s += seconds
-        self.sleeps += 1
-        if self.sleeps == 3:
-            self._cure()
+def cured_at_third_wait(cure: Callable[[], object]) -> ManualClock:
+    """A clock on which the third wait cures."""
+    clock = ManualClock()
+    clock.sleeps_are = lambda: cure() if len(clock.slept_s) == 3 else None
+    return clock
 
 
 def rows_of(version: int) -> Rows:
@@ -149,14 +139,14 @@ def test_a_server_that_ends_because_each_commit_has_to_be_on_disk(
         server.kill()  # It has ended by itself.
         server.restart()
 
-    clock = Cure(start_again)
+    clock = cured_at_third_wait(start_again)
     options = config.parse({"url": server.url, "deadline": "60s"})
     with closing(Client(options, clock=clock)) as client:
         writer = providers(server, client=client)
         commit(writer, 0)
         server.fill_disk(room=60)
         commit(writer, 1)
-    assert clock.sleeps == 3
+    assert len(clock.slept_s) == 3
     server.kill()
     server.restart()
     check(providers(server), 2)

@@ -16,8 +16,8 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import LiveView, Reader
 from tests.contract.planting import GEN, Planted
-from tests.contract.test_reader_moved import SteppedClock
 from tests.support.forking import in_child
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 UA, AA = {"carrier": "UA"}, {"carrier": "AA"}
@@ -25,12 +25,12 @@ ONE, TWO, THREE = ({"count": n, "total": n / 2} for n in (1, 2, 3))
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def reader(redis_server: RedisServer, clock: SteppedClock) -> Iterator[Reader]:
+def reader(redis_server: RedisServer, clock: ManualClock) -> Iterator[Reader]:
     options = config.parse({"url": redis_server.url, "deadline": "1s"})
     with Reader(options, clock=clock) as reader:
         yield reader
@@ -44,7 +44,7 @@ def live(planted: Planted, reader: Reader) -> LiveView:
 
 
 def test_one_look_an_interval(
-    planted: Planted, reader: Reader, clock: SteppedClock, live: LiveView
+    planted: Planted, reader: Reader, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
     assert state.get_many([UA, AA]) == [ONE, ONE]
@@ -90,7 +90,7 @@ def test_all_of_one_call_is_of_one_version(planted: Planted, live: LiveView) -> 
 
 
 def test_what_maintenance_replaced_is_read_by_what_is_there(
-    planted: Planted, clock: SteppedClock, live: LiveView
+    planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     planted.commit(2, [(UA, TWO), (AA, TWO)])
     state = live.operator()
@@ -110,7 +110,7 @@ def test_what_maintenance_replaced_is_read_by_what_is_there(
 
 
 def test_nothing_older_than_the_interval_is_given(
-    redis_server: RedisServer, clock: SteppedClock, live: LiveView
+    redis_server: RedisServer, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
@@ -124,7 +124,7 @@ def test_nothing_older_than_the_interval_is_given(
 
 
 def test_a_query_that_has_moved_is_told(
-    planted: Planted, clock: SteppedClock, live: LiveView
+    planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
@@ -150,7 +150,7 @@ def test_wrong_calls_say_so(reader: Reader, live: LiveView) -> None:
 
 
 def test_threads_share_one_look(
-    planted: Planted, reader: Reader, clock: SteppedClock, live: LiveView
+    planted: Planted, reader: Reader, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
@@ -172,7 +172,7 @@ def test_threads_share_one_look(
 
 
 def test_a_forked_process_looks_by_itself(
-    planted: Planted, clock: SteppedClock, live: LiveView
+    planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
@@ -184,7 +184,7 @@ def test_a_forked_process_looks_by_itself(
 
 
 def test_a_store_of_python_that_gets_more_partitions(
-    redis_server: RedisServer, reader: Reader, clock: SteppedClock
+    redis_server: RedisServer, reader: Reader, clock: ManualClock
 ) -> None:
     def put(partition: int, key: str) -> None:
         id_ = StateStoreProviderId(StateStoreId("orders", 0, partition), "run")

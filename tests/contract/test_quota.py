@@ -21,7 +21,7 @@ from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.quota import Size, parse_sizes
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import CauseKind, Reader
-from tests.contract.store_support import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 NewProvider = Callable[..., StateStoreProvider]

@@ -15,6 +15,7 @@ from redis_state.reader import Reader
 from redis_state.reader.feed_positions import Advice
 from redis_state.spark.live_state import LiveState
 from tests.contract.planting import GEN, Planted
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 UA = {"carrier": "UA"}
@@ -22,27 +23,13 @@ ONE, TWO = {"count": 1, "total": 0.5}, {"count": 2, "total": 1.5}
 MOVED = r"given another number .* Open it again by its name"
 
 
-class SteppedClock:
-    """Time goes on by sleep alone."""
-
-    now_s = 0.0
-    sleeps_are: Callable[[], None] = staticmethod(lambda: None)
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.sleeps_are()
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer, clock: SteppedClock) -> Iterator[Reader]:
+def reader(redis_server: RedisServer, clock: ManualClock) -> Iterator[Reader]:
     options = config.parse({"url": redis_server.url, "deadline": "600s"})
     with Reader(options, clock=clock) as reader:
         yield reader
@@ -62,7 +49,7 @@ def move(planted: Planted) -> Callable[[], None]:
 
 
 def test_calls_find_out_within_ten_seconds(
-    reader: Reader, clock: SteppedClock, move: Callable[[], None]
+    reader: Reader, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     query = reader.query("flights")
     state = query.operator()
@@ -92,7 +79,7 @@ def test_calls_find_out_within_ten_seconds(
 
 
 def test_a_feed_that_waits_is_told(
-    reader: Reader, clock: SteppedClock, move: Callable[[], None]
+    reader: Reader, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     feed = reader.query("flights").operator().changes(since=0, follow=True)
     assert next(feed).number == 1
@@ -104,7 +91,7 @@ def test_a_feed_that_waits_is_told(
 
 
 def test_a_stream_that_waits_is_told(
-    redis_server: RedisServer, clock: SteppedClock, move: Callable[[], None]
+    redis_server: RedisServer, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     options = config.parse({"url": redis_server.url, "deadline": "600s"})
     state = LiveState(options, "flights", 0, "default", "default", "confirmed")

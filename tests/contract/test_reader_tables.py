@@ -13,6 +13,7 @@ from redis_state.errors import ConfigError, FormatError, Kind, StateError
 from redis_state.reader import Reader
 from redis_state.reader.keyed import KEYS_AT_ONCE
 from tests.contract.planting import GEN, Planted, family, schema
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 from tests.support.tables import assert_tables_are_items
 
@@ -167,24 +168,11 @@ def test_a_query_that_gives_no_sign_of_life_is_stale(planted: Planted, reader: R
         state.get(UA, max_age=300)
 
 
-class HandClock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 def test_a_view_grows_older(planted: Planted, redis_server: RedisServer) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     seen(planted, 60)
-    clock = HandClock()
+    clock = ManualClock()
     wanted = config.parse({"url": redis_server.url})
     with Reader(wanted, clock=clock) as reader:
         view = reader.query("flights").view(max_age=300)

@@ -32,6 +32,7 @@ from redis_state.spark.batches import Batch, begin_batch, superseded
 from redis_state.spark.rescaling import store as under_test
 from redis_state.spark.rescaling.copy import Copy
 from redis_state.spark.worker import Worker
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 LAYOUT = '"key k string; codec msgpack"'
@@ -383,7 +384,7 @@ def test_the_copy_is_not_counted_as_changes_of_keys(query: Query) -> None:
 
 
 def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
-    clock = SteppedClock()
+    clock = ManualClock()
     config = options.parse({"url": query.url})
     batch = query.begin(2)
     query.commit(batch, {})
@@ -394,7 +395,7 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         assert state.get("k7") == 70
         feed = state.changes(since=1, follow=True)
         assert next(feed).number == 2
-        clock.at_first_sleep = lambda: query.rescale(2)
+        clock.sleeps_are = lambda: query.rescale(2) if len(clock.slept_s) == 1 else None
         with pytest.raises(StateError, match=r"given another number .* Open it again by its name"):
             next(feed)
         clock.now_s += 10
@@ -403,21 +404,3 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         # What is named is there as long as the old checkpoint is.
         assert state.get("k7", at=1) == 70
         assert reader.query(query.name).operator(0).get("k7") == 70
-
-
-class SteppedClock:
-    """Time goes on by sleep alone."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.at_first_sleep: Callable[[], Any] | None = None
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
-        done, self.at_first_sleep = self.at_first_sleep, None
-        if done is not None:
-            done()
-        assert self.now_s < 1000

@@ -13,7 +13,7 @@ from redis_state.backend.client import Client, _TryAgainError
 from redis_state.backend.script import Command
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
-from tests.contract.store_support import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 STEPS = 12

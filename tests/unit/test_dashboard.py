@@ -17,7 +17,7 @@ from redis_state.dashboard.samples import SAMPLES_MAX, Sample, Series, mean_ms, 
 from redis_state.dashboard.settings import Settings, checked
 from redis_state.errors import ConfigError
 from redis_state.reader import PartitionStatus
-from tests.contract.store_support import ManualClock
+from tests.support.manual_clock import ManualClock
 
 TOKEN = "0123456789abcdef0123"
 

@@ -10,20 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from redis_state.maintenance import Maintained, MaintenanceWorker
+from tests.support.manual_clock import ManualClock
 
 INTERVAL_S = 60.0
 JITTER = 0.25
-
-
-@dataclass
-class HandClock:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @dataclass
@@ -54,7 +44,7 @@ class Loaded:
         self.errors[id_] = error
 
 
-def worker(loaded: Loaded, clock: HandClock) -> MaintenanceWorker:
+def worker(loaded: Loaded, clock: ManualClock) -> MaintenanceWorker:
     return MaintenanceWorker(
         loaded,
         unload=loaded.unload,
@@ -66,7 +56,7 @@ def worker(loaded: Loaded, clock: HandClock) -> MaintenanceWorker:
 
 
 def test_a_provider_is_maintained_once_an_interval() -> None:
-    clock, provider = HandClock(), Provider()
+    clock, provider = ManualClock(), Provider()
     one = worker(Loaded(a=provider), clock)
     seconds = 0
     for seconds in range(600):
@@ -79,7 +69,7 @@ def test_a_provider_is_maintained_once_an_interval() -> None:
 def test_intervals_differ_by_no_more_than_the_jitter() -> None:
     gaps = set()
     for _ in range(50):
-        clock, provider = HandClock(), Provider()
+        clock, provider = ManualClock(), Provider()
         one = worker(Loaded(a=provider), clock)
         while not provider.passes:
             clock.now_s += 0.5
@@ -95,7 +85,7 @@ def test_an_error_unloads_what_it_concerns_and_nothing_else(
 ) -> None:
     broken, fine = Provider(ValueError("no")), Provider()
     loaded = Loaded(a=broken, b=fine)
-    one = worker(loaded, HandClock())
+    one = worker(loaded, ManualClock())
     assert one.run_pass() == 1
     assert loaded.errors == {"a": broken.error}
     assert (fine.passes, list(loaded.providers)) == (1, ["b"])

@@ -6,22 +6,11 @@ import pytest
 
 from redis_state.protocol.instances import TOTALS_TTL_MS
 from redis_state.reader.totals import ErrorIncreases
+from tests.support.manual_clock import ManualClock
 
 GEN = "0" * 32
 LOST = ("lost", 0, "default")
 TTL_S = TOTALS_TTL_MS / 1000
-
-
-class Clock:
-    """Stands still until it is set."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @pytest.mark.parametrize(
@@ -37,7 +26,7 @@ class Clock:
     ],
 )
 def test_errors_add_up(looks: list[tuple[float, int | None]], sums: list[int]) -> None:
-    clock = Clock()
+    clock = ManualClock()
     increases = ErrorIncreases(clock)
     found = []
     for clock.now_s, count in looks:
