@@ -56,18 +56,20 @@ class Bank:
             layout="k",
             codec_name="msgpack",
         )
+        changed = set() if self.batch else set(range(ACCOUNTS))
         for _ in range(16):
             giver, taker = self._rng.sample(range(ACCOUNTS), 2)
             amount = self._rng.randrange(50)
             self._balances[giver] -= amount
             self._balances[taker] += amount
+            changed |= {giver, taker}
         for number in self._rng.sample(range(PARTITIONS), PARTITIONS):
             id_ = StateStoreProviderId(batch.store_id(number), batch.run.run_id)
             provider = StateStoreProvider(
                 id_, config=self._config, run=batch.run, client=self._client
             )
             store = provider.get_store(batch.version)
-            for account in range(number, ACCOUNTS, PARTITIONS):
+            for account in changed & set(range(number, ACCOUNTS, PARTITIONS)):
                 store.put(account, self._balances[account])
             store.commit()
             if self.batch % 8 == 7:
@@ -114,7 +116,9 @@ def committing(bank: Bank, *again: type[Exception]) -> Iterator[None]:
 def test_no_read_is_torn_while_the_store_commits(bank: Bank, reader: Reader, reads: int) -> None:
     bank.run()
     bank.run()
-    state = reader.query(bank.name).operator()
+    query = reader.query(bank.name)
+    state, live = query.operator(), query.live_view(interval_s=0.001)
+    live_state = live.operator()
     accounts = list(range(ACCOUNTS))
     with committing(bank):
         first = bank.batch
@@ -129,6 +133,11 @@ def test_no_read_is_torn_while_the_store_commits(bank: Bank, reader: Reader, rea
                 case 3:
                     view = state.view()
                     found = view.get_many(accounts[:20]) + [view.get(key) for key in accounts[20:]]
+                case 4:
+                    pinned = live.current().operator()
+                    found = [pinned.get(key) for key in accounts]
+                case 5:
+                    found = live_state.get_many(accounts)
                 case _:
                     found = state.get_many(accounts)
             assert (len(found), sum(found)) == (ACCOUNTS, SUM)
