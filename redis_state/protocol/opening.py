@@ -189,14 +189,29 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
         raise
 
 
-def _reopened(client: Client, gone: Sequence[Opened]) -> list[Opened]:
+def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
+    """The same versions, made up as they are now; the empty version 0 stays as it is.
+
+    Raises:
+        StateError: Retention has dropped one meanwhile, or it was lost.
+    """
+    there = [one for one in opened if one.pin != EMPTY]
     calls = [
-        (keys.meta(one.id), open_args(NO_RUN, one.pin.version, uid=one.pin.uid)) for one in gone
+        (keys.meta(one.id), open_args(NO_RUN, one.pin.version, uid=one.pin.uid)) for one in there
     ]
-    replies = client.call("opening the state again", script("open").many(calls))
-    found: list[Opened] = []
-    for one, reply in zip(gone, replies, strict=True):
-        (again,) = read_replies([one.id], [reply], version=one.pin.version)
+    commands = script("open").many(calls) if calls else []
+    replies = client.call("opening the state again", commands) if commands else []
+    found = {
+        one.id: again
+        for one, reply in zip(there, replies, strict=True)
+        for again in read_replies([one.id], [reply], version=one.pin.version)
+    }
+    return [found.get(one.id, one) for one in opened]
+
+
+def _reopened(client: Client, gone: Sequence[Opened]) -> list[Opened]:
+    found = made_up_now(client, gone)
+    for one, again in zip(gone, found, strict=True):
         if again.pin != one.pin or again.segments == one.segments:
             raise StateError(
                 f"reading version {one.pin.version} of the state",
@@ -206,7 +221,6 @@ def _reopened(client: Client, gone: Sequence[Opened]) -> list[Opened]:
                 where=str(one.id),
                 version=one.pin.version,
             )
-        found.append(again)
     return found
 
 

@@ -9,7 +9,7 @@ from redis_state.backend.client import Client
 from redis_state.codec import Codec
 from redis_state.errors import ConfigError, NotFoundError, StateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
-from redis_state.protocol.opening import Opened
+from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.family import DEFAULT_FAMILY
@@ -119,7 +119,10 @@ class QueryView:
     def open_at(
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """The partitions of a store at this version; asks nothing of Redis.
+        """The partitions of a store at this version.
+
+        Asks nothing of Redis, unless all of them are wanted of a view that a live one has made:
+        who reads for long needs segments that do not expire any moment.
 
         Raises:
             ConfigError: Another version was asked for.
@@ -140,6 +143,8 @@ class QueryView:
         if self._max_age is not None and self._age is not None:
             passed = self._client.clock.monotonic_s() - self._made_s
             check_age(self._age + passed, self._max_age)
+        if self._keyed and only is None:
+            self._pins[operator, store] = made_up_now(self._client, self._pins[operator, store])
         pins = self._pins[operator, store]
         found = pins if only is None else [pins[number] for number in only]
         return self._known[operator, store], list(found)

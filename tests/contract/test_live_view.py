@@ -15,6 +15,7 @@ from redis_state.errors import ConfigError, NotFoundError, StateError, Unavailab
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import LiveView, Reader
+from redis_state.reader.versions import NEWEST
 from tests.contract.planting import GEN, Planted
 from tests.support.forking import in_child
 from tests.support.manual_clock import ManualClock
@@ -107,6 +108,27 @@ def test_what_maintenance_replaced_is_read_by_what_is_there(
     assert (state.get(UA), state.get(AA)) == (TWO, TWO)
     clock.now_s += 1
     assert (state.get(UA), state.get(AA)) == (TWO, TWO)
+
+
+def test_a_view_of_it_is_scanned_by_what_is_there_now(
+    planted: Planted, reader: Reader, live: LiveView
+) -> None:
+    pinned = live.current()
+    assert pinned.batch == 0
+    assert live.operator().get(UA) == ONE
+    for number in range(planted.partitions):
+        rows = {
+            planted.key(key): planted.value(ONE)
+            for key in (UA, AA)
+            if planted.partition(key) == number
+        }
+        planted.snapshot(number, 1, rows)
+    before = reader.client.round_trips
+    assert pinned.operator().count() == 2
+    assert [value for _, value in pinned.operator().items()] == [ONE, ONE]
+    opened = pinned.open_at(0, "default", NEWEST)[1]
+    assert all(one.segments[0].snapshot for one in opened)
+    assert reader.client.round_trips > before
 
 
 def test_nothing_older_than_the_interval_is_given(
