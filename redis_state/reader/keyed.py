@@ -19,7 +19,8 @@ from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.lookup import look_up
 from redis_state.reader.placement import Placement
 from redis_state.reader.row_sizes import decoded_bytes
-from redis_state.reader.versions import Source, Wanted
+from redis_state.reader.source import Source
+from redis_state.reader.versions import Wanted
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20

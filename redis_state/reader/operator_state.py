@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.codec import Codec as StoreCodec
-    from redis_state.reader.versions import Stores, Which
+    from redis_state.reader.source import Stores
+    from redis_state.reader.versions import Which
 
 
 class OperatorState:

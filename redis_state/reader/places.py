@@ -15,7 +15,8 @@ from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.protocol.refusal import not_there
 from redis_state.reader.deltas import Timeline
 from redis_state.reader.family import FamilyChoice, RowCodec
-from redis_state.reader.versions import Stores, version_after
+from redis_state.reader.source import Stores
+from redis_state.reader.versions import version_after
 
 NO_BATCH = -1
 _OPENED_AT_ONCE = 256

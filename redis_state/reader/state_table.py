@@ -20,9 +20,10 @@ from redis_state.reader.key_filter import keys_of
 from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.rows.spark_types import Struct, Type
+from redis_state.reader.source import Source, Stores
 from redis_state.reader.stored import StoredRows
 from redis_state.reader.typed_rows import TypedRowCodec
-from redis_state.reader.versions import Source, Stores, Wanted
+from redis_state.reader.versions import Wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa

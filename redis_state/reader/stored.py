@@ -11,7 +11,8 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.scan import Rows, families_of, pieces_of
-from redis_state.reader.versions import Source, Wanted
+from redis_state.reader.source import Source
+from redis_state.reader.versions import Wanted
 
 Piece = tuple[RowCodec, Rows]
 """Rows of one partition, and what decodes them."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
 from redis_state.backend.client import Client, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError, StateError, UnavailableError
-from redis_state.ids import EMPTY, PartitionId, StoreId, is_uid, text_number
+from redis_state.ids import EMPTY, PartitionId, is_uid, text_number
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
@@ -28,7 +28,7 @@ from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
+    from typing_extensions import TypedDict
 
     class Which(TypedDict, total=False):
         """What is read, besides `version`; docs/reading.md says what each means.
@@ -453,46 +453,6 @@ def _number(raw: bytes | None) -> int:
 
 def _unclear(found: str, advice: str) -> ConfigError:
     return ConfigError(_CHOOSING, found=found, advice=advice)
-
-
-class Source(Protocol):
-    """What an operator's state is opened by: a query, or a view of it.
-
-    Attributes:
-        blocks: Those that keys were looked up in.
-    """
-
-    blocks: BlockCache
-
-    def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What is known of a store; a look for a newer version may come first."""
-
-    def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """As `Query.listed`."""
-
-    def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
-    ) -> tuple[OperatorInfo, list[Opened]]:
-        """As `Query.open_at`."""
-
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Source:
-        """The same at one version."""
-
-    def moved(self, opened: Opened) -> None:
-        """Called when a version was found to be made up of other segments than before."""
-
-
-class Stores(Source, Protocol):
-    """A source that also says where its stores lie, for who looks at many versions."""
-
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Stores:
-        """The same at one version."""
-
-    def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
-        """As `Query.partitions`."""
-
-    def store_id(self, operator: int, store: str) -> StoreId:
-        """As `Query.store_id`."""
 
 
 def which_of(given: Mapping[str, Any], version: int | None) -> Wanted:
