@@ -42,6 +42,8 @@ class BoundedHeapSuite extends AnyFunSuite {
 
   if (isLong) {
     for (shape <- Seq("snapshot", "deltas"))
-      test(s"a state of ten times the heap runs: $shape") { ends(256, BoundedHeap, 40, 64, 64, shape) }
+      test(s"a state of ten times the heap runs: $shape") {
+        ends(256, BoundedHeap, 40, 64, 64, shape)
+      }
   }
 }
