@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,15 @@ from redis_state.spark import configure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HEAP = "spark.driver.memory"
+HEAP = "spark.driver.memory"
 _HEAP_BYTES_MIN = 1 << 30
 _TASK_BYTES = 160 << 20
 """Of a task that fills a partition; `BoundedHeapSuite` fills some in as much each."""
 
 _REST_BYTES = 256 << 20
+# As Spark reads sizes: without a unit they are MiB here.
+_SIZE = re.compile(r"(\d+)([kmgt]?)b?")
+_UNITS = {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}
 _CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -60,15 +64,34 @@ def memory_of_machine() -> int:
     return memory
 
 
-def place_for_tasks(memory: int, cores: int) -> tuple[int, int]:
-    """Bytes of heap, and how many tasks may run at once in it.
+def cores_of_machine() -> int:
+    """Cores on which this process may run."""
+    on = getattr(os, "sched_getaffinity", None)
+    return len(on(0)) if on is not None else os.cpu_count() or 1
 
-    Args:
-        memory: Bytes that the machine has.
-        cores: That it has.
+
+def tasks_in(heap: int, cores: int) -> int:
+    """How many tasks may run at once in a heap of so many bytes, at most one a core."""
+    return max(1, min(cores, (heap - _REST_BYTES) // _TASK_BYTES))
+
+
+def heap_of(confs: Mapping[str, str]) -> int:
+    """Bytes of the heap that was given, or half of the machine's memory, at least 1 GiB.
+
+    Raises:
+        ConfigError: What was given is not a size.
     """
-    heap = max(_HEAP_BYTES_MIN, memory // 2)
-    return heap, max(1, min(cores, (heap - _REST_BYTES) // _TASK_BYTES))
+    given = confs.get(HEAP)
+    if given is None:
+        return max(_HEAP_BYTES_MIN, memory_of_machine() // 2)
+    size = _SIZE.fullmatch(given.strip().lower())
+    if size is None:
+        raise ConfigError(
+            f"reading --conf {HEAP}",
+            found="it is not a size",
+            advice="Write a whole number with a unit, such as 4g or 512m.",
+        )
+    return int(size[1]) << _UNITS[size[2]]
 
 
 def say_that_it_cannot_be_seen() -> None:
@@ -115,22 +138,28 @@ def session_of(
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false")
-    if arguments.master is not None:
-        builder = builder.master(arguments.master)
-    else:
-        heap, cores = place_for_tasks(memory_of_machine(), os.cpu_count() or 1)
-        builder = builder.master(f"local[{cores}]")
-        builder = builder.config(_HEAP, f"{heap >> 20}m")
-    for conf in arguments.conf:
-        key, is_there, value = conf.partition("=")
-        if not is_there:
-            raise ConfigError(
-                f"reading --conf {key}", found="it has no value", advice="Write it as NAME=VALUE."
-            )
+    confs = _confs(arguments.conf)
+    heap = heap_of(confs)
+    master = arguments.master or f"local[{tasks_in(heap, cores_of_machine())}]"
+    if master.startswith("local"):
+        confs.setdefault(HEAP, f"{heap >> 20}m")
+    builder = SparkSession.builder.appName(name).master(master).config("spark.ui.enabled", "false")
+    for key, value in confs.items():
         builder = builder.config(key, value)
     given = dict(options)
     password = os.environ.get(PASSWORD_VARIABLE)
     if password and "password_file" not in given:
         given["password"] = password
     return configure(builder, **given).getOrCreate()
+
+
+def _confs(given: Sequence[str]) -> dict[str, str]:
+    confs = {}
+    for conf in given:
+        key, is_there, value = conf.partition("=")
+        if not is_there:
+            raise ConfigError(
+                f"reading --conf {key}", found="it has no value", advice="Write it as NAME=VALUE."
+            )
+        confs[key] = value
+    return confs

@@ -185,7 +185,7 @@ class BlockCache:
     def chain(self, opened: Opened) -> Chain | None:
         """What is known of a version that is made up of these segments; ``None`` if nothing is."""
         chain = self._chains.get(opened.id)
-        if chain is None or chain.opened.segments is not opened.segments:
+        if chain is None or chain.opened.segments != opened.segments:
             return None
         return chain
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from redis_state.backend.client import Client
 from redis_state.clock import Clock
 from redis_state.codec import Codec
-from redis_state.errors import ConfigError
+from redis_state.errors import ConfigError, RedisStateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.process import tell_after_fork
 from redis_state.protocol.opening import Opened
@@ -34,10 +34,10 @@ class LiveView:
     """A query as it is confirmed now, or was at most an interval ago; `Query.live_view` makes it.
 
     Between two looks for a newer version, reads of blocks that are known ask nothing of Redis, and
-    all are of one version. A look asks for three fields of each partition, and for what is new if
-    something is. If it fails, so does the read that needed it: nothing older than the interval is
-    given. It holds no connection, needs no closing, and is safe to share between threads: one of
-    them looks, and the others that need the answer wait.
+    all are of one version. A look asks for the list of stores and three fields of each partition,
+    and for what is new if something is. If it fails, the read that needed it fails, too: nothing
+    older than the interval is given. It holds no connection, needs no closing, and is safe to share
+    between threads: one of them looks, and the others that need the answer wait for it.
 
     Attributes:
         info: What the list of checkpoints says of the query.
@@ -48,10 +48,11 @@ class LiveView:
         self,
         client: Client,
         query: Query,
-        look: Callable[[], QueryView],
+        look: Callable[[QueryView | None], QueryView],
         interval_s: float,
     ) -> None:
-        if not (interval_s > 0 and math.isfinite(interval_s)):
+        is_number = isinstance(interval_s, (int, float)) and not isinstance(interval_s, bool)
+        if not (is_number and interval_s > 0 and math.isfinite(interval_s)):
             raise ConfigError(
                 "making a live view",
                 found=f"interval_s is {interval_s!r}",
@@ -97,12 +98,14 @@ class LiveView:
         return self._query.view(operator, **which)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What the last look found out about a store."""
-        return self.current().known(operator, store)
+        """What the last look found out about a store, or one that is made now."""
+        last = self._looks.last
+        found = None if last is None else last.known(operator, store)
+        return self.listed(operator, store) if found is None else found
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """As `known`."""
-        return self.known(operator, store)
+        """What the look of now finds out about a store."""
+        return self.current().known(operator, store)
 
     def open_at(
         self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
@@ -119,10 +122,12 @@ class LiveView:
         if wanted != NEWEST:
             raise ConfigError(
                 "reading a live view",
-                found="another version was asked for than the newest confirmed one",
+                found="a version or max_age was given, and it reads the newest confirmed version",
                 advice="Leave version, uids, at and max_age out, or read the query itself.",
             )
-        view = self.view(operator) if only is None else self.current()
+        view = self.current()
+        if only is None and view.known(operator, store) is not None:
+            view = self.view(operator)
         return view.open_at(operator, store, NEWEST, only=only)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
@@ -144,11 +149,14 @@ class LiveView:
 class _Looks:
     """The view that the last look has made, while it is not over."""
 
-    def __init__(self, clock: Clock, look: Callable[[], QueryView], interval_s: float) -> None:
+    def __init__(
+        self, clock: Clock, look: Callable[[QueryView | None], QueryView], interval_s: float
+    ) -> None:
         self.interval_s = interval_s
         self._clock = clock
         self._look = look
         self._found: tuple[QueryView, float] | None = None
+        self._failed: tuple[RedisStateError, float] | None = None
         self._lock = threading.Lock()
         tell_after_fork(self)
 
@@ -162,18 +170,30 @@ class _Looks:
         return None if self._found is None else self._found[0]
 
     def current(self) -> QueryView:
-        """The view of the last look, or of one that is made now."""
-        return self._valid() or self._made()
+        """The view of the last look, or of one that is made now.
 
-    def _valid(self) -> QueryView | None:
+        A look that began after the call is good enough for it, however long it took, and so is its
+        failure: who waits for another thread's look does not look again.
+        """
+        asked_s = self._clock.monotonic_s()
+        return self._valid(asked_s) or self._made(asked_s)
+
+    def _valid(self, asked_s: float) -> QueryView | None:
         found = self._found
-        return found[0] if found is not None and self._clock.monotonic_s() < found[1] else None
+        return found[0] if found is not None and asked_s < found[1] else None
 
-    def _made(self) -> QueryView:
+    def _made(self, asked_s: float) -> QueryView:
         with self._lock:
-            view = self._valid()
-            if view is None:
-                ends_s = self._clock.monotonic_s() + self.interval_s
-                view = self._look()
-                self._found = view, ends_s
-        return view
+            view = self._valid(asked_s)
+            if view is not None:
+                return view
+            if self._failed is not None and asked_s < self._failed[1]:
+                raise self._failed[0].with_traceback(None)
+            began_s = self._clock.monotonic_s()
+            try:
+                view = self._look(self.last)
+            except RedisStateError as error:
+                self._failed = error, began_s
+                raise
+            self._found, self._failed = (view, began_s + self.interval_s), None
+            return view

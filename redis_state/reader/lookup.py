@@ -86,7 +86,8 @@ def look_up(
     """The values of stored keys, partition by partition.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
-    says where a key is; more where maintenance interferes; fewer for what the cache has.
+    says where a key is; more where maintenance interferes; fewer for what the cache has. One more
+    where deltas are read whole, after which further keys take fewer.
 
     Args:
         keep: Whether the cache gets the blocks that are read, and in time tables of their rows.
@@ -120,7 +121,7 @@ def look_up(
         top = _top(opened, keys, blocks) if keep else None
         if top is None:
             below.append((opened, keys))
-        elif top.is_all:
+        elif top.is_complete:
             yield top.over(None)
         else:
             tops[opened.id] = top
@@ -148,7 +149,7 @@ class _Top:
     left: Sequence[bytes]
 
     @property
-    def is_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing is to be looked up below."""
         return self.families is not None and not (self.left and self.below.segments)
 
@@ -156,17 +157,17 @@ class _Top:
         """The same with what was found below, or in the version as it is made up now."""
         if found is None:
             return Found(self.opened, self.values, self.families or ())
-        is_same = found.opened.segments is self.below.segments
+        is_same = found.opened.segments == self.below.segments
         return Found(
             self.opened if is_same else found.opened,
             {**found.values, **self.values},
-            self.families or found.families,
+            found.families if self.families is None else self.families,
         )
 
 
 def _top(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> _Top | None:
     recent = cache.recent(opened.id)
-    if recent is None or recent.opened.segments is not opened.segments:
+    if recent is None or recent.opened.segments != opened.segments:
         return None
     rows = recent.rows
     values = {key: value for key in keys if isinstance(value := rows.get(key), bytes)}
@@ -177,7 +178,7 @@ def _top(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> _Top | Non
 def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Found | None:
     """What the cache says of keys; ``None`` if it does not have all of it."""
     top = _top(opened, keys, cache)
-    if top is not None and top.is_all:
+    if top is not None and top.is_complete:
         return top.over(None)
     below, left = (opened, keys) if top is None else (top.below, top.left)
     known = known_rows(below, left, kind, cache)

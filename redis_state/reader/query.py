@@ -151,10 +151,10 @@ class Query:
             NotFoundError: The query has no state, or no such operator.
             RedisStateError: As `OperatorState.get`.
         """
-        return self._view(operator, which_of(which, None))
+        return QueryView(self._client, self, self._stores(operator), which_of(which, None))
 
     def live_view(self, operator: int | None = None, *, interval_s: float = INTERVAL_S) -> LiveView:
-        """What the query has confirmed, looked for at most so often; for very many calls.
+        """What the query has confirmed, looked for at most once an interval; for very many calls.
 
         Nothing is asked of Redis yet.
 
@@ -165,8 +165,7 @@ class Query:
         Raises:
             ConfigError: It is not above 0.
         """
-        look = partial(self._view, operator, NEWEST, keyed=True)
-        return LiveView(self._client, self, look, interval_s)
+        return LiveView(self._client, self, partial(self._look, operator), interval_s)
 
     def open(
         self,
@@ -246,11 +245,20 @@ class Query:
         of = self.store_id(info.operator, info.store)
         return [PartitionId(of, partition) for partition in partitions]
 
-    def _view(self, operator: int | None, wanted: Wanted, *, keyed: bool = False) -> QueryView:
+    def _look(self, operator: int | None, last: QueryView | None) -> QueryView:
+        """A view of what is confirmed now, for looking keys up.
+
+        Args:
+            last: What the last look has made.
+        """
+        stores = self._stores(operator)
+        return QueryView(self._client, self, stores, NEWEST, keyed=True, last=last)
+
+    def _stores(self, operator: int | None) -> list[OperatorInfo]:
         stores = [one for one in self.operators() if operator in (None, one.operator)]
         if not stores:
             raise self._unknown(f"operator {operator}" if operator is not None else "any operator")
-        return QueryView(self._client, self, stores, wanted, keyed=keyed)
+        return stores
 
     def _first(self, operator: int, store: str) -> tuple[OperatorInfo, list[Opened]]:
         """What is confirmed of a store of which only the list of checkpoints has told."""

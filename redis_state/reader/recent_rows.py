@@ -1,35 +1,39 @@
-"""The deltas of a partition as one table, for who looks up many keys.
+"""The deltas of a partition as one table, for readers that look up many keys.
 
 A delta tells what one batch changed. A reader of few keys reads only the blocks of it that can hold
 them. One of many keys would ask for a block of it again and again, and look into each delta for
 each key. So once that many keys were looked up, the deltas are read whole, and put together: as
-long as the partition stays as it is, a key that they know needs no other look, and any other key
-one look less for each of them. The next delta is added to them. The oldest segment, which mostly
-has the most rows, is left out.
+long as the partition stays as it is, a key that they know needs no other look, and any other key is
+looked for only in what lies below them. The next delta is added to them. The oldest segment, which
+mostly has the most rows, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
+from redis_state.format.block import raw_length
 from redis_state.format.entry import Segment
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import SegmentContent, read_segment
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.segments import SegmentGoneError, fetch_each
+from redis_state.protocol.segments import Fields, SegmentGoneError, fetch_each
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache, Recent
 
 _ROWS_A_KEY = 256
 """So many rows are read whole in about the time that a key takes without that."""
 
+_BYTES_A_KEY = 32 << 10
+"""So many bytes of blocks are read whole for each key; a key takes a few blocks without that."""
+
 _SHARE_AT_FIRST = 2
-"""What is read at first takes that part of the room at most: further deltas will come."""
+"""What is read at first takes at most one part in so many of the room: more deltas will come."""
 
 _UNPACKED = 3
-"""Bytes of rows by those of their blocks, about."""
+"""How many times as large rows are as their blocks, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,16 @@ class _Plan:
     """Segments that are worth reading whole.
 
     Attributes:
-        new: The newest ones, of which nothing is known.
+        opened: The partition.
+        new: Its newest segments, of which nothing is known.
         known: What is known of all that are below them.
+        room: Bytes that the rows of the new ones may take.
     """
 
     opened: Opened
     new: Sequence[Segment]
     known: Recent | None
+    room: int
 
 
 def read_recent(
@@ -69,22 +76,19 @@ def read_recent(
     for opened, keys in asked:
         before = cache.count_keys(opened.id, len(keys))
         known = cache.recent(opened.id)
-        if known is not None and known.opened.segments is opened.segments:
+        if known is not None and known.opened.segments == opened.segments:
             continue
-        own = 0 if known is None else known.bytes
-        plan = _planned(opened, known, before, len(keys), room=room + own)
+        plan = _planned(opened, known, before, len(keys), room=room)
         if plan is not None and asks(opened, keys):
             plans.append(plan)
-            room += own - sum(map(_bytes_about, plan.new))
-            room -= 0 if plan.known is None else own
-    wanted = [(one.opened.id, segment) for one in plans for segment in one.new]
-    fields = fetch_each(client, wanted)
+            room -= sum(map(_bytes_about, plan.new))
+    fields = fetch_each(client, [(one.opened.id, segment) for one in plans for segment in one.new])
     for plan in plans:
         try:
-            contents = [read_segment(segment, next(fields)) for segment in plan.new]
-        except (SegmentGoneError, FormatError):
+            contents = _read(plan, fields)
+        except SegmentGoneError:
             cache.add_recent(_nothing(plan.opened))
-            break
+            return
         cache.add_recent(_made(plan, contents))
 
 
@@ -94,10 +98,10 @@ def _planned(
     """What is worth reading; ``None`` as long as nothing is.
 
     Args:
-        known: Of another version of the partition.
+        known: What is known of the partition as it was, or of another version of it.
         before: So many keys were looked up since the last time something was read.
         keys: So many are to be looked up now.
-        room: Bytes that the rows may take.
+        room: Bytes that more rows may take.
     """
     segments = opened.segments
     if known is not None:
@@ -106,17 +110,43 @@ def _planned(
             new = segments[:count]
             if not known.count:
                 return None
-            if known.bytes + sum(map(_bytes_about, new)) <= room:
-                return _Plan(opened, new, known) if _is_worth(new, before + keys) else None
+            if sum(map(_bytes_about, new)) <= room:
+                return _Plan(opened, new, known, room) if _is_worth(new, before + keys) else None
+        room += known.bytes
+    room //= _SHARE_AT_FIRST
     size = count = 0
     for segment in segments[:-1]:
         size += _bytes_about(segment)
-        if size > room // _SHARE_AT_FIRST:
+        if size > room:
             break
         count += 1
     new = segments[:count]
     # Who comes once is answered sooner by blocks alone: they come at once with those below.
-    return _Plan(opened, new, None) if new and before and _is_worth(new, before) else None
+    return _Plan(opened, new, None, room) if new and before and _is_worth(new, before) else None
+
+
+def _read(plan: _Plan, fields: Iterator[Fields]) -> list[SegmentContent]:
+    """The newest segments, as far as there is room, and none removes ranges or appends to lists.
+
+    Of each the fields are taken, whether it is read or not.
+    """
+    contents: list[SegmentContent] = []
+    left, ended = plan.room, False
+    for segment in plan.new:
+        blocks = next(fields)
+        if ended:
+            continue
+        try:
+            left -= ROW_BYTES * segment.entry.rows + sum(map(raw_length, blocks.values()))
+            if left >= 0:
+                content = read_segment(segment, blocks)
+                ended = not _is_plain(content)
+        except FormatError:
+            ended = True
+        ended |= left < 0
+        if not ended:
+            contents.append(content)
+    return contents
 
 
 def _nothing(opened: Opened) -> Recent:
@@ -125,22 +155,20 @@ def _nothing(opened: Opened) -> Recent:
 
 
 def _made(plan: _Plan, contents: Sequence[SegmentContent]) -> Recent:
-    """The newest segments together, as far as none removes ranges or appends to lists."""
-    count = next(
-        (at for at, content in enumerate(contents) if not _is_plain(content)), len(contents)
-    )
-    if not count:
+    if not contents:
         return _nothing(plan.opened)
-    known = plan.known if count == len(contents) else None
+    count = len(contents)
+    known = plan.known if count == len(plan.new) else None
     rows: dict[bytes, Value] = {} if known is None else dict(known.rows)
     size = 0 if known is None else known.bytes
-    for content in reversed(contents[:count]):
+    for content in reversed(contents):
+        size -= _bytes_of({key: rows[key] for key in rows.keys() & content.rows.keys()})
         rows |= content.rows
         size += _bytes_of(content.rows)
-    families = next((one.families for one in contents[:count] if one.families is not None), None)
+    families = next((one.families for one in contents if one.families is not None), None)
     if families is None and known is not None:
         families = known.families
-    # The same tuple as before, by which is known what was read of these segments.
+    # The same tuple as before, by which what was read of these segments is found at once.
     rest = plan.opened.segments[count:] if known is None else known.below.segments
     return Recent(plan.opened, rows, families, replace(plan.opened, segments=rest), size)
 
@@ -152,7 +180,9 @@ def _is_plain(content: SegmentContent) -> bool:
 
 
 def _is_worth(segments: Sequence[Segment], keys: int) -> bool:
-    return keys * _ROWS_A_KEY >= sum(segment.entry.rows for segment in segments)
+    rows = sum(segment.entry.rows for segment in segments)
+    size = sum(segment.entry.bytes for segment in segments)
+    return rows <= keys * _ROWS_A_KEY and size <= keys * _BYTES_A_KEY
 
 
 def _bytes_about(segment: Segment) -> int:

@@ -228,9 +228,14 @@ class Newest:
 
         Some deltas that were put together do not count: their rows and blocks below are known.
         """
-        recent = self._blocks.recent(opened.id)
-        together = 0 if recent is None else min(recent.count, _TOGETHER_MAX)
-        return len(opened.segments) - together > _CHAIN_MAX
+        segments, recent = opened.segments, self._blocks.recent(opened.id)
+        together = 0
+        if (
+            recent is not None
+            and segments[-len(recent.opened.segments) :] == recent.opened.segments
+        ):
+            together = min(recent.count, _TOGETHER_MAX)
+        return len(segments) - together > _CHAIN_MAX
 
     def _known(self, id_: PartitionId) -> Opened | None:
         last = self._last.get(id_)

@@ -15,6 +15,7 @@ from redis_state.reader.age import age_s, check_age
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.versions import NEWEST, Wanted, runs_reached
+from redis_state.reader.waiting import LOOK_S
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,6 +46,7 @@ class QueryView:
         wanted: Wanted,
         *,
         keyed: bool = False,
+        last: QueryView | None = None,
     ) -> None:
         self.info: QueryInfo = query.info
         self.blocks = query.blocks
@@ -54,6 +56,13 @@ class QueryView:
         self._failed: dict[_Place, StateError] = {}
         self._made_s = client.clock.monotonic_s()
         self._keyed = keyed
+        self._tried_s = self._made_s
+        if last is not None and self._made_s - last._tried_s < LOOK_S:
+            # Stores that an earlier plan left behind stay there: it takes long to find that out.
+            self._failed = {
+                place: last._failed[place] for place in last._failed.keys() & self._known
+            }
+            self._tried_s = last._tried_s
         self._pins = self._pinned(wanted)
         self._max_age = wanted.max_age
         self._age: float | None = None
@@ -165,7 +174,7 @@ class QueryView:
             pins[number] = opened
 
     def _pinned(self, wanted: Wanted) -> dict[_Place, list[Opened]]:
-        stores = list(self._known.values())
+        stores = [one for place, one in self._known.items() if place not in self._failed]
         try:
             return self._together(stores, wanted)
         except StateError:

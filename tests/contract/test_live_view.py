@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.contract.planting import GEN, Planted
 from tests.support.forking import in_child
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 UA, AA = {"carrier": "UA"}, {"carrier": "AA"}
 ONE, TWO, THREE = ({"count": n, "total": n / 2} for n in (1, 2, 3))
@@ -161,12 +163,14 @@ def test_wrong_calls_say_so(reader: Reader, live: LiveView) -> None:
     for interval_s in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"interval_s is .* Give seconds above 0"):
             query.live_view(interval_s=interval_s)
-    with pytest.raises(ConfigError, match="newest confirmed one"):
+    with pytest.raises(ConfigError, match="newest confirmed version"):
         live.operator().get(UA, at=0)
     with pytest.raises(NotFoundError, match="no such operator"):
         query.live_view(7).operator(7).get(UA)
     with pytest.raises(NotFoundError, match="no such operator"):
         live.operator(7).get(UA)
+    with pytest.raises(ConfigError, match="Give seconds above 0"):
+        query.live_view(interval_s="0.1")  # type: ignore[arg-type]  # as who reads it from a file
     assert repr(live).startswith("LiveView(Query(name='flights'")
     assert [one.operator for one in live.operators()] == [0]
 
@@ -191,6 +195,96 @@ def test_threads_share_one_look(
             assert list(pool.map(get, range(8))) == [value] * 8
             # The list of stores, what is confirmed, its segments; and blocks, at most one a thread.
             assert reader.client.round_trips - before <= 3 + 8
+
+
+class CountedClock(ManualClock):
+    """Knows who has looked at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.who: set[int] = set()
+
+    def monotonic_s(self) -> float:
+        self.who.add(threading.get_ident())
+        return super().monotonic_s()
+
+
+@pytest.mark.parametrize(("fails", "looks"), [(False, 1), (True, 2)])
+def test_nobody_looks_again_for_whom_another_one_looked(
+    planted: Planted, redis_server: RedisServer, fails: bool, looks: int
+) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    clock, made = CountedClock(), []
+    with Reader(config.parse({"url": redis_server.url}), clock=clock) as reader:
+        live = reader.query("flights").live_view(interval_s=0.5)
+        assert live.operator().get(UA) == ONE
+        look = live._looks._look
+        clock.now_s += 1
+        clock.who.clear()
+
+        def slow(last: Any) -> Any:
+            made.append(last)
+            wait_until(lambda: len(clock.who) >= 8, "all threads to wait")
+            # The look takes longer than the interval.
+            clock.now_s += 5
+            if fails:
+                raise UnavailableError("looking", found="no answer")
+            return look(last)
+
+        live._looks._look = slow
+
+        def get(_: int) -> Any:
+            try:
+                return live.operator().get(UA)
+            except UnavailableError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(8) as pool:
+            found = set(map(str, pool.map(get, range(8))))
+    assert len(made) == looks
+    assert len(found) == 1
+    assert ("no answer" in found.pop()) == fails
+
+
+def test_a_live_view_of_one_operator_has_no_other(planted: Planted, reader: Reader) -> None:
+    planted.register()
+    planted.commit(1, [(UA, ONE)])
+    other = replace(planted, operator=1, live={})
+    other.register()
+    other.commit(1, [(UA, TWO)])
+    query = reader.query("flights")
+    live = query.live_view(0)
+    assert live.operator(0).get(UA) == ONE
+    for read in (lambda: live.operator(1).get(UA), lambda: list(live.operator(1).items())):
+        with pytest.raises(NotFoundError, match=r"no such operator"):
+            read()
+    assert query.live_view().operator(1).get(UA) == TWO
+
+
+def test_a_store_that_an_earlier_plan_left_behind_is_not_tried_at_each_look(
+    planted: Planted, reader: Reader, clock: ManualClock
+) -> None:
+    planted.register()
+    other = replace(planted, operator=1, live={})
+    other.register()
+    for version in (1, 2):
+        planted.commit(version, [(UA, TWO)])
+    other.commit(1, [(UA, ONE)])
+    for number in range(planted.partitions):
+        planted.drop(number, f"d:1:{1:032x}")
+        planted.snapshot(number, 2, {})
+    live = reader.query("flights").live_view(interval_s=0.5)
+    live.operator(0).get(UA)
+    trips = []
+    for _ in range(30):
+        clock.now_s += 0.5
+        before = reader.client.round_trips
+        live.current()
+        trips.append(reader.client.round_trips - before)
+    assert sorted(trips)[-2] == 2 < max(trips), trips
+    with pytest.raises(StateError):
+        live.operator(1).get(UA)
 
 
 def test_a_forked_process_looks_by_itself(

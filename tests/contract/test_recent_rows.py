@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import redis_state
+from redis_state import keys
 from redis_state.errors import FormatError
 from redis_state.format.bucketing import bucket_of
-from redis_state.reader import OperatorState, block_cache
-from redis_state.reader.reader import Reader
-from tests.contract.planting import Planted
+from redis_state.format.segment import SegmentWriter
+from redis_state.reader import OperatorState, Reader, block_cache
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.lookup import look_up
+from redis_state.reader.versions import Newest
+from tests.contract.planting import Planted, schema, uid
 from tests.support.redis_server import RedisServer
 
 KEYS = [{"carrier": f"c{n:03}"} for n in range(400)]
@@ -36,8 +41,8 @@ def value(count: int) -> dict[str, Any]:
     return {"count": count, "total": 0.0}
 
 
-def change(planted: Planted, version: int, keys: list[dict[str, str]]) -> None:
-    planted.commit(version, [(key, value(version)) for key in keys])
+def change(planted: Planted, version: int, changed: list[dict[str, str]]) -> None:
+    planted.commit(version, [(key, value(version)) for key in changed])
 
 
 def warm(state: OperatorState) -> None:
@@ -119,3 +124,53 @@ def test_the_room_is_kept_whatever_changes(
         for number in rng.sample(range(len(KEYS)), 40):
             assert state.get(KEYS[number]) == value(newest[number])
         assert query.blocks.recent_room() >= -0.1 * room
+
+
+def test_a_family_that_was_dropped_last_stays_dropped(planted: Planted, reader: Reader) -> None:
+    planted.delta(0, 1, {planted.key(key): planted.value(value(1)) for key in KEYS[:10]})
+    for version in (2, 3):
+        segment = SegmentWriter(f"d:{version}:{uid(version)}", [], 1)
+        entry = segment.finish(ref=uid(version - 1), live=0, with_families=True)
+        planted._enter(0, segment.ident, segment.ident, segment.fields, entry)
+        at, of = str(version), uid(version)
+        planted.client.hset(
+            keys.meta(planted.id(0)), mapping={"l": at, "lu": of, "o": at, "ou": of}
+        )
+    cache = BlockCache()
+    (opened,) = Newest(reader.client, cache).open([planted.id(0)])
+    for key in KEYS[:20]:
+        asked = [(opened, [planted.key(key)])]
+        (found,) = look_up(reader.client, asked, kind=planted.family.kind, cache=cache)
+        assert found.families == ()
+
+
+def test_values_that_compress_well_take_no_more_room(planted: Planted, reader: Reader) -> None:
+    planted.family = replace(planted.family, value_schema=schema(text="string"))
+    planted.register()
+    query = reader.query("flights")
+    state = query.operator()
+    planted.commit(1, [(key, {"text": ""}) for key in KEYS])
+    for key in KEYS:
+        state.get(key)
+    for version in range(2, 6):
+        # 30 MB of one letter.
+        text = str(version) * 300_000
+        planted.commit(version, [(key, {"text": text}) for key in KEYS[:100]])
+        for key in KEYS[90:110]:
+            assert state.get(key) == {"text": text if key in KEYS[:100] else ""}
+    recent = query.blocks.recent(planted.id(0))
+    assert recent is None or recent.count == 0
+    assert query.blocks.resets < 10
+
+
+def test_a_version_that_is_named_is_put_together_once(planted: Planted, reader: Reader) -> None:
+    state = reader.query("flights").operator()
+    change(planted, 1, KEYS)
+    for version in range(2, 8):
+        change(planted, version, KEYS[version::3])
+    for key in KEYS:
+        state.get(key, version=6)
+    before = reader.client.round_trips
+    for key in KEYS[:50]:
+        state.get(key, version=6)
+    assert reader.client.round_trips - before == 50, "each opens the version, and asks no more"

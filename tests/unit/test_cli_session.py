@@ -5,6 +5,7 @@ of a machine.
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from redis_state.cli import session
 from redis_state.cli.main import main
 from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE
 from redis_state.cli.session import refuse_running_query
+from redis_state.errors import ConfigError
 
 MIB = 1 << 20
 
@@ -59,17 +61,22 @@ def test_state_that_is_in_redis_is_not_read_from_the_server_that_it_goes_to(
 
 
 @pytest.mark.parametrize(
-    ("memory_mib", "cores", "heap_mib", "tasks"),
-    [
-        (1_024, 8, 1_024, 4),
-        (2_048, 2, 1_024, 2),
-        (4_096, 64, 2_048, 11),
-        (24_576, 2, 12_288, 2),
-        (131_072, 64, 65_536, 64),
-    ],
+    ("heap_mib", "cores", "tasks"),
+    [(1_024, 8, 4), (1_024, 2, 2), (2_048, 64, 11), (65_536, 64, 64), (128, 4, 1)],
 )
-def test_each_task_has_room(memory_mib: int, cores: int, heap_mib: int, tasks: int) -> None:
-    assert session.place_for_tasks(memory_mib * MIB, cores) == (heap_mib * MIB, tasks)
+def test_each_task_has_room(heap_mib: int, cores: int, tasks: int) -> None:
+    assert session.tasks_in(heap_mib * MIB, cores) == tasks
+
+
+def test_the_heap_is_that_which_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, mib in (("2g", 2_048), ("512m", 512), ("512", 512), ("1048576KB", 1_024)):
+        assert session.heap_of({session.HEAP: text}) == mib * MIB
+    with pytest.raises(ConfigError, match=r"spark\.driver\.memory.* such as 4g or 512m"):
+        session.heap_of({session.HEAP: "much"})
+    for memory_mib, mib in ((1_024, 1_024), (24_576, 12_288)):
+        monkeypatch.setattr(session, "memory_of_machine", lambda of=memory_mib: of * MIB)
+        assert session.heap_of({}) == mib * MIB
+    assert 1 <= session.cores_of_machine() <= (os.cpu_count() or 1)
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
