@@ -1,10 +1,11 @@
 package org.apache.spark.sql.redisstate.move
 
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.UUID
+import java.nio.file.{Files, Paths}
+import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{ChecksumFileSystem, FileContext, Options, Path}
+import org.apache.hadoop.fs.{ChecksumFileSystem, FileContext, Options, Path, RawLocalFileSystem}
 import org.json4s.{JArray, JInt, JString, JValue}
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
@@ -13,28 +14,45 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
   import CheckpointFiles._
 
   /**
-   * Replaces a file in one step: by a rename where the file system has one that replaces, else by an upload, which is seen whole or not
-   * at all. Spark's own way of writing files for object stores renames on a local disk, and leaves an older file there.
+   * Replaces a file: by a rename where the file system has one, else by an upload, which is seen whole or not at all. Spark's own way
+   * of writing files for object stores renames on a local disk, and leaves an older file there.
+   *
+   * A local disk and HDFS replace in one step. ABFS removes the older file first: what a process that dies then has left is put in
+   * place by [[recover]].
    */
   def write(file: Path, text: String): Unit = {
-    val system = file.getFileSystem(hadoopConf)
-    val renames = Renaming(file.toUri.getScheme)
-    val written =
-      if (renames) new Path(file.getParent, s".${file.getName}.${UUID.randomUUID()}.tmp") else file
+    val system = file.getFileSystem(hadoopConf) match {
+      // The checksum that Hadoop keeps of a local file is in a second one. A file without one is not checked.
+      case local: ChecksumFileSystem =>
+        local.getRawFileSystem.delete(local.getChecksumFile(file), false): Unit
+        local.getRawFileSystem
+      case other => other
+    }
+    val renames = Renaming(system.getUri.getScheme)
+    val written = if (renames) aside(file) else file
     val out = system.create(written, true)
     try out.write(text.getBytes(UTF_8))
     finally out.close()
-    if (renames) {
-      // Of a local file Hadoop keeps a checksum in a second one, which it renames after the first. A file without one is not checked.
-      system match {
-        case local: ChecksumFileSystem =>
-          local.getRawFileSystem.delete(local.getChecksumFile(file), false): Unit
-        case _ => ()
-      }
+    if (system.getClass == classOf[RawLocalFileSystem])
+      // Hadoop would remove the older file first.
+      Files.move(Paths.get(written.toUri.getPath), Paths.get(file.toUri.getPath), ATOMIC_MOVE): Unit
+    else if (renames)
       FileContext.getFileContext(file.toUri, hadoopConf)
         .rename(written, file, Options.Rename.OVERWRITE)
-    }
   }
+
+  /** Puts those files of a folder in place that a process was replacing when it died. */
+  def recover(folder: Path): Unit = {
+    val names = list(folder).map(_.getName)
+    for {
+      name <- names
+      if name.startsWith(".") && name.endsWith(Aside)
+      file = new Path(folder, name.drop(1).dropRight(Aside.length))
+      if !names.contains(file.getName)
+    } FileContext.getFileContext(file.toUri, hadoopConf).rename(aside(file), file)
+  }
+
+  private def aside(file: Path) = new Path(file.getParent, s".${file.getName}$Aside")
 
   /**
    * Rewrites what Spark's operator metadata says of one operator.
@@ -44,6 +62,7 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
    */
   def describe(stateRoot: Path, operator: Long, partitions: Option[Int]): Unit = {
     val folder = new Path(stateRoot, s"$operator/_metadata")
+    Seq(folder, new Path(folder, "v2")).foreach(recover)
     val versions = list(new Path(folder, "v2")).filter(_.getName.toLongOption.isDefined)
     (versions ++ list(folder).filter(_.getName == "metadata"))
       .foreach(describe(_, stateRoot, operator, partitions))
@@ -87,6 +106,9 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
 
 private object CheckpointFiles {
 
-  /** File systems with a rename that replaces a file in one step. */
+  /** File systems with a rename that replaces a file. */
   private val Renaming = Set("file", "hdfs", "viewfs", "abfs", "abfss")
+
+  /** Ends the name of what is to take a file's place. It is whole once the file is gone. */
+  private val Aside = ".redis_state"
 }

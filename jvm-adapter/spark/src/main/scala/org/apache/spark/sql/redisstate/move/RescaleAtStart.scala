@@ -195,6 +195,7 @@ private[redisstate] final class RescaleAtStart(
     // First of all: from now on nobody writes or reads on in the partitions of before, whatever files a cache still shows.
     RedisTarget.leave(change, conf)
     val before = rescaled.batch - 1
+    Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log => files.recover(new Path(folder, log)))
     if (!QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf).contains(rescaled.batch)) {
       val checkpoint = QueryCheckpoint.at(folder, before, hadoopConf)
       // Since 4.2 Spark does not run a batch whose number differs from that of the one before.
