@@ -33,6 +33,9 @@ class Bank:
     """Accounts in all partitions of a store; each batch moves money between them.
 
     Batches begin and end as those of `map_partitions_with_state_store`.
+
+    Attributes:
+        changed: Accounts that differ from what the last batch has left.
     """
 
     def __init__(self, url: str, **given: str) -> None:
@@ -41,6 +44,7 @@ class Bank:
         self._client = Client(self._config)
         self._rng = random.Random(7)
         self._balances = dict.fromkeys(range(ACCOUNTS), 100)
+        self.changed = set(range(ACCOUNTS))
         self.batch = 0
 
     def run(self) -> None:
@@ -56,26 +60,26 @@ class Bank:
             layout="k",
             codec_name="msgpack",
         )
-        changed = set() if self.batch else set(range(ACCOUNTS))
         for _ in range(16):
             giver, taker = self._rng.sample(range(ACCOUNTS), 2)
             amount = self._rng.randrange(50)
             self._balances[giver] -= amount
             self._balances[taker] += amount
-            changed |= {giver, taker}
+            self.changed |= {giver, taker}
         for number in self._rng.sample(range(PARTITIONS), PARTITIONS):
             id_ = StateStoreProviderId(batch.store_id(number), batch.run.run_id)
             provider = StateStoreProvider(
                 id_, config=self._config, run=batch.run, client=self._client
             )
             store = provider.get_store(batch.version)
-            for account in changed & set(range(number, ACCOUNTS, PARTITIONS)):
+            for account in self.changed & set(range(number, ACCOUNTS, PARTITIONS)):
                 store.put(account, self._balances[account])
             store.commit()
             if self.batch % 8 == 7:
                 provider.do_maintenance()
             provider.close()
         verify_committed(self._client, batch)
+        self.changed.clear()
         self.batch += 1
 
     def close(self) -> None:
