@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -166,12 +167,8 @@ def open_named(
     """
     commands = open_commands(ids, version, uids=uids)
     replies = client.call(opening(version), commands) if commands else []
-    try:
+    with _behind_if_it_lags(client):
         return read_replies(ids, replies, version=version)
-    except StateError as error:
-        if client.may_lag and error.kind is Kind.STATE_LOST:
-            raise behind(error) from error
-        raise
 
 
 def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
@@ -181,12 +178,19 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
         StateError: The manifest still names the segment, so it was destroyed.
         UnavailableError: The replica that is asked now does not have it.
     """
-    try:
-        return _reopened(client, gone)
-    except StateError as error:
-        if client.may_lag and error.kind is Kind.STATE_LOST:
-            raise behind(error) from error
-        raise
+    found = made_up_now(client, gone)
+    with _behind_if_it_lags(client):
+        for one, again in zip(gone, found, strict=True):
+            if again.pin != one.pin or again.segments == one.segments:
+                raise StateError(
+                    f"reading version {one.pin.version} of the state",
+                    found="blocks of a published segment are missing",
+                    advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
+                    kind=Kind.STATE_LOST,
+                    where=str(one.id),
+                    version=one.pin.version,
+                )
+    return found
 
 
 def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
@@ -194,6 +198,7 @@ def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
 
     Raises:
         StateError: Retention has dropped one meanwhile, or it was lost.
+        UnavailableError: The replica that is asked now does not have it.
     """
     there = [one for one in opened if one.pin != EMPTY]
     calls = [
@@ -201,27 +206,24 @@ def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
     ]
     commands = script("open").many(calls) if calls else []
     replies = client.call("opening the state again", commands) if commands else []
-    found = {
-        one.id: again
-        for one, reply in zip(there, replies, strict=True)
-        for again in read_replies([one.id], [reply], version=one.pin.version)
-    }
+    with _behind_if_it_lags(client):
+        found = {
+            one.id: again
+            for one, reply in zip(there, replies, strict=True)
+            for again in read_replies([one.id], [reply], version=one.pin.version)
+        }
     return [found.get(one.id, one) for one in opened]
 
 
-def _reopened(client: Client, gone: Sequence[Opened]) -> list[Opened]:
-    found = made_up_now(client, gone)
-    for one, again in zip(gone, found, strict=True):
-        if again.pin != one.pin or again.segments == one.segments:
-            raise StateError(
-                f"reading version {one.pin.version} of the state",
-                found="blocks of a published segment are missing",
-                advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
-                kind=Kind.STATE_LOST,
-                where=str(one.id),
-                version=one.pin.version,
-            )
-    return found
+@contextmanager
+def _behind_if_it_lags(client: Client) -> Iterator[None]:
+    """What a replica does not have may be there in a moment."""
+    try:
+        yield
+    except StateError as error:
+        if client.may_lag and error.kind is Kind.STATE_LOST:
+            raise behind(error) from error
+        raise
 
 
 def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:

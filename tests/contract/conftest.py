@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-import redis_state
+from redis_state import config
+from redis_state.clock import SYSTEM, Clock
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.reader import Reader
 from tests.contract.planting import Planted
@@ -52,7 +53,14 @@ def planted(redis_server: RedisServer) -> Planted:
 
 
 @pytest.fixture
-def reader(redis_server: RedisServer) -> Iterator[Reader]:
+def clock() -> Clock:
+    """That of the reader; some tests have another one."""
+    return SYSTEM
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer, clock: Clock) -> Iterator[Reader]:
     """Reads the server of the test."""
-    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+    options = config.parse({"url": redis_server.url, "deadline": "5s"})
+    with Reader(options, clock=clock) as reader:
         yield reader

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -33,17 +32,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def reader(redis_server: RedisServer, clock: ManualClock) -> Iterator[Reader]:
-    options = config.parse({"url": redis_server.url, "deadline": "1s"})
-    with Reader(options, clock=clock) as reader:
-        yield reader
-
-
-@pytest.fixture
 def live(planted: Planted, reader: Reader) -> LiveView:
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     return reader.query("flights").live_view(interval_s=0.5)
+
+
+def snapshots(planted: Planted, version: int, value: dict[str, Any]) -> None:
+    """What maintenance does: a snapshot of each partition, without the deltas up to it."""
+    for number in range(planted.partitions):
+        there = [key for key in (UA, AA) if planted.partition(key) == number]
+        rows = {planted.key(key): planted.value(value) for key in there}
+        planted.snapshot(number, version, rows)
 
 
 def test_one_look_an_interval(
@@ -98,15 +98,7 @@ def test_what_maintenance_replaced_is_read_by_what_is_there(
     planted.commit(2, [(UA, TWO), (AA, TWO)])
     state = live.operator()
     assert live.current().batch == 1
-    for number in range(planted.partitions):
-        rows = {
-            planted.key(key): planted.value(TWO)
-            for key in (UA, AA)
-            if planted.partition(key) == number
-        }
-        planted.snapshot(number, 2, rows)
-        for version in (1, 2):
-            planted.drop(number, f"d:{version}:{version:032x}")
+    snapshots(planted, 2, TWO)
     assert (state.get(UA), state.get(AA)) == (TWO, TWO)
     clock.now_s += 1
     assert (state.get(UA), state.get(AA)) == (TWO, TWO)
@@ -118,19 +110,26 @@ def test_a_view_of_it_is_scanned_by_what_is_there_now(
     pinned = live.current()
     assert pinned.batch == 0
     assert live.operator().get(UA) == ONE
-    for number in range(planted.partitions):
-        rows = {
-            planted.key(key): planted.value(ONE)
-            for key in (UA, AA)
-            if planted.partition(key) == number
-        }
-        planted.snapshot(number, 1, rows)
+    snapshots(planted, 1, ONE)
     before = reader.client.round_trips
     assert pinned.operator().count() == 2
     assert [value for _, value in pinned.operator().items()] == [ONE, ONE]
     opened = pinned.open_at(0, "default", NEWEST)[1]
     assert all(one.segments[0].snapshot for one in opened)
     assert reader.client.round_trips > before
+
+
+def test_a_replica_that_does_not_have_a_view_yet_says_so(
+    planted: Planted, reader: Reader, live: LiveView
+) -> None:
+    pinned = live.current()
+    for number in range(planted.partitions):
+        planted.client.delete(keys.meta(planted.id(number)))
+    with pytest.raises(StateError):
+        list(pinned.operator().items())
+    reader.client.may_lag = True
+    with pytest.raises(UnavailableError, match="replica"):
+        list(pinned.operator().items())
 
 
 def test_nothing_older_than_the_interval_is_given(

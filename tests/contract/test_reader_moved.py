@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -26,13 +26,6 @@ MOVED = r"given another number .* Open it again by its name"
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-@pytest.fixture
-def reader(redis_server: RedisServer, clock: ManualClock) -> Iterator[Reader]:
-    options = config.parse({"url": redis_server.url, "deadline": "600s"})
-    with Reader(options, clock=clock) as reader:
-        yield reader
 
 
 @pytest.fixture
