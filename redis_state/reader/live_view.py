@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
 from redis_state.clock import Clock
-from redis_state.codec import Codec
 from redis_state.errors import ConfigError, RedisStateError
-from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.ids import PartitionId, StoreId
 from redis_state.process import tell_after_fork
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
-from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.operators import Operators
 from redis_state.reader.versions import NEWEST, Wanted
 from redis_state.reader.view import QueryView
 
@@ -30,7 +28,7 @@ INTERVAL_S = 0.1
 """Seconds between two looks, unless it is said."""
 
 
-class LiveView:
+class LiveView(Operators):
     """A query as it is confirmed now, or was at most an interval ago; `Query.live_view` makes it.
 
     Between two looks for a newer version, reads of blocks that are known ask nothing of Redis, and
@@ -81,17 +79,6 @@ class LiveView:
     def operators(self) -> list[OperatorInfo]:
         """The stores that can be read, as they were listed at the last look."""
         return self.current().operators()
-
-    def operator(
-        self,
-        operator: int = 0,
-        store: str = DEFAULT_STORE,
-        *,
-        family: str = DEFAULT_FAMILY,
-        codec: Codec | None = None,
-    ) -> OperatorState:
-        """The state of one operator, live; arguments as those of `Query.operator`."""
-        return OperatorState(self._client, self, operator, store, family, codec)
 
     def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
         """As `Query.view`: it is looked for now, whatever the interval."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.codec import Codec
 from redis_state.errors import NotFoundError, StateError
-from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
     OperatorInfo,
@@ -20,11 +19,10 @@ from redis_state.protocol.registry import (
 )
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.growth import Cause, causes_of
 from redis_state.reader.kept_versions import histories
 from redis_state.reader.live_view import INTERVAL_S, LiveView
-from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.operators import Operators
 from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.status import QueryStatus
 from redis_state.reader.versions import (
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 _WHAT = "opening the state"
 
 
-class Query:
+class Query(Operators):
     """A query by one checkpoint; `Reader.query` makes it.
 
     Attributes:
@@ -90,26 +88,6 @@ class Query:
         found, *older = status_with_older(self._client, self.info, tenant=self._tenant)
         stores = histories(self._client, found, tenant=self._tenant)
         return causes_of(found, stores, older)
-
-    def operator(
-        self,
-        operator: int = 0,
-        store: str = DEFAULT_STORE,
-        *,
-        family: str = DEFAULT_FAMILY,
-        codec: Codec | None = None,
-    ) -> OperatorState:
-        """The state of one operator; nothing is asked of Redis yet.
-
-        Args:
-            operator: Spark's id of the operator: 0 for the first of the query.
-            store: Spark's name of the store; only stream-stream joins have several.
-            family: Name of the column family; only `transformWithState` has several, one for each
-                state variable, named as the variable is; `OperatorState.families` lists them.
-            codec: What a program in Python writes the store with; ``None`` means the one of its
-                name, `MSGPACK` or `RAW`.
-        """
-        return OperatorState(self._client, self, operator, store, family, codec)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What an earlier call found out about a store."""

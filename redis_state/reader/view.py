@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
-from redis_state.codec import Codec
 from redis_state.errors import ConfigError, NotFoundError, StateError
-from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
+from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
-from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.operators import Operators
 from redis_state.reader.versions import NEWEST, Wanted, runs_reached
 from redis_state.reader.waiting import LOOK_S
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 _Place = tuple[int, str]
 
 
-class QueryView:
+class QueryView(Operators):
     """A query at one version; `Query.view` makes it.
 
     What is read through it is of this version, also after the query went on: as long as retention
@@ -95,17 +93,6 @@ class QueryView:
     def operators(self) -> list[OperatorInfo]:
         """The stores that can be read at this version."""
         return [self._known[place] for place in self._pins]
-
-    def operator(
-        self,
-        operator: int = 0,
-        store: str = DEFAULT_STORE,
-        *,
-        family: str = DEFAULT_FAMILY,
-        codec: Codec | None = None,
-    ) -> OperatorState:
-        """The state of one operator at this version; arguments as those of `Query.operator`."""
-        return OperatorState(self._client, self, operator, store, family, codec)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What is known of a store."""
