@@ -41,18 +41,21 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
         .rename(written, file, Options.Rename.OVERWRITE)
   }
 
-  /** Puts those files of a folder in place that a process was replacing when it died. */
-  def recover(folder: Path): Unit = {
-    val names = list(folder).map(_.getName)
-    for {
-      name <- names
-      if name.startsWith(".") && name.endsWith(Aside)
-      file = new Path(folder, name.drop(1).dropRight(Aside.length))
-      if !names.contains(file.getName)
-    } FileContext.getFileContext(file.toUri, hadoopConf).rename(aside(file), file)
+  /** Puts a file in place that a process was replacing when it died: the older one is gone, the new one is whole. */
+  def recover(file: Path): Unit = {
+    val system = file.getFileSystem(hadoopConf)
+    if (!system.exists(file) && system.exists(aside(file)))
+      FileContext.getFileContext(file.toUri, hadoopConf).rename(aside(file), file)
   }
 
   private def aside(file: Path) = new Path(file.getParent, s".${file.getName}$Aside")
+
+  /** The file whose place this one was to take. */
+  private def replacedBy(written: Path): Option[Path] = {
+    val name = written.getName
+    Option.when(name.startsWith(".") && name.endsWith(Aside))(
+      new Path(written.getParent, name.drop(1).dropRight(Aside.length)))
+  }
 
   /**
    * Rewrites what Spark's operator metadata says of one operator.
@@ -62,10 +65,11 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
    */
   def describe(stateRoot: Path, operator: Long, partitions: Option[Int]): Unit = {
     val folder = new Path(stateRoot, s"$operator/_metadata")
-    Seq(folder, new Path(folder, "v2")).foreach(recover)
-    val versions = list(new Path(folder, "v2")).filter(_.getName.toLongOption.isDefined)
-    (versions ++ list(folder).filter(_.getName == "metadata"))
-      .foreach(describe(_, stateRoot, operator, partitions))
+    Seq(folder, new Path(folder, "v2")).foreach { place =>
+      list(place).flatMap(replacedBy).foreach(recover)
+      list(place).filter(file => file.getName == "metadata" || file.getName.toLongOption.isDefined)
+        .foreach(describe(_, stateRoot, operator, partitions))
+    }
   }
 
   def list(folder: Path): Seq[Path] = {

@@ -195,20 +195,20 @@ private[redisstate] final class RescaleAtStart(
     // First of all: from now on nobody writes or reads on in the partitions of before, whatever files a cache still shows.
     RedisTarget.leave(change, conf)
     val before = rescaled.batch - 1
-    Seq(QueryLogs.Offsets, QueryLogs.Commits).foreach(log => files.recover(new Path(folder, log)))
+    val offsets = new Path(folder, s"${QueryLogs.Offsets}/$before")
+    val commit = new Path(folder, s"${QueryLogs.Commits}/$before")
+    Seq(offsets, commit).foreach(files.recover)
     if (!QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf).contains(rescaled.batch)) {
       val checkpoint = QueryCheckpoint.at(folder, before, hadoopConf)
       // Since 4.2 Spark does not run a batch whose number differs from that of the one before.
       if (!checkpoint.partitions.contains(rescaled.partitions)) {
         files.write(
-          new Path(folder, s"${QueryLogs.Offsets}/$before"),
+          offsets,
           checkpoint.offsetsWith(Providers.Redis, Some(rescaled.partitions)).text)
       }
       val uids = checkpoint.uidsFor(rescaled.partitions)
       if (uids != checkpoint.uids) {
-        files.write(
-          new Path(folder, s"${QueryLogs.Commits}/$before"),
-          checkpoint.commitWith(uids).text)
+        files.write(commit, checkpoint.commitWith(uids).text)
       }
     }
     val stateRoot = new Path(folder, "state")

@@ -43,11 +43,11 @@ class CheckpointFilesSuite extends AnyFunSuite {
     Files.writeString(at.resolve("3"), "there")
     Files.writeString(at.resolve(".3.redis_state"), "cut o")
     Files.writeString(at.resolve(".4.0a1b.tmp"), "Spark's")
-    for (_ <- 1 to 2) files.recover(new Path(at.toString))
+    for (_ <- 1 to 2; name <- Seq("2", "3", "4", "none"))
+      files.recover(new Path(at.resolve(name).toString))
     assert(names(at) == Set("2", "3", ".3.redis_state", ".4.0a1b.tmp"))
     assert(Files.readString(at.resolve("2")) == "new")
     files.write(new Path(at.resolve("3").toString), "newer")
     assert(names(at) == Set("2", "3", ".4.0a1b.tmp"))
-    files.recover(new Path(at.resolve("none").toString))
   }
 }
