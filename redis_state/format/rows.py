@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -109,10 +108,11 @@ def columns(payload: bytes) -> tuple[list[bytes], list[Value]]:
     return keys, values
 
 
-def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
+def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None:
     """The rows of some keys, where every row puts a value, and all have one layout.
 
-    Then rows begin at multiples of their length, and only values that are wanted are taken out.
+    Then rows begin at multiples of their length, and a key is looked for by halves. Before one is
+    said not to be there, the order of all keys is looked at.
 
     Args:
         wanted: Stored keys.
@@ -132,22 +132,34 @@ def find(payload: bytes, wanted: Iterable[bytes]) -> dict[bytes, bytes] | None:
         for place, byte in enumerate(head, at):
             if payload[place::length].count(byte) != count:
                 return None
-    keys = layout.keys.unpack(payload)
-    if not all(map(lt, keys, islice(keys, 1, None))):
-        return None
     found: dict[bytes, bytes] = {}
-    value_at = start.value_at + len(layout.value_head)
-    end = first + length
+    key_at, value_at = first + len(start.key_head), start.value_at
+    key_bytes, rest, end = value_at - key_at, value_at + len(layout.value_head), first + length
     for key in wanted:
-        at = bisect_left(keys, key)
-        if at < count and keys[at] == key:
-            before = at * length
-            found[key] = payload[value_at + before : end + before]
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) >> 1
+            at = key_at + middle * length
+            if payload[at : at + key_bytes] < key:
+                low = middle + 1
+            else:
+                high = middle
+        at = low * length
+        if payload[key_at + at : value_at + at] == key:
+            found[key] = payload[rest + at : end + at]
+            at += length
+            if payload[key_at + at : value_at + at] == key:
+                return None
+    if len(found) < len(wanted):
+        keys = layout.keys.unpack(payload)
+        if not all(map(lt, keys, islice(keys, 1, None))):
+            return None
     return found
 
 
-class _Start(NamedTuple):
-    """How a payload of rows of one layout begins.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Start:
+    """How a payload of rows of one layout begins; each kind of beginning is one object.
 
     Attributes:
         first: Where the first row is.

@@ -70,12 +70,13 @@ class AskedKeys:
         kinds, sizes = set(map(type, self._keys)), set(map(len, self._keys))
         if sizes != {len(names)}:
             return None
-        if kinds == {dict}:
-            try:
-                return [list(map(itemgetter(name), self._keys)) for name in names]
-            except KeyError:
-                return None
-        return list(zip(*self._keys, strict=True)) if kinds <= {tuple, list} else None
+        if kinds != {dict} and not kinds <= {tuple, list}:
+            return None
+        places: Sequence[Any] = names if kinds == {dict} else range(len(names))
+        try:
+            return [list(map(itemgetter(place), self._keys)) for place in places]
+        except KeyError:
+            return None
 
     def _arrays(self, codec: RowCodec) -> KeyArrays | None:
         if len(self._keys) < MANY or not isinstance(codec, Codec):

@@ -32,7 +32,13 @@ ROWS = 100_000
 AIM = 20
 BATCHES, SNAPSHOT_WAIT_S = 5, 300
 KEY = "key-%08d"
-KINDS = ((1_000, "of 1,000 keys"), (100_000, "of 100,000 keys"))
+TOGETHER = "`rows.repartition(n, key)` first"
+KINDS = (
+    (1_000, False, "of 1,000 keys"),
+    (10_000, False, "of 10,000 keys"),
+    (100_000, False, "of 100,000 keys"),
+    (100_000, True, f"of 100,000 keys, {TOGETHER}"),
+)
 
 
 def fill(spark: SparkSession, url: str, folder: Path, keys: int) -> None:
@@ -79,16 +85,22 @@ def took(work: Callable[[], DataFrame]) -> float:
 
 
 def against_a_scan(
-    spark: SparkSession, url: str, keys: int, state_keys: int
+    spark: SparkSession, url: str, keys: int, state_keys: int, *, together: bool
 ) -> tuple[float, float]:
-    """Medians of both ways to join rows of so many keys, and a check that both give the same."""
+    """Medians of both ways to join rows of so many keys, and a check that both give the same.
+
+    Args:
+        together: Whether a look-up begins with a shuffle, after which each task has the keys of one
+            partition of the state.
+    """
     step = state_keys // keys
     number = sf.format_string(KEY, (sf.col("id") % keys) * step)
     rows = spark.range(0, ROWS, 1, PARTITIONS).select("id", number.alias("carrier")).cache()
     rows.count()
 
     def looked_up() -> DataFrame:
-        return redis_state.lookup(rows, query="flights", on="carrier", url=url)
+        own = rows.repartition(PARTITIONS, "carrier") if together else rows
+        return redis_state.lookup(own, query="flights", on="carrier", url=url)
 
     def scanned() -> DataFrame:
         state = spark.read.format("redis_state").option("url", url).load("flights")
@@ -136,8 +148,10 @@ def main() -> int:
         try:
             fill(spark, embedded.url, Path(folder), state_keys)
             key, table = by_sql(embedded.url)
-            for keys, name in KINDS:
-                ours, theirs = against_a_scan(spark, embedded.url, keys, state_keys)
+            for keys, together, name in KINDS:
+                ours, theirs = against_a_scan(
+                    spark, embedded.url, keys, state_keys, together=together
+                )
                 verdict = "reached" if theirs / ours >= AIM else "**missed**"
                 lines.append(
                     f"| `lookup` of {ROWS:,} rows {name} | {ours:.2f} s | {theirs:.2f} s "
