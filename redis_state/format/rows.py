@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,9 @@ _WHAT = "rows"
 _PLAIN = {bytes, type(None)}
 _ALIKE_MAX = 512
 """So many rows of one layout are taken apart at once; a bucket has about 128."""
+
+_BY_HALVES_MAX = 3
+"""Of more keys it takes longer than taking out all of them does."""
 
 _LAYOUTS_MAX = 512
 """Of which what takes rows apart is kept; blocks of one family have many counts of rows."""
@@ -111,8 +115,9 @@ def columns(payload: bytes) -> tuple[list[bytes], list[Value]]:
 def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None:
     """The rows of some keys, where every row puts a value, and all have one layout.
 
-    Then rows begin at multiples of their length, and a key is looked for by halves. Before one is
-    said not to be there, the order of all keys is looked at.
+    Then rows begin at multiples of their length, and only values that are wanted are taken out. A
+    few keys are looked for by halves. Before one is said not to be there, the order of all keys is
+    looked at.
 
     Args:
         wanted: Stored keys.
@@ -132,11 +137,36 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
         for place, byte in enumerate(head, at):
             if payload[place::length].count(byte) != count:
                 return None
+    if len(wanted) <= _BY_HALVES_MAX:
+        few = _by_halves(payload, wanted, start, layout)
+        if few is not None:
+            return few
+    keys = layout.keys.unpack(payload)
+    if not all(map(lt, keys, islice(keys, 1, None))):
+        return None
     found: dict[bytes, bytes] = {}
-    key_at, value_at = first + len(start.key_head), start.value_at
-    key_bytes, rest, end = value_at - key_at, value_at + len(layout.value_head), first + length
+    rest, end = start.value_at + len(layout.value_head), first + length
     for key in wanted:
-        low, high = 0, count
+        row = bisect_left(keys, key)
+        if row < count and keys[row] == key:
+            found[key] = payload[rest + row * length : end + row * length]
+    return found
+
+
+def _by_halves(
+    payload: bytes, wanted: Iterable[bytes], start: _Start, layout: _Layout
+) -> dict[bytes, bytes] | None:
+    """The rows of keys that are met; ``None`` if one is not, or stands there twice."""
+    length = layout.length
+    key_at, value_at = start.first + len(start.key_head), start.value_at
+    key_bytes, rest, end = (
+        value_at - key_at,
+        value_at + len(layout.value_head),
+        start.first + length,
+    )
+    found: dict[bytes, bytes] = {}
+    for key in wanted:
+        low, high = 0, start.rows
         while low < high:
             middle = (low + high) >> 1
             at = key_at + middle * length
@@ -145,14 +175,11 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
             else:
                 high = middle
         at = low * length
+        if payload[key_at + at : value_at + at] != key:
+            return None
+        found[key] = payload[rest + at : end + at]
+        at += length
         if payload[key_at + at : value_at + at] == key:
-            found[key] = payload[rest + at : end + at]
-            at += length
-            if payload[key_at + at : value_at + at] == key:
-                return None
-    if len(found) < len(wanted):
-        keys = layout.keys.unpack(payload)
-        if not all(map(lt, keys, islice(keys, 1, None))):
             return None
     return found
 

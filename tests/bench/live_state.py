@@ -13,7 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -32,13 +33,30 @@ ROWS = 100_000
 AIM = 20
 BATCHES, SNAPSHOT_WAIT_S = 5, 300
 KEY = "key-%08d"
-TOGETHER = "`rows.repartition(n, key)` first"
-KINDS = (
-    (1_000, False, "of 1,000 keys"),
-    (10_000, False, "of 10,000 keys"),
-    (100_000, False, "of 100,000 keys"),
-    (100_000, True, f"of 100,000 keys, {TOGETHER}"),
-)
+STATES = (10_000_000, 30_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Rows that are joined.
+
+    Attributes:
+        keys: How many different ones they have.
+        together: Whether a look-up begins with a shuffle, after which each task has the keys of one
+            partition of the state.
+    """
+
+    keys: int
+    together: bool = False
+
+    def __str__(self) -> str:
+        after = ", `rows.repartition(n, key)` first" if self.together else ""
+        return f"`lookup` of {ROWS:,} rows of {self.keys:,} keys{after}"
+
+
+KINDS = (Kind(1_000), Kind(10_000), Kind(100_000), Kind(100_000, together=True))
+KINDS_OF_LARGER = KINDS[-2:]
+"""Of the first state all are measured."""
 
 
 def fill(spark: SparkSession, url: str, folder: Path, keys: int) -> None:
@@ -85,21 +103,17 @@ def took(work: Callable[[], DataFrame]) -> float:
 
 
 def against_a_scan(
-    spark: SparkSession, url: str, keys: int, state_keys: int, *, together: bool
+    spark: SparkSession, url: str, kind: Kind, state_keys: int
 ) -> tuple[float, float]:
-    """Medians of both ways to join rows of so many keys, and a check that both give the same.
-
-    Args:
-        together: Whether a look-up begins with a shuffle, after which each task has the keys of one
-            partition of the state.
-    """
+    """Medians of both ways to join such rows, and a check that both give the same."""
+    keys = kind.keys
     step = state_keys // keys
     number = sf.format_string(KEY, (sf.col("id") % keys) * step)
     rows = spark.range(0, ROWS, 1, PARTITIONS).select("id", number.alias("carrier")).cache()
     rows.count()
 
     def looked_up() -> DataFrame:
-        own = rows.repartition(PARTITIONS, "carrier") if together else rows
+        own = rows.repartition(PARTITIONS, "carrier") if kind.together else rows
         return redis_state.lookup(own, query="flights", on="carrier", url=url)
 
     def scanned() -> DataFrame:
@@ -135,39 +149,44 @@ def by_sql(url: str) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.bench.live_state", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="200,000 keys instead of 10,000,000")
-    parser.add_argument("--keys", type=int, default=10_000_000, help="of the state")
-    add_write_option(parser)
-    options = parser.parse_args()
-    state_keys: int = 200_000 if options.quick else options.keys
-    lines = ["| | by key | by a scan | ratio | aim |", "|---|---|---|---|---|"]
+def measure(state_keys: int, kinds: Sequence[Kind]) -> Iterator[str]:
+    """Rows of the table for a state of so many keys."""
     with redis_state.EmbeddedRedis() as embedded, tempfile.TemporaryDirectory() as folder:
         spark = session(embedded.url, Path(folder))
         try:
             fill(spark, embedded.url, Path(folder), state_keys)
             key, table = by_sql(embedded.url)
-            for keys, together, name in KINDS:
-                ours, theirs = against_a_scan(
-                    spark, embedded.url, keys, state_keys, together=together
-                )
+            for kind in kinds:
+                ours, theirs = against_a_scan(spark, embedded.url, kind, state_keys)
                 verdict = "reached" if theirs / ours >= AIM else "**missed**"
-                lines.append(
-                    f"| `lookup` of {ROWS:,} rows {name} | {ours:.2f} s | {theirs:.2f} s "
+                yield (
+                    f"| {state_keys:,} | {kind} | {ours:.2f} s | {theirs:.2f} s "
                     f"| {theirs / ours:.1f} × | ≥ {AIM} × {verdict} |"
                 )
         finally:
             spark.stop()
-        lines.append(
-            f"| SQL: one key; the sums of all | {key * 1000:.0f} ms | {table:.2f} s "
-            f"| {table / key:.0f} × | |"
+        yield (
+            f"| {state_keys:,} | SQL: one key; the sums of all | {key * 1000:.0f} ms "
+            f"| {table:.2f} s | {table / key:.0f} × | |"
         )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.bench.live_state", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one small state")
+    parser.add_argument("--keys", type=int, nargs="+", default=STATES, help="of each state")
+    add_write_option(parser)
+    options = parser.parse_args()
+    lines = [
+        "| keys of the state | | by key | by a scan | ratio | aim |",
+        "|---|---|---|---|---|---|",
+    ]
+    for at, state_keys in enumerate([200_000] if options.quick else options.keys):
+        lines += measure(state_keys, KINDS if at == 0 else KINDS_OF_LARGER)
     command = f"{COMMAND}{' --quick' if options.quick else ''}"
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
     head = (
-        f"`{command}` on {machine}, "
-        f"{date.today().isoformat()}: a state of {state_keys:,} keys in {PARTITIONS} partitions, "
+        f"`{command}` on {machine}, {date.today().isoformat()}: states in {PARTITIONS} partitions, "
         f"medians of {ROUNDS}; the load of the machine was {os.getloadavg()[0]:.1f}."
     )
     show("\n".join([head, "", *lines]), command, options.write)
