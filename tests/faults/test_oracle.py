@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.oracle import campaign
+from tests.faults.oracle.campaign import ORACLE
 from tests.faults.oracle.mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
@@ -28,15 +28,16 @@ def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
 
     The quick groups have to meet everything. Of the others some meet no case of what is rare.
     """
-    result = campaign.schedules(range(first, first + GROUP))
-    print({name: result.counters[key] for name, key in campaign.REQUIRED.items()})
-    assert not (result.complaints if first <= SCHEDULES_QUICK else result.faults)
+    result = ORACLE.run(range(first, first + GROUP))
+    print({name: result.counters[key] for name, key in ORACLE.required.items()})
+    judged = ORACLE.complaints if first <= SCHEDULES_QUICK else ORACLE.faults
+    assert judged(result) == []
     assert result.counters["schedules"] == GROUP
 
 
 def test_a_seed_does_the_same_again() -> None:
     seeds = range(42, 48)  # every pair of formats, with and without loss, whole and short
-    first, second = (campaign.schedules(seeds, jobs=1) for _ in range(2))
+    first, second = (ORACLE.run(seeds, jobs=1) for _ in range(2))
     assert first.counters == second.counters
     assert first.failures == second.failures == []
 
@@ -44,7 +45,7 @@ def test_a_seed_does_the_same_again() -> None:
 @pytest.mark.parametrize("group", range(MUTANTS_GROUPS))
 def test_every_mutant_is_found(group: int) -> None:
     names = [mutant.name for mutant in MUTANTS][group::MUTANTS_GROUPS]
-    verdicts = list(campaign.mutants(names))
+    verdicts = list(ORACLE.verdicts(names, None))
     assert [one.name for one in verdicts] == names
     assert [one.name for one in verdicts if one.failure is None] == []
 

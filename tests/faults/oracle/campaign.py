@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, islice
 from multiprocessing import current_process, get_context
 from typing import Any
 
+from tests.faults.campaign import Campaign, Group, Result, Verdict
 from tests.faults.oracle.mutants import MUTANTS
-from tests.faults.oracle.runner import Failure, Runner, is_stream
+from tests.faults.oracle.runner import Runner, is_stream
 from tests.support.redis_server import RedisServer
 
-MUTANT_SEEDS = 800
-"""A mutant has to be found by one of so many schedules, which are of its kind."""
-
+_MUTANT_SEEDS = 800
 _AT_ONCE = 25
 
-FORBIDDEN = ("wrong", "false lost", "false fenced", "orphans", "hangs")
-"""Counters that must be zero."""
+_FORBIDDEN = ("wrong", "false lost", "false fenced", "orphans", "hangs")
 
-REQUIRED = {
+_REQUIRED = {
     "resent and already there": "publish: ALREADY",
     "fenced by epoch": "publish: FENCED epoch",
     "fenced by opened": "publish: FENCED opened",
@@ -60,75 +55,6 @@ REQUIRED = {
     "batches refused over missing versions": "batches refused over missing versions",
     "queries forgotten before their first batch": "queries forgotten",
 }
-"""What a run has to meet, and the counter that says so."""
-
-
-@dataclass
-class Result:
-    """What schedules met, and those that broke a rule."""
-
-    counters: Counter[str] = field(default_factory=Counter)
-    failures: list[Failure] = field(default_factory=list)
-
-    @property
-    def faults(self) -> list[str]:
-        """What went wrong; empty if nothing did."""
-        found = [str(failure) for failure in self.failures]
-        return found + [
-            f"{name}: {self.counters[name]}" for name in FORBIDDEN if self.counters[name]
-        ]
-
-    @property
-    def complaints(self) -> list[str]:
-        """Why the run does not pass; empty if it does."""
-        return self.faults + [
-            f"no schedule met '{name}'" for name, key in REQUIRED.items() if not self.counters[key]
-        ]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a mutant was found; `failure` is how."""
-
-    name: str
-    failure: Failure | None
-
-
-@dataclass(frozen=True)
-class Group:
-    """Some schedules, and what they met."""
-
-    seeds: Sequence[int]
-    result: Result
-
-
-def schedules(seeds: Iterable[int], *, jobs: int | None = None) -> Result:
-    """Run schedules, as `groups` does."""
-    result = Result()
-    for group in groups(seeds, jobs=jobs):
-        result.counters.update(group.result.counters)
-        result.failures += group.result.failures
-    return result
-
-
-def groups(seeds: Iterable[int], *, jobs: int | None = None) -> Iterator[Group]:
-    """Run schedules, some at a time.
-
-    Args:
-        jobs: Processes; ``None`` means one for each core.
-    """
-    with _workers(jobs) as run:
-        yield from run(_some_schedules, _groups(seeds))
-
-
-def mutants(
-    names: Sequence[str], seeds: int = MUTANT_SEEDS, *, jobs: int | None = None
-) -> Iterator[Verdict]:
-    """Run schedules on each of these mutants until one breaks a rule."""
-    with _workers(jobs) as run:
-        yield from run(partial(_one_mutant, seeds=seeds), names)
-
-
 _server: RedisServer
 
 
@@ -166,10 +92,16 @@ def _stay_on_one_core() -> None:
         os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-def _groups(seeds: Iterable[int]) -> Iterator[list[int]]:
+def _groups(seeds: Iterable[int], jobs: int | None) -> Iterator[Group]:
     rest = iter(seeds)
-    while group := list(islice(rest, _AT_ONCE)):
-        yield group
+    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
+    with _workers(jobs) as run:
+        yield from run(_some_schedules, some)
+
+
+def _verdicts(names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
+    with _workers(jobs) as run:
+        yield from run(_one_mutant, names)
 
 
 def _some_schedules(seeds: list[int]) -> Group:
@@ -179,16 +111,29 @@ def _some_schedules(seeds: list[int]) -> Group:
     return Group(seeds, Result(runner.counters, failures))
 
 
-def _one_mutant(name: str, seeds: int) -> Verdict:
+def _one_mutant(name: str) -> Verdict:
     (mutant,) = (one for one in MUTANTS if one.name == name)
     runner = Runner(_server.url, _server.socket)
     try:
         with mutant.patch():
             own = (seed for seed in count(1) if is_stream(seed) is mutant.streams)
-            for seed in islice(own, seeds):
+            for seed in islice(own, _MUTANT_SEEDS):
                 failure = runner.run(seed)
                 if failure is not None:
                     return Verdict(name, failure)
     finally:
         runner.close()
     return Verdict(name, None)
+
+
+ORACLE = Campaign(
+    command="python -m tests.faults.oracle",
+    code=("redis_state", "tests/faults/oracle"),
+    headline=("commits", "loads compared"),
+    forbidden=_FORBIDDEN,
+    required=_REQUIRED,
+    mutants=MUTANTS,
+    mutant_seeds=_MUTANT_SEEDS,
+    groups=_groups,
+    verdicts=_verdicts,
+)

@@ -7,7 +7,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -17,6 +16,7 @@ from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import partition_state
+from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
@@ -36,17 +36,6 @@ STREAM_EVERY = 7
 
 FORMATS = ((1,), (1,), (2,), (1, 2))
 """Checkpoint formats of a schedule; with two of them the query goes over to the second one."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A schedule that broke a rule."""
-
-    seed: int
-    problems: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"seed {self.seed}: {'; '.join(self.problems)}"
 
 
 def is_stream(seed: int) -> bool:

@@ -9,20 +9,17 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Any
 
-from tests.faults.oracle.campaign import Group, Result, Verdict
-from tests.faults.oracle.runner import Failure
+from tests.faults.campaign import Campaign, Failure, Group, Result, Verdict
 from tests.faults.system.lab import Lab
 from tests.faults.system.mutants import MUTANTS
 from tests.faults.system.schedule import Schedule
 
-MUTANT_SEEDS = 400
-"""A mutant has to be found by one of so many schedules."""
-
+_MUTANT_SEEDS = 400
 _AT_ONCE = 20
 # What a killed process leaves in the JVM that plays it (its class loader, idle threads) adds up.
 _PLAYED_MAX = 2000
 
-FORBIDDEN = (
+_FORBIDDEN = (
     "wrong",
     "false lost",
     "false errors",
@@ -37,9 +34,8 @@ FORBIDDEN = (
     "keys left",
     "problems of maintain",
 )
-"""Counters that must be zero."""
 
-REQUIRED = (
+_REQUIRED = (
     "starts beside a living run",
     "runs ended by Spark's logs",
     "runs ended by the fence",
@@ -73,14 +69,6 @@ REQUIRED = (
     "losses told to Python",
     "vanished checkpoints called back",
 )
-"""Counters that must be above zero."""
-
-
-def complaints(result: Result) -> list[str]:
-    """Why a run does not pass; empty if it does."""
-    found = [str(failure) for failure in result.failures]
-    found += [f"{name}: {result.counters[name]}" for name in FORBIDDEN if result.counters[name]]
-    return found + [f"no schedule met '{one}'" for one in REQUIRED if not result.counters[one]]
 
 
 class Runner:
@@ -118,24 +106,6 @@ class Runner:
         self._lab = None
 
 
-def groups(seeds: Iterable[int], *, jobs: int | None = None) -> Iterator[Group]:
-    """Run schedules, some at a time.
-
-    Args:
-        jobs: Processes; ``None`` means one for each core.
-    """
-    rest = iter(seeds)
-    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
-    with _workers(jobs) as run:
-        yield from run(_some_schedules, some)
-
-
-def mutants(names: Sequence[str], *, jobs: int | None = None) -> Iterator[Verdict]:
-    """Run schedules on each of these mutants until one breaks a rule."""
-    with _workers(jobs) as run:
-        yield from run(_one_mutant, names)
-
-
 @contextmanager
 def _workers(jobs: int | None) -> Iterator[Any]:
     if jobs == 1:
@@ -165,6 +135,18 @@ def _end() -> None:
     _runner.close()
 
 
+def _groups(seeds: Iterable[int], jobs: int | None) -> Iterator[Group]:
+    rest = iter(seeds)
+    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
+    with _workers(jobs) as run:
+        yield from run(_some_schedules, some)
+
+
+def _verdicts(names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
+    with _workers(jobs) as run:
+        yield from run(_one_mutant, names)
+
+
 def _some_schedules(seeds: list[int]) -> Group:
     result = Result()
     for seed in seeds:
@@ -177,10 +159,23 @@ def _one_mutant(name: str) -> Verdict:
     with mutant.applied() as folder:
         runner = Runner(folder)
         try:
-            for seed in range(1, MUTANT_SEEDS + 1):
+            for seed in range(1, _MUTANT_SEEDS + 1):
                 failure = runner.run(seed, Result())
                 if failure is not None:
                     return Verdict(name, failure)
         finally:
             runner.close()
     return Verdict(name, None)
+
+
+SYSTEM = Campaign(
+    command="python -m tests.faults.system",
+    code=("redis_state", "jvm-adapter", "tests/faults/oracle", "tests/faults/system"),
+    headline=("batches", "commits", "loads compared"),
+    forbidden=_FORBIDDEN,
+    required={name: name for name in _REQUIRED},
+    mutants=MUTANTS,
+    mutant_seeds=_MUTANT_SEEDS,
+    groups=_groups,
+    verdicts=_verdicts,
+)

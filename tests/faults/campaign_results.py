@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.oracle.campaign import Group, Result, Verdict
-from tests.faults.oracle.runner import Failure
+from tests.faults.campaign import Failure, Group, Result, Verdict
 
-_ROOT = Path(__file__).parents[3]
-CODE = ("redis_state", "tests/faults/oracle")
+_ROOT = Path(__file__).parents[2]
 _SUFFIXES = (".py", ".lua", ".scala")
 
 
@@ -39,7 +37,7 @@ class Results:
     seconds: float = 0.0
 
     @staticmethod
-    def of(path: Path | None, folders: Sequence[str] = CODE) -> Results:
+    def of(path: Path | None, folders: Sequence[str]) -> Results:
         """What is in a file, if there is one.
 
         Args:
@@ -71,8 +69,7 @@ class Results:
 
     def add(self, group: Group, seconds: float) -> None:
         """Count schedules that were not counted yet."""
-        self.result.counters.update(group.result.counters)
-        self.result.failures += group.result.failures
+        self.result.add(group.result)
         self.seconds += seconds
         self.spans = _merged([*self.spans, *((seed, seed) for seed in group.seeds)])
         self._keep()
@@ -102,7 +99,7 @@ class Results:
 
 
 def code_digest(folders: Sequence[str]) -> str:
-    """What the store and the oracle consist of."""
+    """What the code in some folders consists of."""
     digest = hashlib.sha256()
     files = (file for folder in folders for file in (_ROOT / folder).rglob("*"))
     for file in sorted(file for file in files if file.suffix in _SUFFIXES):

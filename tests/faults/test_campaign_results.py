@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.oracle.campaign import Group, Result, Verdict
-from tests.faults.oracle.results import OtherCodeError, Results
-from tests.faults.oracle.runner import Failure
+from tests.faults.campaign import Failure, Group, Result, Verdict
+from tests.faults.campaign_results import OtherCodeError, Results
+from tests.faults.oracle.campaign import ORACLE
 
 
 def group(*seeds: int, wrong: int = 0) -> Group:
@@ -20,17 +20,17 @@ def group(*seeds: int, wrong: int = 0) -> Group:
 
 def test_what_was_run_is_counted_once(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    found = Results.of(path)
+    found = Results.of(path, ORACLE.code)
     found.add(group(1, 2, 3), 2.0)
     found.add(group(7, 8, wrong=1), 1.0)
     found.add_verdict(Verdict("no-fence", Failure(4, ("it lies",))), 0.5)
     found.add_verdict(Verdict("staged-for-ever", None), 0.5)
 
-    again = Results.of(path)
+    again = Results.of(path, ORACLE.code)
     assert again.missing(range(1, 11)) == [4, 5, 6, 9, 10]
     again.add(group(4, 5, 6), 1.0)
 
-    kept = Results.of(path)
+    kept = Results.of(path, ORACLE.code)
     assert kept.spans == [(1, 8)]
     assert kept.result.counters == {"schedules": 8, "wrong": 1}
     assert kept.result.failures == [Failure(7, ("it lies",))]
@@ -40,15 +40,15 @@ def test_what_was_run_is_counted_once(tmp_path: Path) -> None:
 
 def test_results_of_other_code_are_not_added_up(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    found = Results.of(path)
+    found = Results.of(path, ORACLE.code)
     found.code = "0123456789abcdef"
     found.add(group(1), 1.0)
     with pytest.raises(OtherCodeError, match="0123456789abcdef"):
-        Results.of(path)
+        Results.of(path, ORACLE.code)
 
 
 def test_without_a_file_nothing_is_kept() -> None:
-    found = Results.of(None)
+    found = Results.of(None, ORACLE.code)
     found.add(group(2), 1.0)
     assert found.spans == [(2, 2)]
-    assert Results.of(None).spans == []
+    assert Results.of(None, ORACLE.code).spans == []

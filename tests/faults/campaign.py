@@ -1,0 +1,109 @@
+"""Campaigns: many schedules by their seeds, what they have to meet, and mutants to be found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A schedule that broke a rule."""
+
+    seed: int
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {'; '.join(self.problems)}"
+
+
+@dataclass
+class Result:
+    """What schedules met, and those that broke a rule."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: Result) -> None:
+        """Count what other schedules met, too."""
+        self.counters.update(other.counters)
+        self.failures += other.failures
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some schedules, and what they met."""
+
+    seeds: Sequence[int]
+    result: Result
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a mutant was found; `failure` is how."""
+
+    name: str
+    failure: Failure | None
+
+
+class Mutant(Protocol):
+    """One rule less."""
+
+    @property
+    def name(self) -> str:
+        """What tells it apart."""
+
+    @property
+    def rule(self) -> str:
+        """What is not done any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """Schedules of one kind.
+
+    Attributes:
+        command: What runs it.
+        code: The folders with the code that is run; results of other code do not add up.
+        headline: Counters that stand above the table.
+        forbidden: Counters that must be zero.
+        required: What a whole run has to meet, and the counter that says so.
+        mutant_seeds: A mutant has to be found by one of so many schedules.
+        groups: Runs schedules, some at a time, in so many processes; ``None`` means one for each
+            core.
+        verdicts: Runs schedules on each mutant of these names until one breaks a rule.
+    """
+
+    command: str
+    code: Sequence[str]
+    headline: Sequence[str]
+    forbidden: Sequence[str]
+    required: Mapping[str, str]
+    mutants: Sequence[Mutant]
+    mutant_seeds: int
+    groups: Callable[[Iterable[int], int | None], Iterator[Group]]
+    verdicts: Callable[[Sequence[str], int | None], Iterator[Verdict]]
+
+    def run(self, seeds: Iterable[int], *, jobs: int | None = None) -> Result:
+        """Run schedules, and sum up what they met."""
+        result = Result()
+        for group in self.groups(seeds, jobs):
+            result.add(group.result)
+        return result
+
+    def faults(self, result: Result) -> list[str]:
+        """What went wrong; empty if nothing did."""
+        found = [str(failure) for failure in result.failures]
+        return found + [
+            f"{name}: {result.counters[name]}" for name in self.forbidden if result.counters[name]
+        ]
+
+    def complaints(self, result: Result) -> list[str]:
+        """Why a whole run does not pass; empty if it does."""
+        return self.faults(result) + [
+            f"no schedule met '{name}'"
+            for name, counter in self.required.items()
+            if not result.counters[counter]
+        ]
