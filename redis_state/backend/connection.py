@@ -34,16 +34,14 @@ def new_connections(
         address: ``None`` means the one of the URL.
         anonymous: Connect without logging in, and without choosing a database.
 
+    A password file is read for each connection, so that the password can be rotated.
+
     Raises:
         ConfigError: The password file cannot be read.
     """
     options: dict[str, Any] = _nameless() | _place(config.url, address)
     if not anonymous:
-        options |= {
-            "db": config.url.database,
-            "username": config.username,
-            "password": config.read_password(),
-        }
+        options |= {"db": config.url.database} | _login(config)
     if config.url.tls:
         options |= {
             "ssl": True,
@@ -65,6 +63,38 @@ def new_connections(
     if config.url.tls:
         client.connection_pool.connection_class = _TlsConnection
     return client
+
+
+def _login(config: Config) -> dict[str, Any]:
+    if config.password_file is None:
+        return {"username": config.username, "password": config.password}
+    config.read_password()
+    return {"credential_provider": _PasswordFile(config)}
+
+
+class PasswordFileError(redis.ConnectionError):
+    """A password file cannot be read any more; the cause says why."""
+
+
+class _PasswordFile(redis.CredentialProvider):
+    """User name, and the password that is in the file now."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Called for each new connection.
+
+        Raises:
+            PasswordFileError: The file cannot be read. redis-py gives up a connection that is not
+                logged in only for an error of its own.
+        """
+        try:
+            password = self._config.read_password() or ""
+        except ConfigError as error:
+            raise PasswordFileError(str(error)) from error
+        user = self._config.username
+        return (password,) if user is None else (user, password)
 
 
 def let_go(client: redis.Redis) -> None:
@@ -149,6 +179,8 @@ def no_redis(attempted: str, config: Config) -> RedisStateError:
 
 def final_error(attempted: str, error: Exception, config: Config) -> RedisStateError | None:
     """The named error for a connection that no repetition can make; ``None`` if one may."""
+    if isinstance(error, PasswordFileError) and isinstance(error.__cause__, ConfigError):
+        return error.__cause__
     if isinstance(error, redis.AuthenticationError):
         return refused(attempted, str(error), config)
     if any(text in str(error) for text in _NO_DATABASE):

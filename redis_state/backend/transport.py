@@ -59,7 +59,7 @@ class ServerTransport:
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """As `Transport.exchange`, on one connection."""
-        pipeline = self._connections().pipeline(transaction=False)
+        pipeline = _Pipeline(self._connections())
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
         replies: list[Any] = pipeline.execute(raise_on_error=False)
@@ -70,9 +70,9 @@ class ServerTransport:
         return [self]
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close the connections that are not in use; another thread may wait for an answer."""
         if self._redis is not None:
-            self._redis.close()
+            self._redis.connection_pool.disconnect(inuse_connections=False)
 
     def after_fork(self) -> None:
         """The connections are the parent's; one of its threads may hold the lock of their pool."""
@@ -84,6 +84,42 @@ class ServerTransport:
         if self._redis is None:
             self._redis = self._connect()
         return self._redis
+
+
+class _Pipeline(redis.client.Pipeline):
+    """A pipeline that closes its connection where replies are still to come.
+
+    redis-py does so when reading fails, and not when it is interrupted between two replies, as by
+    Control-C: the next one to use the connection would get the replies of this one.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._missing = 0
+        super().__init__(client.connection_pool, client.response_callbacks, False, None)
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """As redis-py has it."""
+        self._missing = len(self.command_stack)
+        return super().execute(raise_on_error)
+
+    def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        """As redis-py has it."""
+        try:
+            reply = super().parse_response(  # type: ignore[no-untyped-call]  # redis-py has no types
+                connection, command_name, **options
+            )
+        except redis.ResponseError:
+            self._missing -= 1
+            raise
+        self._missing -= 1
+        return reply
+
+    def reset(self) -> None:  # type: ignore[override]  # as its own Pipeline overrides it
+        """As redis-py has it: the connection goes back into the pool."""
+        if self._missing and self.connection is not None:
+            self.connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py has no types
+        self._missing = 0
+        super().reset()
 
 
 def error_word(reply: object) -> str:

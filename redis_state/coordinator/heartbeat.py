@@ -398,7 +398,11 @@ class Heartbeat:
             with suppress(queue.Empty):
                 idle = not self._held and not self._early
                 orders.append(self._orders.get(timeout=None if idle else max(0.0, left_s)))
-            if not self._stopped:
+            if self._stopped:
+                break
+            try:
                 self._carry_out(orders)
                 self.tick()
+            except Exception:  # noqa: BLE001  # the thread has nobody to raise it to
+                _LOG.exception("a heartbeat failed; the next one is tried")
         self._leave(list(self._owned))

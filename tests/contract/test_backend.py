@@ -6,9 +6,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from redis_state import config
 from redis_state.backend.client import Client
@@ -162,3 +164,61 @@ def test_a_server_that_hangs_up_is_asked_again() -> None:
         assert _ping(f"redis://127.0.0.1:{listener.getsockname()[1]}") == [True]
         server.join(10)
     assert not server.is_alive()
+
+
+def test_a_password_that_is_rotated(
+    start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    server = start_redis(password="first-secret")
+    file = tmp_path / "password"
+    file.write_text("first-secret\n")
+    with _client(server.url, passwordFile=str(file)) as client, server.client() as admin:
+        assert client.call("greeting the server", [("PING",)]) == [True]
+        admin.config_set("requirepass", "right-secret")
+        admin.execute_command("CLIENT", "KILL", "SKIPME", "yes", "TYPE", "normal")
+        file.unlink()
+        with pytest.raises(ConfigError, match="passwordFile"):
+            client.call("greeting the server", [("PING",)])
+        file.write_text("right-secret\n")
+        assert client.call("greeting the server", [("PING",)]) == [True]
+
+
+def test_a_connection_that_is_in_use_outlives_the_others(redis_server: RedisServer) -> None:
+    replies: list[Any] = []
+    with _client(redis_server.url) as client, redis_server.client() as other:
+
+        def wait_for_it() -> None:
+            replies.extend(client.call("waiting", [("BLPOP", "queue", "30")]))
+
+        waiting = threading.Thread(target=wait_for_it)
+        waiting.start()
+        while not any(one["cmd"] == "blpop" for one in other.client_list()):
+            pass
+        client.close()
+        other.rpush("queue", "came")
+        waiting.join(30)
+        assert replies == [(b"queue", b"came")]
+        assert client.round_trips == 1
+
+
+def test_no_reply_is_taken_for_another_after_an_interrupt(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two replies of a pipeline, while the second one is still to come."""
+    parse = redis.client.Pipeline.parse_response
+    read: list[Any] = []
+
+    def interrupted(self: Any, *args: Any, **options: Any) -> Any:
+        if read:
+            raise KeyboardInterrupt
+        read.append(parse(self, *args, **options))  # type: ignore[no-untyped-call]
+        return read[-1]
+
+    with _client(redis_server.url) as client:
+        client.call("writing", [("SET", "name", "value")])
+        with monkeypatch.context() as patch:
+            patch.setattr(redis.client.Pipeline, "parse_response", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.call("waiting", [("GET", "name"), ("WAIT", "1", "200")])
+        assert read == [b"value"]
+        assert client.call("reading", [("GET", "name")]) == [b"value"]

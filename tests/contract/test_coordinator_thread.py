@@ -136,6 +136,30 @@ def test_a_server_that_hangs_blocks_nobody(caplog: pytest.LogCaptureFixture) -> 
     until(lambda: not any(t.name == "redis-state-heartbeat" for t in threading.enumerate()))
 
 
+class StumblingClient:
+    """Raises once what nobody has foreseen."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def call(self, _attempted: str, commands: list[object]) -> list[object]:
+        self.calls += 1
+        if self.calls == 1:
+            raise TypeError
+        return [[b"OK"]] * len(commands)
+
+
+def test_the_thread_outlives_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
+    client = StumblingClient()
+    heartbeat = Heartbeat(client, ttl_ms=TTL_MS)  # type: ignore[arg-type]
+    id_ = PartitionId(StoreId("0" * 32, 0), 0)
+    with caplog.at_level(logging.ERROR, "redis_state.coordinator"):
+        heartbeat.report("owner", lambda: id_, Instance("h", "1", RUN))
+        until(lambda: client.calls >= 3)
+    heartbeat.stop()
+    assert caplog.text.count("a heartbeat failed") == 1
+
+
 def test_exit_does_not_wait_for_a_server_that_hangs(
     start_redis: Callable[..., RedisServer],
 ) -> None:
