@@ -106,6 +106,7 @@ def begin_batch(
     what = f"beginning batch {number} of store '{name}'"
     _check_numbers(what, number, first, partitions)
     tenant = keys.tenant_of(config.key_prefix)
+    keep_ms = EPHEMERAL_KEEP_MS if config.ephemeral else 0
     gen = checkpoint_gen(client, name, tenant=tenant, create=number == first)
     if gen is None:
         raise lost(what, name, first)
@@ -126,6 +127,7 @@ def begin_batch(
         partitions=count,
         families=[family_of(codec_name)],
         tenant=tenant,
+        keep_ms=keep_ms,
     )
     retained = config.versions_to_retain
     for id_ in batch.ids():
@@ -133,7 +135,7 @@ def begin_batch(
             client,
             id_,
             versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
-            keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+            keep_ms=keep_ms,
             where=str(batch.store_id(id_.partition)),
         )
         _pin(client, partition, batch)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from redis_state import config as options
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK
 from redis_state.config import Config
@@ -96,6 +97,19 @@ def current_worker() -> Worker:
 
 def kept() -> int:
     return len(current_worker().warm)
+
+
+def test_every_key_of_an_ephemeral_store_expires(
+    new: Callable[..., Batches], shared_redis_server: RedisServer
+) -> None:
+    batches = new(ephemeral="true")
+    for number in range(3):
+        batches.run(number, fill)
+        with shared_redis_server.client() as raw:
+            gen = raw.hget(keys.names(), keys.name_field(batches.name))
+            of_it = [key for key in raw.scan_iter(count=1000) if gen in key]
+            assert len(of_it) > 2
+            assert [key for key in of_it if raw.pttl(key) < 0] == []
 
 
 def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., Batches]) -> None:
