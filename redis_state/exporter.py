@@ -23,6 +23,7 @@ from redis_state.reader.totals import ErrorIncreases, Increases, Store
 
 _LOG = logging.getLogger("redis_state.exporter")
 _BUSY_SHARE = 0.1
+_FRESH_S_MAX = 60.0
 _OF_A_QUERY = ("query", "gen")
 _OF_A_STORE = (*_OF_A_QUERY, "operator", "store")
 
@@ -176,8 +177,8 @@ class QueryCollector(Collector):
     """Looks at one Redis, database and key prefix whenever it is scraped; thread-safe.
 
     A scrape never fails: `redis_state_up` is 0 when Redis gives no answer, and the log says why.
-    However many scrape, Redis is looked at for a tenth of the time at most: in between they get the
-    last look.
+    However many scrape, Redis is looked at for a tenth of the time at most, or once a minute: in
+    between they get the last look.
     """
 
     def __init__(self, reader: Reader, *, clock: Clock = SYSTEM) -> None:
@@ -198,13 +199,17 @@ class QueryCollector(Collector):
         with self._lock:
             began_s = self._clock.monotonic_s()
             if not self._metrics or began_s >= self._fresh_until_s:
-                self._metrics = list(self._look())
+                found = self._look()
+                self._metrics = [_up(0.0 if found is None else 1.0), *(found or ())]
                 ended_s = self._clock.monotonic_s()
-                self._fresh_until_s = ended_s + (ended_s - began_s) * (1 / _BUSY_SHARE - 1)
+                # A server that did not answer is asked again sooner.
+                share = 1.0 if found is None else 1 / _BUSY_SHARE - 1
+                self._fresh_until_s = ended_s + min((ended_s - began_s) * share, _FRESH_S_MAX)
             metrics = self._metrics
         yield from metrics
 
-    def _look(self) -> Iterator[Metric]:
+    def _look(self) -> list[Metric] | None:
+        """``None`` if Redis gave no answer."""
         try:
             queries = [one for one in self._reader.status() if not one.replaced_by]
             gens = [one.gen for one in queries]
@@ -213,12 +218,8 @@ class QueryCollector(Collector):
             errors = self._failed.add({gen: one.errors for gen, one in counted.items()})
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
-            yield _up(0.0)
-            return
-        yield _up(1.0)
-        yield from _gauges(queries)
-        yield from _counters(queries, sums)
-        yield from _errors(queries, errors)
+            return None
+        return [*_gauges(queries), *_counters(queries, sums), *_errors(queries, errors)]
 
 
 def _up(value: float) -> Metric:

@@ -31,6 +31,9 @@ _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
 # Masters may fail one after the other; more than that is not a fail-over.
 _REPLACED_MAX = 5
+_WAITS_A_TRY = 6
+"""To connect, to log in, to choose a database and to be answered take no longer in one try."""
+
 _MASTER = "It is a replica: give the address of its master."
 
 T = TypeVar("T")
@@ -60,6 +63,7 @@ class Client:
         self._config = config
         self.durability = Durability.of(config.durability)
         self._deadline_s = config.deadline / 1000
+        self._awake_s_max = max(self._deadline_s, _WAITS_A_TRY * config.socket_timeout / 1000)
         self._clock = clock
         self._transport = connect(config)
         self._waiting = Waiting(self.durability)
@@ -181,13 +185,18 @@ class Client:
         late: type[UnavailableError] | type[CommitOutcomeUnknownError] = UnavailableError,
     ) -> list[Any]:
         end = self._clock.monotonic_s() + self._deadline_s
-        tries = 0
+        tries, was_asleep = 0, False
         while True:
             tries += 1
+            began = self._clock.monotonic_s()
             try:
                 return once()
             except _TryAgainError as error:
-                left = end - self._clock.monotonic_s()
+                now = self._clock.monotonic_s()
+                if not was_asleep and now - began > self._awake_s_max:
+                    # This process was stopped meanwhile, and its connection did not outlast that.
+                    was_asleep, end = True, now + self._deadline_s
+                left = end - now
                 if left <= 0 and not error.lasts:
                     raise self._not_durable(attempted, tries, error) from error.__cause__
                 if left <= 0:
@@ -230,8 +239,8 @@ class Client:
         """The results of `work` for each server that holds a part of the keys.
 
         Args:
-            work: Started again with all servers when one of them was replaced, so some results
-                may come twice.
+            work: Started again with all servers when it raises `ServersChangedError`, or one of
+                them was replaced; so some results may come twice.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -245,7 +254,7 @@ class Client:
                         Client(self._config, clock=self._clock, connect=partial(_same, part))
                     )
                 return
-            except _ReplacedError:
+            except ServersChangedError:
                 if not left:
                     raise
 
@@ -275,7 +284,7 @@ class Client:
                 raise no_redis(attempted, self._config) from error
             raise _TryAgainError("what answers there does not speak Redis's protocol") from error
         except ReplacedError as error:
-            raise _ReplacedError(attempted, found=str(error)) from error
+            raise ServersChangedError(attempted, found=str(error)) from error
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
             final = final_error(attempted, error, self._config)
             if final is not None:
@@ -321,8 +330,8 @@ def _same(transport: Transport, _config: Config) -> Transport:
     return transport
 
 
-class _ReplacedError(UnavailableError):
-    """The addresses of the servers have to be looked up again."""
+class ServersChangedError(UnavailableError):
+    """What was asked of each server has to be asked again: one was replaced, or started anew."""
 
 
 class _TryAgainError(Exception):

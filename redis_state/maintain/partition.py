@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
-from redis_state.errors import ConfigError, FormatError, RedisStateError, UnavailableError
+from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
@@ -19,9 +19,6 @@ from redis_state.protocol.instances import TTL_MS, Instance, leave
 
 _PATIENCE_SERVED = 2
 """A process that serves a partition writes its snapshots from memory: it gets twice as long."""
-
-_OF_THE_SERVER = (UnavailableError, ConfigError)
-"""What every other partition would meet, too."""
 
 
 def maintain_partition(
@@ -42,8 +39,10 @@ def maintain_partition(
         report.left_to_others = 1
         return report
     done = False
+    where = f"{name}: {id_}"
     try:
-        _maintain(client, id_, instance, policy, report, where=f"{name}: {id_}")
+        with report.noting(where):
+            _maintain(client, id_, instance, policy, report, where=where)
         done = True
     finally:
         release(client, id_, policy, done=done)
@@ -65,21 +64,18 @@ def _maintain(
     if head[0] is None or purged_gen(head[0].decode("ascii", "replace")):
         return
     report.partitions = 1
-    if instance is not None and _is_overtaken(client, id_, instance, head):
-        report.deactivated = leave(client, {id_: instance}, told_ms=TTL_MS)
-        instance = None
+    with report.noting(where):
+        if instance is not None and _is_overtaken(client, id_, instance, head):
+            report.deactivated = leave(client, {id_: instance}, told_ms=TTL_MS)
+            instance = None
     if policy.unsigned_too and client.signer is not None and not _is_signed(client, id_):
         client = client.without_signer()
     partition = PartitionClient(
         client, id_, versions_to_retain=1, keep_ms=max(0, left_ms), where=where
     )
     for step in (_compact, _retain):
-        try:
+        with report.noting(where):
             step(partition, instance, policy, report)
-        except _OF_THE_SERVER:
-            raise
-        except RedisStateError as error:
-            report.problem(f"{where}: {error}")
     verify(client, partition, policy, report, where=where)
 
 

@@ -14,7 +14,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress
 from redis_state.backend.script import script
-from redis_state.errors import FormatError, NotFoundError
+from redis_state.errors import FormatError, FullError, NotFoundError
 from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
@@ -85,6 +85,7 @@ def expire(
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
+        FullError: There is no room for a note of it; nothing was changed.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
@@ -92,7 +93,16 @@ def expire(
     query = keys.query(gen, tenant=tenant)
     metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
     # The query comes first, and last when it is called back: while it expires, so does the rest.
-    _expire_query(client, gen, tenant, kept_ms, found)
+    try:
+        _expire_query(client, gen, tenant, kept_ms, found)
+    except FullError as error:
+        raise FullError(
+            error.attempted,
+            found=error.found,
+            advice="Nothing was purged: what can be called back needs a note, for which a full "
+            f"server has no room. `redis-state purge --gen {gen} --now` needs none, and removes "
+            "it for good.",
+        ) from error
     done: set[str] = set()
     for chunk in _chunks(metas):
         _expire_partitions(client, gen, chunk, kept_ms, found)
@@ -162,13 +172,9 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         # If it was purged before, what that one kept still counts: it may have been cut off.
         record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
-        client.call(
-            _PURGING,
-            [
-                ("HSET", query, RECORD, json.dumps(record)),
-                ("PEXPIRE", query, str(expiry_ms)),
-            ],
-        )
+        # One by one: a full server refuses the note, and would carry out the rest.
+        client.call(_PURGING, [("HSET", query, RECORD, json.dumps(record))])
+        client.call(_PURGING, [("PEXPIRE", query, str(expiry_ms))])
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
     client.call(
@@ -190,8 +196,8 @@ def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> Non
     stay: tuple[str, ...] = ("PERSIST", query)
     if record.left_ms != _NO_EXPIRY:
         stay = ("PEXPIRE", query, str(record.left_ms))
-    noted: tuple[str, ...] = ("HSET", query, RECALLED, str(now_ms))
-    client.call(_RECALLING, [noted, stay, ("HDEL", query, RECORD)])
+    client.call(_RECALLING, [("HSET", query, RECALLED, str(now_ms))])
+    client.call(_RECALLING, [stay, ("HDEL", query, RECORD)])
 
 
 def _record(client: Client, gen: str, tenant: str) -> _Record | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from redis_state.errors import ConfigError, RedisStateError, UnavailableError
 
 PROBLEMS_MAX = 1000
 _COUNTS = (
@@ -93,6 +97,21 @@ class Report:
         """Note what needs a person."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
+
+    @contextmanager
+    def noting(self, where: str) -> Iterator[None]:
+        """Note an error as a problem, so that one place keeps nobody from the others.
+
+        Raises:
+            UnavailableError: The server gives no answer, which every other place would meet, too.
+            ConfigError: The server refuses the user.
+        """
+        try:
+            yield
+        except (UnavailableError, ConfigError):
+            raise
+        except RedisStateError as error:
+            self.problem(f"{where}: {error}")
 
     def __str__(self) -> str:
         return (

@@ -80,34 +80,39 @@ class Service:
         """
         began_s = self._clock.monotonic_s()
         report, job = Report(), self._job
-        if job.vanished_ms is not None and began_s >= self._vanished_due_s:
-            self._vanished_due_s = began_s + VANISHED_EVERY_S
-            report.add(
-                purge_vanished(
-                    self._client,
-                    age_ms=job.vanished_ms,
-                    tenant=job.tenant,
-                    progress=self._progress,
-                )
-            )
         for info in self._checkpoints():
             if self._stopped():
                 break
-            report.add(
-                maintain_checkpoint(
-                    self._client,
-                    info.gen,
-                    policy=job.policy,
-                    tenant=job.tenant,
-                    name=info.name,
-                    progress=self._progress,
-                    stopped=self._stopped,
+            with report.noting(info.title):
+                report.add(
+                    maintain_checkpoint(
+                        self._client,
+                        info.gen,
+                        policy=job.policy,
+                        tenant=job.tenant,
+                        name=info.name,
+                        progress=self._progress,
+                        stopped=self._stopped,
+                    )
                 )
-            )
         if job.orphans and began_s >= self._orphans_due_s and not self._stopped():
             self._orphans_due_s = began_s + ORPHANS_EVERY_S
-            swept = sweep_orphans(self._client, tenant=job.tenant, progress=self._progress)
-            report.add(swept)
+            with report.noting("looking for orphans"):
+                swept = sweep_orphans(self._client, tenant=job.tenant, progress=self._progress)
+                report.add(swept)
+        # At last: it writes notes, for which a full server may have room now.
+        vanished_ms = job.vanished_ms
+        if vanished_ms is not None and began_s >= self._vanished_due_s and not self._stopped():
+            self._vanished_due_s = began_s + VANISHED_EVERY_S
+            with report.noting("looking for checkpoints that nobody uses"):
+                report.add(
+                    purge_vanished(
+                        self._client,
+                        age_ms=vanished_ms,
+                        tenant=job.tenant,
+                        progress=self._progress,
+                    )
+                )
         _LOG.debug("the pass took %.0f ms", (self._clock.monotonic_s() - began_s) * 1000)
         return report
 

@@ -32,6 +32,9 @@ _OTHERS_AGE_MS = 600_000
 _OTHERS_MAX_S = 1.0
 _LOOK_EVERY_S = 20.0
 _REST_SHARE = 100
+_REST_S_MAX = 300.0
+"""However long a look took: the process may have been stopped meanwhile."""
+
 _PARTITIONS_AT_ONCE = 64
 _LARGEST_MAX = 3
 _BYTES_WORD = 4
@@ -204,8 +207,11 @@ class Quota:
             self.watch(client)
         except RedisStateError as error:
             log.warning("it could not be seen how large the state is: %s", error)
+            self._due_s = client.clock.monotonic_s() + _LOOK_EVERY_S
+            return
         ended_s = client.clock.monotonic_s()
-        self._due_s = ended_s + max(_LOOK_EVERY_S, (ended_s - now_s) * _REST_SHARE)
+        rest_s = min((ended_s - now_s) * _REST_SHARE, _REST_S_MAX)
+        self._due_s = ended_s + max(_LOOK_EVERY_S, rest_s)
 
     def watch(self, client: Client) -> None:
         """Look, and let a log line say which limit is near; once for as long as it is."""
@@ -229,7 +235,8 @@ class Quota:
             now_ms = int(second) * 1000 + int(micro) // 1000
             entries = parse_sizes(raw)
             if age_ms == _OWN_AGE_MS:
-                age_ms = max(age_ms, self._measuring_ms * _REST_SHARE)
+                rest_ms = min(self._measuring_ms * _REST_SHARE, round(_REST_S_MAX * 1000))
+                age_ms = max(age_ms, rest_ms)
             own = entries.pop(self._gen, None)
             if own is None or not own.is_younger(age_ms, now_ms):
                 own = self._measured(client, now_ms)

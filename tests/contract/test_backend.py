@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import redis
 
 from redis_state import config
 from redis_state.backend.client import Client
-from redis_state.backend.script import script
+from redis_state.backend.script import Command, script
+from redis_state.backend.transport import ServerTransport
 from redis_state.errors import ConfigError, FullError, Kind, RedisStateError, UnavailableError
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, free_port
@@ -222,3 +223,23 @@ def test_no_reply_is_taken_for_another_after_an_interrupt(
                 client.call("waiting", [("GET", "name"), ("WAIT", "1", "200")])
         assert read == [b"value"]
         assert client.call("reading", [("GET", "name")]) == [b"value"]
+
+
+def test_a_process_that_was_stopped_for_longer_than_the_deadline_tries_once_more(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    exchange = ServerTransport.exchange
+    sent: list[object] = []
+
+    def stopped(self: ServerTransport, commands: Sequence[Command]) -> list[Any]:
+        sent.append(commands)
+        if len(sent) == 1:
+            clock.now_s += 3600
+            raise redis.ConnectionError("its connection was closed meanwhile")
+        return exchange(self, commands)
+
+    with _client(redis_server.url, clock=clock, deadline="60s") as client:
+        monkeypatch.setattr(ServerTransport, "exchange", stopped)
+        assert client.call("greeting the server", [("PING",)]) == [True]
+    assert len(sent) == 2

@@ -16,12 +16,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from redis_state import keys
+from redis_state import config, keys
 from redis_state.cli.main import main
 from redis_state.exporter import METRICS, QueryCollector
 from redis_state.protocol.instances import Instance, totals_commands
 from redis_state.reader import Reader, connect
 from tests.contract.planting import GEN, Planted
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 from tests.support.tls import make_certificates
 from tests.support.waiting import wait_until
@@ -196,3 +197,22 @@ def test_the_alert_rules_name_metrics_that_there_are_and_pages_that_tell_what_to
         )
         assert rule["annotations"]["runbook_url"].partition("#")[2] in anchors, rule["alert"]
         assert rule["annotations"]["summary"]
+
+
+@pytest.mark.usefixtures("planted")
+def test_an_answer_after_a_long_silence_is_seen_soon(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    with Reader(config.parse({"url": redis_server.url, "deadline": "60s"}), clock=clock) as reader:
+        collector = QueryCollector(reader, clock=clock)
+
+        def up() -> float:
+            return float(next(iter(collector.collect())).samples[0].value)
+
+        assert up() == 1
+        redis_server.kill()
+        clock.sleep_s(60)
+        assert up() == 0
+        assert clock.now_s >= 120
+        redis_server.restart()
+        clock.sleep_s(61)
+        assert up() == 1

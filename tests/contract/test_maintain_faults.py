@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.maintain import Policy, sweep_orphans
-from tests.contract.planting import GEN, uid
-from tests.contract.test_maintain import client, grown, maintain, raw, row, rows
+from redis_state.maintain.service import Job, Service
+from redis_state.protocol.instances import Instance
+from tests.contract.planting import GEN, Planted, family, uid
+from tests.contract.test_maintain import ONE, client, grown, maintain, raw, row, rows
 from tests.support.redis_server import bytes_of
 
 __all__ = ["client", "raw"]
@@ -98,3 +103,40 @@ def test_orphans_expire_and_nothing_else(client: Client, raw: redis.Redis) -> No
     assert sweep_orphans(client).orphans == 0
     assert sweep_orphans(client, tenant="team:").orphans == 1
     assert len(rows(client, id_, 10)) > 0
+
+
+def overtaken(raw: redis.Redis, planted: Planted) -> None:
+    """By a run beside that of its instance, of which nothing can be read."""
+    id_, run = planted.id(0), "6d2bd1e5-0c7c-4c3e-9d77-222222222222"
+    raw.set(keys.instance(id_), Instance("h", "1", run).encode(), px=60_000)
+    raw.hset(keys.meta(id_), "r", "another")
+    raw.hset(keys.query(GEN), f"run:{run}", "?")
+
+
+def mistyped(raw: redis.Redis, planted: Planted) -> None:
+    raw.set(keys.meta(planted.id(0)), "text")
+
+
+def misfiled(raw: redis.Redis, _planted: Planted) -> None:
+    raw.set(keys.query(GEN), "text")
+
+
+@pytest.mark.parametrize("damaged", [overtaken, mistyped, misfiled])
+def test_a_place_that_cannot_be_looked_at_keeps_nobody_from_the_others(
+    client: Client, raw: redis.Redis, damaged: Callable[[redis.Redis, Planted], None]
+) -> None:
+    other = Planted(raw, family=family(ONE, ONE), partitions=1, gen=GEN_2, name="other")
+    other.register()
+    for version in range(1, 12):
+        other.delta(0, version, {row(n): b"%d" % version for n in range(40)})
+    damaged(raw, grown(raw))
+    service = Service(
+        client,
+        Job(Policy("w")),
+        progress=lambda *_: None,
+        wait=lambda _: True,
+        stopped=lambda: False,
+    )
+    report = service.run_pass()
+    assert len(report.problems) == 1
+    assert raw.keys(keys.segment(other.id(0), "s:11:*"))

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 import redis
 
+from redis_state import config, keys
+from redis_state.backend.client import Client
 from redis_state.cli.main import main
+from redis_state.ids import PartitionId, StoreId
+from redis_state.maintain.purge import purge
 from tests.support.redis_server import RedisServer
 
 GEN = "0123456789abcdef0123456789abcdef"
@@ -231,3 +235,24 @@ def test_an_id_that_nothing_has_is_an_error(
     assert "[REDIS_NOT_FOUND]" in told
     assert GEN in told
     assert _keys(raw) == before
+
+
+def test_a_server_that_is_started_anew_while_it_is_scanned(
+    redis_server: RedisServer, raw: redis.Redis
+) -> None:
+    """It orders its keys anew: a cursor of before would leave some of them out."""
+    names = [keys.meta(PartitionId(StoreId(GEN, 0), number)) for number in range(5_000)]
+    raw.config_set("appendonly", "yes")
+    raw.mset(dict.fromkeys(names, "x"))
+    began: list[str] = []
+
+    def progress(what: str, _done: int, _total: int) -> None:
+        began.append(what)
+        if len(began) == 2:
+            redis_server.shutdown()
+            redis_server.restart(appendonly="yes")
+
+    client = Client(config.parse({"url": redis_server.url, "deadline": "30s"}))
+    purge(client, GEN, progress=progress)
+    client.close()
+    assert raw.keys("*") == []

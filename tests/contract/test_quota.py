@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import cast
 
@@ -15,10 +15,10 @@ from redis_state import config, keys
 from redis_state.acl import Role, rules
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.errors import Kind, QuotaError
+from redis_state.errors import Kind, QuotaError, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
-from redis_state.protocol.quota import Size, parse_sizes
+from redis_state.protocol.quota import Quota, Size, parse_sizes
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import CauseKind, Reader
 from tests.support.manual_clock import ManualClock
@@ -280,3 +280,31 @@ def test_the_rights_of_a_job_are_enough(redis_server: RedisServer, new: NewProvi
     options = {"key_prefix": "team", "username": "job", "password": "secret"}
     commit(new("other", **options), 0)
     assert commit(new(prefix_bytes_max="1g", state_bytes_max="1g", **options), 0) == 1
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_look_that_took_a_minute_does_not_rest_for_long(
+    redis_server: RedisServer, new: NewProvider, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """The process was stopped meanwhile, or the server was away."""
+    clock = ManualClock()
+    limited = new(state_bytes_max="100k", clock=clock)
+    commit(limited, 0)
+    clock.sleep_s(60)
+    read = Quota._read
+
+    def slow(self: Quota, client: Client) -> tuple[Sequence[bytes], Mapping[bytes, bytes]]:
+        clock.sleep_s(60)
+        if not answers:
+            raise UnavailableError("looking", found="nobody is there")
+        return read(self, client)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Quota, "_read", slow)
+        commit(limited, 1)
+    grown = commit(limited, 2, 200_000)
+    clock.sleep_s(301 if answers else 21)
+    age(redis_server)
+    commit(limited, grown)
+    with pytest.raises(QuotaError):
+        commit(limited, grown + 1)

@@ -414,3 +414,18 @@ def test_what_may_be_in_use_is_not_touched_without_force(
 def test_what_ran_long_ago_needs_no_force(redis_server: RedisServer, raw: redis.Redis) -> None:
     raw.hset(keys.query(GEN), "seen", now_ms(raw) - 181_000)
     assert purge(redis_server, "--yes") == 0
+
+
+def test_a_full_server_refuses_a_purge_that_can_be_called_back(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    planted: Planted,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = state(raw)
+    raw.config_set("maxmemory", 1)
+    assert purge(redis_server, "--yes") == 1
+    assert f"`redis-state purge --gen {GEN} --now` needs none" in capsys.readouterr().err
+    assert state(raw) == before
+    assert purge(redis_server, "--yes", "--now") == 0
+    assert raw.keys(f"*{planted.gen}*") == []

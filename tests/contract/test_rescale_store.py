@@ -29,6 +29,7 @@ from redis_state.reader.reader import Reader
 from redis_state.reader.rows.murmur3 import partition_of
 from redis_state.reader.rows.spark_types import parse_schema
 from redis_state.spark.batches import Batch, begin_batch, superseded
+from redis_state.spark.rescaling import copy, rows
 from redis_state.spark.rescaling import store as under_test
 from redis_state.spark.rescaling.copy import Copy
 from redis_state.spark.worker import Worker
@@ -404,3 +405,16 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         # What is named is there as long as the old checkpoint is.
         assert state.get("k7", at=1) == 70
         assert reader.query(query.name).operator(0).get("k7") == 70
+
+
+def test_a_partition_that_was_just_made_expires(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for module in (rows, copy):
+        monkeypatch.setattr(module, "renew", killed)
+    with pytest.raises(KeyboardInterrupt):
+        query.rescale(2)
+    expire_by_themselves(query)

@@ -13,7 +13,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.maintain import Policy, purge_vanished, vanished_checkpoints
+from redis_state.maintain import Policy, Report, purge_vanished, vanished_checkpoints
 from redis_state.maintain.recall import recall
 from redis_state.maintain.service import VANISHED_EVERY_S, Job, Service
 from redis_state.protocol import checkpoint_gen, register_run
@@ -279,3 +279,23 @@ def test_most_commits_write_no_date(
         store.commit()
         kept = int(bytes_of(raw.hget(meta, "t"))) == planted
         assert kept == (wait_ms == 59_000) or wait_ms == -59_000
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_full_server_gets_room_before_anything_is_noted(client: Client, raw: redis.Redis) -> None:
+    busy = Planted(raw, family=family(ONE, ONE), partitions=1, gen=GEN_2, name="fresh")
+    for version in range(2, 20):
+        busy.delta(0, version, {row(n): b"%d" % version for n in range(90)}, complete=True)
+    raw.config_set("maxmemory", 1)
+    reports: list[Report] = []
+    service = Service(
+        client,
+        Job(Policy("w"), vanished_ms=DAY_MS),
+        progress=lambda *_: None,
+        wait=lambda _: True,
+        stopped=lambda: False,
+    )
+    service.run(1.0, reports.append)
+    (report,) = reports
+    assert report.dropped > 0
+    assert any("nobody uses: [REDIS_FULL]" in problem for problem in report.problems)

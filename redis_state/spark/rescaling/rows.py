@@ -256,15 +256,19 @@ def restore(
     for target, entry in written:
         words += [target.writer.ident, entry.text]
     what = f"making {id_}"
-    reply = client.script(what, script("restore"), [meta(id_)], words)
-    if reply[0] not in ("OK", "PRESENT"):
+    # Together, so that a call that dies leaves nothing that stays.
+    made = [
+        script("restore").call([meta(id_)], *words),
+        script("renew").call([meta(id_)], str(_TTL_MS)),
+    ]
+    reply, _ = client.transaction(what, made)
+    if reply[0] not in (b"OK", b"PRESENT"):
         raise UnavailableError(
             what,
             found="the server lost what was sent",
             advice="Nothing was changed. A volatile-* eviction policy does that: give the server "
             "more memory, and do it again.",
         )
-    renew(client, id_, _TTL_MS)
 
 
 def renew(client: Client, id_: PartitionId, keep_ms: int) -> list[str]:
