@@ -209,7 +209,7 @@ object SegmentWriter {
   }
 
   /** @throws LimitException before anything is sent */
-  def checkLimits(storedKeyBytes: Int, valueBytes: Int, where: => String): Unit = {
+  def checkLimits(storedKeyBytes: Int, valueBytes: Long, where: => String): Unit = {
     if (storedKeyBytes - 2 > KeyBytesMax) {
       throw new LimitException(
         s"$where: a key of ${storedKeyBytes - 2} bytes is above the limit of " +

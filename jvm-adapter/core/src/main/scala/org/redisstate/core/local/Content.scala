@@ -16,8 +16,16 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
   def over(newest: List[Layer]): Content =
     if (newest.isEmpty) this else new Content(base, newest ::: layers, fronts.under(newest))
 
-  /** The same rows with a single layer. */
-  def merged: Content = new Content(base, List(Layer.merge(layers)), fronts)
+  /** The same rows with as few layers as can be, none of which is merged of more than so many bytes. */
+  def merged(bytesMax: Long): Content = {
+    val groups = layers.foldLeft(List.empty[List[Layer]]) {
+      case (group :: rest, layer)
+          if group.iterator.map(_.usedBytes.toLong).sum + layer.usedBytes <= bytesMax =>
+        (layer :: group) :: rest
+      case (groups, layer) => List(layer) :: groups
+    }
+    new Content(base, groups.reverse.map(group => Content.oneOf(group.reverse)), fronts)
+  }
 
   /** Whether it is a base that was folded here. */
   def isFolded: Boolean = layers.isEmpty && base.isOwn
@@ -25,11 +33,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
   /** Whether some of it cannot be dropped block by block. */
   def isHeld: Boolean = layers.nonEmpty || base.isOwn
 
-  private def oneLayer: Layer = layers match {
-    case Nil => new Layer(0)
-    case List(only) => only
-    case _ => Layer.merge(layers)
-  }
+  private def oneLayer: Layer = Content.oneOf(layers)
 
   private[local] def orderedScan(range: Tombstone): OrderedScan =
     new OrderedScan(
@@ -53,6 +57,14 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
     }
     base.rowsFor(hash, key, offset, length).find(key, offset, length) >= 0
   }
+
+  /** As `Layers.valueBytes`. */
+  def valueBytes(hash: Int, key: Array[Byte], offset: Int, length: Int): Long =
+    Layers.valueBytes(layers, hash, key, offset, length) {
+      val rows = base.rowsFor(hash, key, offset, length)
+      val found = rows.find(key, offset, length)
+      if (found < 0) -1L else rows.valueLength(found).toLong
+    }
 
   /** All rows of a family, in no order; of an ordered one, in key order. */
   def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
@@ -162,6 +174,12 @@ object Content {
   private val SortedBytes = 64 << 10
 
   def empty(): Content = new Content(Base.empty(), Nil)
+
+  private def oneOf(layers: List[Layer]): Layer = layers match {
+    case Nil => new Layer(0)
+    case List(only) => only
+    case _ => Layer.merge(layers)
+  }
 
   /**
    * All rows in the base; buckets grow with the rows.

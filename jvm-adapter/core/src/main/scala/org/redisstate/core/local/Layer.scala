@@ -354,12 +354,8 @@ final class Layer(initialRows: Int, initialBytes: Int)
   private def ensure(more: Long): Unit = {
     val wanted = end + more
     if (wanted > arena.length) {
-      if (wanted > ArenaBytesMax) {
-        throw new LimitException(
-          s"one batch changes more than $ArenaBytesMax bytes of one partition. Nothing was written. " +
-            "Use more shuffle partitions or smaller batches.")
-      }
-      val bytes = math.min(ArenaBytesMax, math.max(wanted, arena.length * 2L)).toInt
+      if (wanted > BytesMax) throw Layer.tooLarge(BytesMax)
+      val bytes = math.min(BytesMax, math.max(wanted, arena.length * 2L)).toInt
       resize(bytes)
     }
   }
@@ -369,7 +365,13 @@ object Layer {
   private final val TailBytes = 32
   private final val Mixer = 0x9e3779b97f4a7c15L
   private final val RoomMin = 64
-  private val ArenaBytesMax = (1L << 31) - 64
+
+  /** An array of bytes has no room for more. */
+  val BytesMax: Long = (1L << 31) - 64
+
+  def tooLarge(bytesMax: Long): LimitException = new LimitException(
+    s"one batch changes more than $bytesMax bytes of one partition. Nothing was written. " +
+      "Use more shuffle partitions or smaller batches.")
 
   /** What was sorted when a layer had that many bytes and rows. */
   private final class SortedEntries(val entries: Array[Int], val end: Int, val size: Int)

@@ -30,6 +30,35 @@ object Layers {
     found >= 0
   }
 
+  /**
+   * Bytes of the value of a key: of a list those of all its parts, none of which is read.
+   *
+   * @param below what is below the layers has, or -1
+   * @return -1 if it is not there
+   */
+  def valueBytes(
+      layers: List[Layer],
+      hash: Int,
+      key: Array[Byte],
+      offset: Int,
+      length: Int)(below: => Long): Long = {
+    var found = -1L
+    var rest = layers
+    while (rest ne Nil) {
+      val layer = rest.head
+      val entry = layer.find(hash, key, offset, length)
+      if (entry >= 0) {
+        if (layer.isRemoved(entry)) return found
+        found = math.max(0, found) + layer.valueLength(entry)
+        if (!layer.isAppended(entry)) return found
+      }
+      if (!layer.clearsNothing && layer.isCleared(key, offset, length)) return found
+      rest = rest.tail
+    }
+    val older = below
+    if (older < 0) found else math.max(0, found) + older
+  }
+
   /** The whole value of an entry of the first of these layers, which is no removal. */
   private[local] def value(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
     val layer = from.head

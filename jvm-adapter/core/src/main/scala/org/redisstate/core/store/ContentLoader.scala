@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import org.redisstate.core.format.Entry
-import org.redisstate.core.local.{Content, Room}
+import org.redisstate.core.local.{Content, LayerSizes, Room}
 import org.redisstate.core.protocol.PartitionClient
 
 /** Builds the content of a version from its segments. */
@@ -9,15 +9,17 @@ private[store] final class ContentLoader(
     client: PartitionClient,
     loader: SegmentLoader,
     counters: StoreCounters,
-    room: Room) {
+    room: Room,
+    sizes: LayerSizes) {
 
   /**
-   * Deltas over what is below them. Those that memory has room for become layers; older ones are
-   * read bucket by bucket, together with the snapshot.
+   * Deltas over what is below them. Those that memory has room for become layers, as long as these
+   * can become one; older ones are read bucket by bucket, together with the snapshot.
    *
    * @param below a content that is here, if they stand on one
    * @param bottom a snapshot, if they stand on one
    * @param deltas oldest first
+   * @param layered whether any of them become layers
    * @param once for one pass over the rows: the delta that they begin with is not brought into memory
    * @return None when they do not fit over what is here
    */
@@ -25,13 +27,18 @@ private[store] final class ContentLoader(
       below: Option[Content],
       bottom: Option[WholeSegment],
       deltas: Seq[WholeSegment],
+      layered: Boolean,
       once: Boolean): Option[Content] = {
     val isBottom = below.isEmpty && bottom.isEmpty
     val alone =
       deltas.headOption.count(d => isBottom && (once || ContentLoader.isBase(d.head.segment.entry)))
+    val above = if (layered) deltas.drop(alone) else Nil
+    var together = 0L
     val newest =
-      deltas.drop(alone).reverseIterator.map(d => LayerLoader.bytesOf(d.head.segment.entry))
-        .takeWhile(room.offer).toSeq
+      above.reverseIterator.map(d => LayerLoader.bytesOf(d.head.segment.entry)).takeWhile { bytes =>
+        together += bytes
+        together <= sizes.mergedMax && room.offer(bytes)
+      }.toSeq
     try {
       val (large, small) = deltas.splitAt(deltas.length - newest.length)
       val base =
@@ -40,8 +47,10 @@ private[store] final class ContentLoader(
         else if (below.isEmpty) Some(new Content(loader.together(bottom.toSeq ++ large, once), Nil))
         else None
       base.map { content =>
-        val loaded = content.over(new LayerLoader(client, loader.decoder, counters).layers(small))
-        if (loaded.layers.length > ContentLoader.LayersMax) loaded.merged else loaded
+        val layers = new LayerLoader(client, loader.decoder, counters, sizes).layers(small)
+        val loaded = content.over(layers)
+        if (loaded.layers.length > ContentLoader.LayersMax) loaded.merged(sizes.mergedMax)
+        else loaded
       }
     } finally room.give(newest.sum)
   }

@@ -13,7 +13,8 @@ import org.redisstate.core.protocol.{PartitionClient, Piece}
 private[store] final class LayerLoader(
     client: PartitionClient,
     decoder: SegmentDecoder,
-    counters: StoreCounters) {
+    counters: StoreCounters,
+    sizes: LayerSizes) {
   import LayerLoader._
 
   /**
@@ -76,7 +77,9 @@ private[store] final class LayerLoader(
       val blocks = parts.flatMap(_.blocks)
       check(head, blocks)
       val appends = blocks.exists(b => (0 until b.rows.count).exists(b.rows.isAppended))
-      if (layers.isEmpty || (appends && !layers.head.isEmpty))
+      val bytes = blocks.iterator.map(b => b.rows.bytes.length + RowBytes * b.rows.count).sum
+      val isFull = layers.headOption.exists(_.usedBytes + bytes > sizes.mergedMax)
+      if (layers.isEmpty || isFull || (appends && !layers.head.isEmpty))
         layers ::= new Layer(math.min(rows, RoomRowsMax).toInt)
       head.header.tombstones.foreach(layers.head.clear)
       blocks.foreach(block => addAll(layers.head, block))

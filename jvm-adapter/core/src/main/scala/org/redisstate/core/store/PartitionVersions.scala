@@ -3,7 +3,6 @@ package org.redisstate.core.store
 import java.util.{Collections, WeakHashMap}
 import java.util.concurrent.atomic.AtomicBoolean
 
-import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import org.slf4j.LoggerFactory
@@ -12,13 +11,7 @@ import org.redisstate.core.errors._
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.{
-  CheckpointFormat,
-  Opened,
-  PartitionClient,
-  RetainReport,
-  SegmentGone
-}
+import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, RetainReport, SegmentGone}
 
 /**
  * One partition of a store on this executor: opens versions, keeps the current and the previous
@@ -29,6 +22,7 @@ import org.redisstate.core.protocol.{
  * @param defaultFamily family 0, as the first commit describes it
  * @param taken told each time that the run has taken the partition
  * @param counters where it counts what it does
+ * @param sizes of layers
  */
 final class PartitionVersions(
     val client: PartitionClient,
@@ -38,7 +32,8 @@ final class PartitionVersions(
     validator: RowValidator,
     budget: MemoryBudget,
     taken: () => Unit = () => (),
-    val counters: StoreCounters = new StoreCounters)
+    val counters: StoreCounters = new StoreCounters,
+    private[store] val sizes: LayerSizes = LayerSizes.Default)
     extends VersionKeeper
     with Evictable
     with AutoCloseable {
@@ -67,6 +62,7 @@ final class PartitionVersions(
       HeldRows,
       java.lang.Boolean]))
   private val room = new StoreRoom(budget, counters, () => recount())
+  private val loader = new VersionLoader(client, validator, counters, room, sizes, () => closed)
   private val snapshots = new SnapshotWriter(client, room)
   budget.register(this)
 
@@ -86,7 +82,7 @@ final class PartitionVersions(
         hit
       case None =>
         counters.cacheMisses.incrementAndGet()
-        val loaded = timed(counters.loadNs)(load(opened, held, once = false))
+        val loaded = timed(counters.loadNs)(loader.load(opened, held))
         remember(loaded)
         loaded
     }
@@ -108,7 +104,7 @@ final class PartitionVersions(
   def openOnce(version: Long, uid: Option[String]): OpenVersion = {
     val opened = client.open(runId, Some(version), uid, Nil)
     val whole = Some(opened.segments).collect {
-      case Seq(one) if one.isSnapshot || one.entry.complete => load(opened, Nil, once = true)
+      case Seq(one) if one.isSnapshot || one.entry.complete => loader.load(opened, Nil, once = true)
     }
     whole.filter(_.hasOneHashedFamily)
       .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))
@@ -140,9 +136,9 @@ final class PartitionVersions(
   }
 
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
-    val loader = newLoader()
-    val layers = new LayerLoader(client, loader.decoder, counters)
-    new VersionChanges(open(_).local, client, loader, layers).of(version, family)
+    val segments = loader.segments()
+    val layers = new LayerLoader(client, segments.decoder, counters, sizes)
+    new VersionChanges(open(_).local, client, segments, layers).of(version, family)
   }
 
   /** Whether a version was opened by this store. */
@@ -166,8 +162,6 @@ final class PartitionVersions(
 
   private[store] override def ended(session: HeldRows): Unit =
     if (sessions.remove(session)) recount()
-
-  private def newLoader(): SegmentLoader = new SegmentLoader(client, validator, counters, room)
 
   /** Tells the budget what this store holds now. */
   private[store] def recount(): Unit = countLock.synchronized {
@@ -208,6 +202,8 @@ final class PartitionVersions(
     // Who is about to cache a version has done so, or sees that it is too late.
     synchronized {
       closed = true
+      // A task may still read them, and nobody counts what it reads.
+      bases(cached).foreach(_.counted(false))
       cached = Nil
     }
     budget.unregister(this)
@@ -241,7 +237,8 @@ final class PartitionVersions(
       entry: Entry,
       table: FamilyTable,
       layers: List[Layer]): Unit = {
-    val content = base.content.over(layers)
+    // What memory had no room for is read when it is asked for: the commit is done, and must not fail any more.
+    val content = base.here.map(_.over(layers)).orNull
     synchronized {
       val history =
         if (entry.complete) History(entry.bytes, Nil)
@@ -252,7 +249,7 @@ final class PartitionVersions(
         table,
         content,
         history,
-        reload))
+        loader.reload))
     }
     lastChange = (
       math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),
@@ -319,13 +316,13 @@ final class PartitionVersions(
     if (!version.read(old => closed || !isHeavy(old) || fold(version, old))) {
       version.read { old =>
         if (old.layers.length > ContentLoader.LayersMax)
-          Room.taking(room, old.layerBytes)(share(version, old, old.merged))
+          Room.taking(room, old.layerBytes)(share(version, old, old.merged(sizes.mergedMax)))
       }
     }
 
   /** Brings the layers into the base, if they are heavy and memory has room for both; @return whether they are there. */
   private def fold(version: LocalVersion, old: Content): Boolean =
-    old.layers.isEmpty || (old.layerBytes * FoldShare > old.base.decodedBytes &&
+    old.layers.isEmpty || (old.layerBytes * FoldShare > old.base.decodedBytes && canMerge(old) &&
       old.base.loadAll(() => closed) &&
       Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
         share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
@@ -348,6 +345,8 @@ final class PartitionVersions(
     countOnly(before)
   }
 
+  private def canMerge(content: Content): Boolean = content.layerBytes <= sizes.mergedMax
+
   private def isHeavy(content: Content): Boolean =
     content.layers.length > ContentLoader.LayersMax ||
       (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.decodedBytes)
@@ -362,10 +361,13 @@ final class PartitionVersions(
 
   /** Where memory has room, the rows are brought into the base, which stays; else they pass through. */
   private def writeSnapshot(version: LocalVersion): Boolean = {
-    version.read(old => foldAll(version, old))
+    try version.read(old => foldAll(version, old))
+    catch {
+      case e: LimitException => log.info("{} is not folded: {}", client.id, e.getMessage: Any)
+    }
     val families = this.families(version)
     val (content, written) =
-      version.read(content => content -> snapshots.write(version, content, families))
+      version.read(content => content -> snapshotOf(version, content, families))
     written.foreach { snapshot =>
       val entry = snapshot.segment.entry
       counters.snapshots.incrementAndGet()
@@ -380,8 +382,20 @@ final class PartitionVersions(
     written.nonEmpty
   }
 
+  private def snapshotOf(
+      version: LocalVersion,
+      content: Content,
+      families: Seq[Family]): Option[WrittenSnapshot] = {
+    def apart = snapshots.write(version, loader.withoutLayers(version.pin), families)
+    if (!canMerge(content)) apart
+    else {
+      try snapshots.write(version, content, families)
+      catch { case _: LimitException => apart } // lists that grow in a layer take more room there
+    }
+  }
+
   private def foldAll(version: LocalVersion, old: Content): Unit =
-    if (old.layers.nonEmpty && old.base.loadAll(() => closed)) {
+    if (old.layers.nonEmpty && canMerge(old) && old.base.loadAll(() => closed)) {
       Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
         share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
       }
@@ -390,11 +404,11 @@ final class PartitionVersions(
 
   /** From now on the rows of a version can be read again from its snapshot. */
   private def stand(version: LocalVersion, old: Content, snapshot: WrittenSnapshot): Unit = {
-    val loader = newLoader()
-    val head = loader.heads(Seq(snapshot.segment)).head
+    val segments = loader.segments()
+    val head = segments.heads(Seq(snapshot.segment)).head
     if (old.layers.isEmpty && old.base.buckets == snapshot.segment.entry.buckets)
-      loader.attach(old.base, head)(snapshot.fill)
-    else share(version, old, new Content(loader.base(head), Nil))
+      segments.attach(old.base, head)(snapshot.fill)
+    else share(version, old, new Content(segments.base(head), Nil))
     recount()
     budget.check()
   }
@@ -404,83 +418,6 @@ final class PartitionVersions(
       v.history = v.history.since(snapshot.pin.version, bytes)
     }
   }
-
-  /**
-   * Builds a version from what `open` listed; starts again when maintenance replaces a segment
-   * under the load.
-   */
-  private def load(first: Opened, held: List[LocalVersion], once: Boolean): LocalVersion = {
-    var opened = first
-    var tries = 0
-    while (true) {
-      try return build(opened, if (tries == 0) held else Nil, once)
-      catch {
-        case e: SegmentGone =>
-          val again = client.reopen(first.pin)
-          val unchanged = again.segments.exists(s => s == e.segment)
-          tries += 1
-          if (unchanged || tries > LoadsMax) {
-            throw new StateLostException(
-              s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
-                "manifest, but blocks of it are missing. Likely: eviction, or a restart from " +
-                "older data. Nothing was changed.")
-          }
-          opened = again
-      }
-    }
-    throw new IllegalStateException
-  }
-
-  private def build(opened: Opened, held: List[LocalVersion], once: Boolean): LocalVersion = {
-    val loader = newLoader()
-    val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
-    if (start.isEmpty && opened.start.version > 0) {
-      throw new InternalException(
-        s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
-          s"${opened.start.version}, which this executor does not have.")
-    }
-    var table = start.fold(FamilyTable.Empty)(_.table)
-    var history = start.fold(History.Empty)(_.history)
-    var bottom: Option[WholeSegment] = None
-    val above = mutable.ArrayBuffer.empty[WholeSegment]
-    loader.heads(opened.segments.reverse).foreach { head =>
-      val entry = head.segment.entry
-      val alone = head.segment.isSnapshot || entry.complete
-      table = table.after(head.header)
-      if (alone) above.clear()
-      if (alone) bottom = None
-      val whole = WholeSegment(head, table.families)
-      if (head.segment.isSnapshot) bottom = Some(whole) else above += whole
-      history = if (alone) History(entry.bytes, Nil)
-      else history.plus(DeltaSize(head.segment.version, entry.bytes))
-    }
-    val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
-    val below = if (isAlone) None else start.map(_.content)
-    val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
-    val content = new ContentLoader(client, loader, counters, room)
-      .over(below, bottom, deltas, once).getOrElse(reload(opened.pin))
-    if (once) content.base.counted(false)
-    else if (!below.exists(_.base eq content.base)) readAhead(content.base)
-    val live = opened.segments.headOption
-      .map(newest => LiveRows.of(newest.entry))
-      .orElse(start.map(_.live))
-      .getOrElse(LiveRows.None)
-    new LocalVersion(opened.pin, live, table, content, history, if (once) reloadOnce else reload)
-  }
-
-  private def readAhead(base: Base): Unit =
-    Background.helping(s"read-ahead of ${client.id}") {
-      try {
-        base.loadAll(() => closed)
-        ()
-      } catch {
-        case _: SegmentGone =>
-          log.info("read-ahead of {} ended: its snapshot was replaced", client.id)
-      }
-    }
-
-  private def reload(pin: Pin): Content = load(client.reopen(pin), Nil, once = false).content
-  private def reloadOnce(pin: Pin): Content = load(client.reopen(pin), Nil, once = true).content
 }
 
 object PartitionVersions {
@@ -491,7 +428,6 @@ object PartitionVersions {
   private val FoldShare = 8
   private[core] val DeltasMin = 4
   private[core] val DeltasMax = 200
-  private val LoadsMax = 5
   private val SmallRows = 64
   private val SmallBytes = 4 << 10
   private val RoomRowsMax = 1 << 16

@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import scala.collection.mutable
 
-import org.redisstate.core.format.{Family, RowBlock, Segment, SegmentWriter}
+import org.redisstate.core.format.{Entry, Family, RowBlock, Segment, SegmentWriter}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Content, OrderedRows, Room}
 import org.redisstate.core.protocol.PartitionClient
@@ -50,36 +50,58 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     val uid = Pin.newUid()
     val ident = Segment.snapshotIdent(pin.version, uid)
     Room.taking(room, 2 * content.layerBytes + StageBytes) {
-      val (buckets, pass) = Content.folding(content, version.hashOf, version.live.all)
-      val writer = new SegmentWriter(ident, buckets)
-      def stage(least: Long): Unit = if (writer.freshBytes > least)
-        client.stageSnapshot(pin, ident, writer.handOver())
-      pass { (bucket, rows) =>
-        writer.add(bucket, rows)
-        stage(StageBytes)
-      }
-      val kept = mutable.HashMap.empty[Int, Seq[RowBlock]]
-      table.filter(_.kind.ordered).map(_.id).sorted.foreach { family =>
-        val blocks = mutable.ArrayBuffer.empty[RowBlock]
-        writer.addOrdered(family, content.sortedBlocks(family)) { rows =>
-          if (keeps) blocks += rows
-          stage(StageBytes)
-        }
-        kept(family) = blocks.toSeq
-      }
-      val entry = writer.finish(
-        uid,
-        version.live.all,
-        Some(table),
-        Nil,
-        internal = version.live.internal,
-        highestId = version.table.highestId)
-      stage(0)
+      val (entry, kept) = orRemoved(ident)(staged(version, content, table, keeps, uid, ident))
       if (client.addSnapshot(pin, uid, entry)) {
         val segment = Segment(isSnapshot = true, pin.version, pin.uid, entry)
-        Some(new WrittenSnapshot(segment, if (keeps) kept.toMap else Map.empty))
+        Some(new WrittenSnapshot(segment, kept))
       } else None
     }
+  }
+
+  /** What was staged would take room for a day, which a full server needs for commits. */
+  private def orRemoved[A](ident: String)(work: => A): A =
+    try work
+    catch {
+      case e: Throwable =>
+        client.later(client.abort(ident)): Unit
+        throw e
+    }
+
+  /** Sends all blocks; @return the entry, and the blocks of ordered families if they are kept */
+  private def staged(
+      version: LocalVersion,
+      content: Content,
+      table: Seq[Family],
+      keeps: Boolean,
+      uid: String,
+      ident: String): (Entry, Map[Int, Seq[RowBlock]]) = {
+    val pin = version.pin
+    val (buckets, pass) = Content.folding(content, version.hashOf, version.live.all)
+    val writer = new SegmentWriter(ident, buckets)
+    def stage(least: Long): Unit = if (writer.freshBytes > least)
+      client.stageSnapshot(pin, ident, writer.handOver())
+    pass { (bucket, rows) =>
+      writer.add(bucket, rows)
+      stage(StageBytes)
+    }
+    val kept = mutable.HashMap.empty[Int, Seq[RowBlock]]
+    table.filter(_.kind.ordered).map(_.id).sorted.foreach { family =>
+      val blocks = mutable.ArrayBuffer.empty[RowBlock]
+      writer.addOrdered(family, content.sortedBlocks(family)) { rows =>
+        if (keeps) blocks += rows
+        stage(StageBytes)
+      }
+      kept(family) = blocks.toSeq
+    }
+    val entry = writer.finish(
+      uid,
+      version.live.all,
+      Some(table),
+      Nil,
+      internal = version.live.internal,
+      highestId = version.table.highestId)
+    stage(0)
+    (entry, if (keeps) kept.toMap else Map.empty)
   }
 }
 

@@ -2,13 +2,14 @@ package org.redisstate.core.store
 
 import org.redisstate.core.format.{Entry, Family}
 import org.redisstate.core.ids.{Pin, RegisteredRun}
-import org.redisstate.core.local.Layer
+import org.redisstate.core.local.{Layer, LayerSizes}
 import org.redisstate.core.protocol.PartitionClient
 
 /** What an open version, and a write set over it, ask of the store that keeps the version. */
 private[store] trait VersionKeeper {
   def client: PartitionClient
   def counters: StoreCounters
+  private[store] def sizes: LayerSizes
 
   /** What its versions take in memory. */
   def localBytes: Long

@@ -45,6 +45,7 @@ final class WriteSession private[store] (
 
   /** Layers whose rows are on their way to Redis, newest first; older than `frozen`. */
   private var staged: List[Layer] = Nil
+  private var stagedBytes = 0L
   private var layer = store.newLayer()
 
   /** All of them, newest first. */
@@ -143,15 +144,19 @@ final class WriteSession private[store] (
   }
 
   /**
-   * Appends to the list of a multi-value family without reading it.
+   * Appends to the list of a multi-value family without reading it: only how long it is.
    *
    * @param elements as [[MultiValue.encode]] gives them
    */
   def append(key: Array[Byte], keyLength: Int, elements: Array[Byte], length: Int): Unit = {
     startWrite("append")
-    SegmentWriter.checkLimits(keyLength, length, s"append in ${client.id}")
     val hash = hashOf(key, 0, keyLength)
-    if (!exists(hash, key, keyLength)) count(key, 1)
+    val before = Layers.valueBytes(own, hash, key, 0, keyLength) {
+      local.read(_.valueBytes(hash, key, 0, keyLength))
+    }
+    // As a whole: it is one value when it is read, and in the next snapshot.
+    SegmentWriter.checkLimits(keyLength, math.max(0, before) + length, s"append in ${client.id}")
+    if (before < 0) count(key, 1)
     // A part replaces the row of an earlier part: what is staged already has to be written as a
     // whole, once for all that is appended until the next stage.
     if (holdsRow(staged, hash, key, keyLength) && !holdsRow(
@@ -163,7 +168,6 @@ final class WriteSession private[store] (
       val joined =
         if (known) MultiValue.join(probe.array, probe.offset, probe.length, elements, 0, length)
         else java.util.Arrays.copyOf(elements, length)
-      SegmentWriter.checkLimits(keyLength, joined.length, s"append in ${client.id}")
       layer.put(hash, key, 0, keyLength, joined, 0, joined.length)
       rejoined += RejoinedShare * joined.length
     } else layer.append(hash, key, 0, keyLength, elements, 0, length)
@@ -382,6 +386,9 @@ final class WriteSession private[store] (
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
     val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
+    // Who reads the delta brings it into one layer.
+    stagedBytes += full.usedBytes
+    if (stagedBytes > store.sizes.writeSetMax) throw Layer.tooLarge(store.sizes.writeSetMax)
     staged = full :: staged
     frozen = Nil
     layer = new Layer(full.rows)

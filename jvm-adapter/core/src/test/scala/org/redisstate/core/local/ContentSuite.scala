@@ -114,7 +114,7 @@ class ContentSuite extends AnyFunSuite {
           val above = below.over(List(if (random.nextBoolean()) layer.trimmed else layer))
           val kept = random.nextInt(4) match {
             case 0 => Content.fold(above, hashOf)
-            case 1 => above.merged
+            case 1 => above.merged(random.nextInt(4000).toLong)
             case _ => above
           }
           if (random.nextInt(3) == 0)
@@ -152,7 +152,7 @@ class ContentSuite extends AnyFunSuite {
           val above = below.over(List(layer.trimmed))
           val kept = random.nextInt(8) match {
             case 0 => Content.fold(above, hashOf)
-            case 1 => above.merged
+            case 1 => above.merged(random.nextInt(4000).toLong)
             case _ => above
           }
           versions = (kept, rows) :: versions

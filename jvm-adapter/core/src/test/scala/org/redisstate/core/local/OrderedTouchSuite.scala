@@ -95,7 +95,7 @@ class OrderedTouchSuite extends AnyFunSuite {
       assert(ByteBuffer.wrap(key.array).getInt(key.offset + 2) == 100 * batch)
       assert(scan.rowsPassed <= 100)
       content = content.over(List(removals(100 * batch until 100 * (batch + 1))))
-      if (batch % 7 == 6) content = content.merged
+      if (batch % 7 == 6) content = content.merged(LayerSizes.Default.mergedMax)
     }
     assert(take(content.over(List(changes(Seq(5)))), All, 1) == Seq(5))
     assert(take(content, All, 1) == Seq(4000))

@@ -12,7 +12,7 @@ import org.redisstate.core.backend._
 import org.redisstate.core.copy.CopySource
 import org.redisstate.core.format.{BlockSigner, Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
-import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
+import org.redisstate.core.local.{LayerSizes, RowIterator, RowValidator, Slice}
 import org.redisstate.core.protocol.{
   CheckpointFormat,
   CommitLog,
@@ -71,12 +71,20 @@ private[store] final class TestPartition(
       validator: RowValidator = RowValidator.None,
       format: CheckpointFormat = CheckpointFormat.V1,
       signer: Option[BlockSigner] = None,
-      log: Option[CommitLog] = None): PartitionVersions = {
+      log: Option[CommitLog] = None,
+      sizes: LayerSizes = LayerSizes.Default): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
     val client = new PartitionClient(backend, id, settings, registry, log)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
-    new PartitionVersions(client, run, () => registered, TestPartition.Default, validator, budget)
+    new PartitionVersions(
+      client,
+      run,
+      () => registered,
+      TestPartition.Default,
+      validator,
+      budget,
+      sizes = sizes)
   }
 
   def copySource(signer: Option[BlockSigner]): CopySource =

@@ -57,11 +57,16 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     catch {
       case e: RedisStateException =>
         logWarning(s"Query ${event.id} was not registered: ${e.getMessage}")
+      case _: InterruptedException =>
+        logInfo(s"The run ${event.runId} of query ${event.id} was stopped while it started")
       case NonFatal(e) =>
         logError(
           s"The run ${event.runId} of query ${event.id} could not be registered. It runs, but " +
             "cannot restart from an older batch until this is fixed.",
           e)
+    } finally {
+      // Spark takes a listener that was interrupted out of the session. A query that was stopped looks at its state, and ends.
+      Thread.interrupted(): Unit
     }
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {

@@ -73,6 +73,9 @@ class RedisStateStoreProvider
   @volatile private var plan: Plan = _
   @volatile private var link: Option[Link] = None
 
+  /** A task may still be opening a version: it must not connect again. */
+  @volatile private var closed = false
+
   /** The checkpoint has another gen than the link, which was made before there was a marker. */
   @volatile private var misled = false
 
@@ -181,6 +184,7 @@ class RedisStateStoreProvider
     catch { case NonFatal(e) => logWarning(s"Maintenance of $id was not possible this time", e) }
 
   override def close(): Unit = synchronized {
+    closed = true
     link.foreach(disconnect)
     link = None
   }
@@ -210,7 +214,8 @@ class RedisStateStoreProvider
       opened: OpenVersion,
       forceSnapshot: Boolean,
       asked: Option[String]): StateStore = {
-    val linked = connected(opened.pin.version)
+    val linked = link.filter(_.store.owns(opened)).getOrElse(
+      throw StoreErrors.cannotLoad(id, unloaded(opened.pin.version)))
     checkQuota(linked, opened.pin.version)
     newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
@@ -299,8 +304,13 @@ class RedisStateStoreProvider
       catch { case NonFatal(_) => logInfo(s"An error of $id was not counted: ${e.getMessage}") }
     }: Unit
 
+  private def unloaded(version: Long) = new UnavailableException(
+    s"open version $version of $id: its provider was unloaded meanwhile, since another executor serves the partition or " +
+      "the query ended. Spark runs the task again.")
+
   private def connected(version: Long): Link = usable.getOrElse(synchronized {
     usable.getOrElse {
+      if (closed) throw unloaded(version)
       val made = connect(version)
       link.foreach(disconnect)
       link = Some(made)

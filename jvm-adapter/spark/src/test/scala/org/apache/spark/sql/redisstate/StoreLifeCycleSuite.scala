@@ -10,6 +10,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 
 import org.redisstate.core.RedisServerProcess
 
@@ -212,5 +213,25 @@ class StoreLifeCycleSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(!store.hasCommitted)
     Files.delete(file)
     assert(intercept[Exception](made.getStore(1)).getMessage.contains("REDIS_"))
+  }
+
+  test("a provider that was closed while a task opened a version does not connect again") {
+    val conf = RedisStateConf(Map(RedisStateConf.Prefix + "url" -> server.url), 100).connection
+    val id = newId()
+    val made = provider(id)
+    commit(made, 0, "a" -> 1)
+    val read = made.getReadStore(1, None)
+    val others = ExecutorRegistry.users(conf) - 1
+    made.close()
+    val late = intercept[Exception](
+      made.upgradeReadStoreToWriteStore(read, 1, None, forceSnapshotOnCommit = false))
+    assert(late.getMessage.contains("its provider was unloaded meanwhile"))
+    intercept[Exception](made.getStore(1))
+    assert(ExecutorRegistry.users(conf) == others)
+    made.close()
+    assert(ExecutorRegistry.users(conf) == others)
+    val next = provider(id)
+    assert(commit(next, 1, "b" -> 2) == 2)
+    next.close()
   }
 }

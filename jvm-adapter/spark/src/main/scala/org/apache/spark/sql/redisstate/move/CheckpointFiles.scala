@@ -51,11 +51,9 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
   private def aside(file: Path) = new Path(file.getParent, s".${file.getName}$Aside")
 
   /** The file whose place this one was to take. */
-  private def replacedBy(written: Path): Option[Path] = {
-    val name = written.getName
-    Option.when(name.startsWith(".") && name.endsWith(Aside))(
-      new Path(written.getParent, name.drop(1).dropRight(Aside.length)))
-  }
+  private def replacedBy(written: Path): Option[Path] =
+    Option.when(isAside(written))(
+      new Path(written.getParent, written.getName.drop(1).dropRight(Aside.length)))
 
   /**
    * Rewrites what Spark's operator metadata says of one operator.
@@ -115,4 +113,7 @@ private object CheckpointFiles {
 
   /** Ends the name of what is to take a file's place. It is whole once the file is gone. */
   private val Aside = ".redis_state"
+
+  /** Whether a file was to take another one's place. */
+  def isAside(file: Path): Boolean = file.getName.startsWith(".") && file.getName.endsWith(Aside)
 }

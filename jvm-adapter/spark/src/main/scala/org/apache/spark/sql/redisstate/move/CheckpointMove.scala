@@ -353,7 +353,8 @@ private[redisstate] object CheckpointMove {
 
   /** A file that a killed call was writing, or that Hadoop wrote beside it. */
   private def isTemporary(path: Path): Boolean =
-    path.getName.startsWith(".") && (path.getName.endsWith(".tmp") || path.getName.endsWith(".crc"))
+    CheckpointFiles.isAside(path) || path.getName.startsWith(".") &&
+      (path.getName.endsWith(".tmp") || path.getName.endsWith(".crc"))
 
   /** Spark's parser of JSON shows the beginning when it refuses it. */
   private val NotYet =

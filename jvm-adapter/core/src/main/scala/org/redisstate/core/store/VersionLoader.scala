@@ -1,0 +1,126 @@
+package org.redisstate.core.store
+
+import scala.collection.mutable
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.errors.{InternalException, StateLostException}
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
+import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
+
+/**
+ * Builds versions of one partition from their segments.
+ *
+ * @param isClosed whether the store has no use for rows that are read ahead
+ */
+private[store] final class VersionLoader(
+    client: PartitionClient,
+    validator: RowValidator,
+    counters: StoreCounters,
+    room: Room,
+    sizes: LayerSizes,
+    isClosed: () => Boolean) {
+  import VersionLoader._
+
+  /** What reads single segments. */
+  def segments(): SegmentLoader = new SegmentLoader(client, validator, counters, room)
+
+  /**
+   * Builds a version from what `open` listed; starts again when maintenance replaces a segment
+   * under the load.
+   */
+  def load(
+      first: Opened,
+      held: List[LocalVersion],
+      layered: Boolean = true,
+      once: Boolean = false): LocalVersion = {
+    var opened = first
+    var tries = 0
+    while (true) {
+      try return build(opened, if (tries == 0) held else Nil, layered, once)
+      catch {
+        case e: SegmentGone =>
+          val again = client.reopen(first.pin)
+          val unchanged = again.segments.exists(s => s == e.segment)
+          tries += 1
+          if (unchanged || tries > LoadsMax) {
+            throw new StateLostException(
+              s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
+                "manifest, but blocks of it are missing. Likely: eviction, or a restart from " +
+                "older data. Nothing was changed.")
+          }
+          opened = again
+      }
+    }
+    throw new IllegalStateException
+  }
+
+  private def build(
+      opened: Opened,
+      held: List[LocalVersion],
+      layered: Boolean,
+      once: Boolean): LocalVersion = {
+    val loader = segments()
+    val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
+    if (start.isEmpty && opened.start.version > 0) {
+      throw new InternalException(
+        s"load version ${opened.pin.version} of ${client.id}: Redis builds on version " +
+          s"${opened.start.version}, which this executor does not have.")
+    }
+    var table = start.fold(FamilyTable.Empty)(_.table)
+    var history = start.fold(History.Empty)(_.history)
+    var bottom: Option[WholeSegment] = None
+    val above = mutable.ArrayBuffer.empty[WholeSegment]
+    loader.heads(opened.segments.reverse).foreach { head =>
+      val entry = head.segment.entry
+      val alone = head.segment.isSnapshot || entry.complete
+      table = table.after(head.header)
+      if (alone) above.clear()
+      if (alone) bottom = None
+      val whole = WholeSegment(head, table.families)
+      if (head.segment.isSnapshot) bottom = Some(whole) else above += whole
+      history = if (alone) History(entry.bytes, Nil)
+      else history.plus(DeltaSize(head.segment.version, entry.bytes))
+    }
+    val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
+    val below = if (isAlone) None else start.map(_.content)
+    val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
+    val content = new ContentLoader(client, loader, counters, room, sizes)
+      .over(below, bottom, deltas, layered, once).getOrElse(reload(opened.pin))
+    if (once) content.base.counted(false)
+    else if (layered && !below.exists(_.base eq content.base)) readAhead(content.base)
+    val live = opened.segments.headOption
+      .map(newest => LiveRows.of(newest.entry))
+      .orElse(start.map(_.live))
+      .getOrElse(LiveRows.None)
+    new LocalVersion(opened.pin, live, table, content, history, if (once) reloadOnce else reload)
+  }
+
+  private def readAhead(base: Base): Unit =
+    Background.helping(s"read-ahead of ${client.id}") {
+      try {
+        base.loadAll(isClosed)
+        ()
+      } catch {
+        case _: SegmentGone =>
+          log.info("read-ahead of {} ended: its snapshot was replaced", client.id)
+      }
+    }
+
+  /** The rows of a version, as Redis has them now. */
+  def reload(pin: Pin): Content = load(client.reopen(pin), Nil).content
+  private def reloadOnce(pin: Pin): Content = load(client.reopen(pin), Nil, once = true).content
+
+  /** The rows of a version bucket by bucket from Redis, for one pass. */
+  def withoutLayers(pin: Pin): Content = {
+    val rows = load(client.reopen(pin), Nil, layered = false).content
+    rows.base.counted(false)
+    rows
+  }
+}
+
+private object VersionLoader {
+  private val log = LoggerFactory.getLogger(classOf[VersionLoader])
+  private val LoadsMax = 5
+}
