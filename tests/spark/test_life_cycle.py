@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -10,7 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.streams import ROCKSDB, Output, Row, Streams
+from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Output, Row, Streams
+from tests.support.redis_server import free_port
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -87,3 +90,43 @@ def run(streams: Streams) -> tuple[StreamingQuery, Output]:
 def custom(progress: str) -> dict[str, int]:
     found: dict[str, int] = json.loads(progress)["stateOperators"][0]["customMetrics"]
     return found
+
+
+def test_a_query_that_is_stopped_while_it_starts_leaves_the_listener(
+    streams: Streams, redis_conf: Callable[[dict[str, str]], None]
+) -> None:
+    """It waits for a server that does not answer when it is stopped."""
+    spark = streams.spark
+    redis_conf({"url": f"redis://127.0.0.1:{free_port()}", "deadline": "60s"})
+    spark.conf.set(PROVIDER, REDIS)
+    source = streams.input("events", SCHEMA)
+    writer = counted([source.stream(spark)]).writeStream.outputMode("update").format("noop")
+    writer = writer.option("checkpointLocation", str(streams.checkpoint("stopped")))
+    before = listeners(spark)
+    assert any(name.endswith("RedisStateQueryListener") for name in before)
+    starting = threading.Thread(target=writer.start)
+    starting.start()
+    wait_until(lambda: bool(spark.streams.active), "the query to start")
+    wait_until(lambda: "onQueryStarted" in stacks(spark), "the listener to be told")
+    spark.streams.active[0].stop()
+    starting.join()
+    assert listeners(spark) == before
+
+
+def listeners(spark: SparkSession) -> list[str]:
+    found = spark._jsparkSession.streams().listListeners()
+    return [one.getClass().getName() for one in found]
+
+
+def stacks(spark: SparkSession) -> str:
+    """Where the threads of the JVM are that run queries."""
+    jvm = spark._jvm
+    assert jvm is not None
+    found = jvm.java.lang.Thread.getAllStackTraces()
+    return "\n".join(
+        str(frame)
+        for thread in found.keySet()
+        if thread.getName().startswith("stream execution")
+        for frame in found.get(thread)
+        if "RedisStateQueryListener" in frame.getClassName()
+    )
