@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from redis_state.cli.help import Intermixed
+
     # argparse has no public name for this class.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    Subparsers = argparse._SubParsersAction[Intermixed]
 
 Run = Callable[[argparse.Namespace], int]
 

@@ -11,6 +11,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_query, add_store, state_of
+from redis_state.cli.state_types import STRING, types_of
 from redis_state.reader import OperatorState, Reader
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
     with Reader(config_of(arguments)) as reader:
         state = state_of(reader, arguments)
-        output.emit(arguments, Sheet(_rows(state, arguments.a, arguments.b)))
+        key, value = types_of(state, {})
+        types = {"change": STRING, "key": key, "before": value, "after": value}
+        output.emit(arguments, Sheet(_rows(state, arguments.a, arguments.b), types=types))
     return 0
 
 

@@ -1,9 +1,10 @@
-"""The text of `--help`: paragraphs that are wrapped, and examples that are not."""
+"""How commands take their words, and the text of `--help`: wrapped but for its examples."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
+from typing import Any
 
 INDENT = "  "
 
@@ -18,6 +19,22 @@ class Formatter(argparse.HelpFormatter):
             else textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent)
             for line in text.split("\n")
         )
+
+
+class Intermixed(argparse.ArgumentParser):
+    """A parser that takes options between a command's words, as `get --help` shows them."""
+
+    _is_inner = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `argparse` has it."""
+        if self._is_inner:
+            return super().parse_known_args(args, namespace)
+        self._is_inner = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inner = False
 
 
 def example(*commands: str, before: str = "") -> str:

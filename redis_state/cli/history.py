@@ -11,6 +11,7 @@ from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import ABSENT_STATUS, add_key, add_query, add_store, state_of
+from redis_state.cli.state_types import BOOLEAN, LONG, types_of
 from redis_state.reader import Reader
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         state = state_of(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
+        _, value_type = types_of(state, {})
     rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
     notes = [] if rows else ["No kept version has such a key."]
-    output.emit(arguments, Sheet(rows, notes=notes))
+    types = {"batch": LONG, "value": value_type, "earlier": BOOLEAN}
+    output.emit(arguments, Sheet(rows, types=types, notes=notes))
     return 0 if rows else ABSENT_STATUS

@@ -7,6 +7,7 @@ from typing import Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.header import Family
+from redis_state.reader.columns import is_same
 from redis_state.reader.values import columns_of, has_columns, key_of, plain_key
 
 
@@ -38,7 +39,7 @@ def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
             found="the columns are not the first ones of the key",
             advice=f"Key columns, in their order: {', '.join(columns.names)}.",
         )
-    return lambda key: all(key[name] == value for name, value in given.items())
+    return lambda key: all(is_same(key[name], value) for name, value in given.items())
 
 
 def _plain_beginning(begin: Any) -> Callable[[Any], bool]:

@@ -8,10 +8,10 @@ it may leave members out and rounds numbers. JSON has all of them, exact.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,11 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from redis_state.cli.state_types import Types
 from redis_state.errors import ConfigError
 from redis_state.reader import figures
+from redis_state.reader.arrow_types import arrow_array
 from redis_state.reader.json_values import to_json
+from redis_state.reader.rows.spark_types import Array, Struct, Type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.console import Console
     from rich.table import Table
 
@@ -31,6 +35,7 @@ TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
 _INSTALL = "Run `pip install 'redis-state[cli]'`"
 _TABLE_ROWS_MAX = 10_000
 _SHRUNK = 10
+_PLAIN_CELL = re.compile(r'[^",\r\n]+')
 
 Row = Mapping[str, Any]
 Show = Callable[[Any], str]
@@ -78,6 +83,9 @@ class Sheet:
 
     Attributes:
         columns: ``None`` means one for each member of the first row.
+        types: Of the members of a row, in their order, for files of rows; ``None`` leaves them to
+            the rows. A file may have no row.
+        answer: The rows as a table of Arrow, if there is one.
         title: Above the table; nowhere else.
         heading: Whether columns have headings.
         notes: Below the table; nowhere else.
@@ -85,6 +93,8 @@ class Sheet:
 
     rows: Iterable[Row]
     columns: Sequence[Column] | None = None
+    types: Types | None = None
+    answer: pa.Table | None = None
     title: str = ""
     heading: bool = True
     notes: list[str] = field(default_factory=list)
@@ -147,6 +157,7 @@ def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
             show(console, sheet)
         return
     rows = itertools.chain.from_iterable(sheet.rows for sheet in sheets)
+    types, answer = (sheets[0].types, sheets[0].answer) if len(sheets) == 1 else (None, None)
     path: str | None = getattr(arguments, "output", None)
     if form == PARQUET and path is None:
         raise ConfigError(
@@ -155,14 +166,14 @@ def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
             advice="Name one by --output FILE.",
         )
     if path is None:
-        _WRITERS[form](rows, sys.stdout)
+        _WRITERS[form](rows, types, sys.stdout)
         return
     with _whole_file(Path(path)) as part:
         if form == PARQUET:
-            _write_parquet(rows, part)
+            _write_parquet(rows, types, answer, part)
         else:
             with part.open("w", encoding="utf-8", newline="") as file:
-                _WRITERS[form](rows, file)
+                _WRITERS[form](rows, types, file)
 
 
 @contextmanager
@@ -253,36 +264,48 @@ def _is_number(value: Any) -> bool:
 
 def json_line(value: Any) -> str:
     """A value as a line of JSON."""
-    return json.dumps(to_json(value), ensure_ascii=False)
+    return json.dumps(to_json(value), ensure_ascii=not _speaks_utf8())
 
 
-def _write_json(rows: Iterable[Row], file: TextIO) -> None:
+def _speaks_utf8() -> bool:
+    """Whether standard output has all letters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _write_json(rows: Iterable[Row], _types: Types | None, file: TextIO) -> None:
     for row in rows:
         print(json_line(row), file=file)
 
 
-def _write_csv(rows: Iterable[Row], file: TextIO) -> None:
-    first, rest = _first(rows)
-    if first is None:
+def _write_csv(rows: Iterable[Row], types: Types | None, file: TextIO) -> None:
+    """As RFC 4180 has it; nothing stands for null, and quotes for an empty text."""
+    rest = iter(rows)
+    first = next(rest, None)
+    names = types if first is None else first
+    if names is None:
         return
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(first)
-    for row in itertools.chain([first], rest):
-        writer.writerow(map(_csv_cell, row.values()))
+    lines = itertools.chain([names], (row.values() for row in (first, *rest) if row is not None))
+    for line in lines:
+        print(",".join(map(_csv_cell, line)), file=file)
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> str:
     shown = to_json(value)
-    return json.dumps(shown, ensure_ascii=False) if isinstance(shown, (dict, list)) else shown
+    if shown is None:
+        return ""
+    text = json.dumps(shown, ensure_ascii=False) if isinstance(shown, (dict, list)) else str(shown)
+    return text if _PLAIN_CELL.fullmatch(text) else '"' + text.replace('"', '""') + '"'
 
 
-_WRITERS: Mapping[str, Callable[[Iterable[Row], TextIO], None]] = {
+_WRITERS: Mapping[str, Callable[[Iterable[Row], Types | None, TextIO], None]] = {
     JSON: _write_json,
     CSV: _write_csv,
 }
 
 
-def _write_parquet(rows: Iterable[Row], path: Path) -> None:
+def _write_parquet(
+    rows: Iterable[Row], types: Types | None, answer: pa.Table | None, path: Path
+) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -291,32 +314,45 @@ def _write_parquet(rows: Iterable[Row], path: Path) -> None:
             "writing Parquet", found="the package pyarrow is missing", advice=f"{_INSTALL}."
         ) from error
     try:
-        table = pa.Table.from_pylist([_arrow_row(row) for row in rows])
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        pq.write_table(_arrow_table(rows, types) if answer is None else answer, path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
             "writing Parquet",
-            found="a column has values of several types",
+            found="a column has values of several types, or of one that Parquet does not have",
             advice="Use --format json.",
         ) from error
-    pq.write_table(table, path)
 
 
-def _arrow_row(row: Row) -> dict[str, Any]:
-    return {name: _arrow_value(value) for name, value in row.items()}
+def _arrow_table(rows: Iterable[Row], types: Types | None) -> pa.Table:
+    import pyarrow as pa
+
+    all_rows = list(rows)
+    if types is None:
+        types = dict.fromkeys(all_rows[0] if all_rows else ())
+    columns = {name: [row[name] for row in all_rows] for name in types}
+    return pa.table({name: _array(types[name], columns[name]) for name in types})
 
 
-def _arrow_value(value: Any) -> Any:
+def _array(type_: Type | None, values: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    if type_ is None:
+        return pa.array([_plain(value) for value in values])
+    return arrow_array(type_, [_in_order(type_, value) for value in values])
+
+
+def _in_order(type_: Type, value: Any) -> Any:
+    """A value of columns by their places, as arrays of Arrow are made of them."""
+    if isinstance(type_, Array) and isinstance(value, list):
+        return [_in_order(type_.element, one) for one in value]
+    return tuple(value.values()) if isinstance(type_, Struct) and isinstance(value, dict) else value
+
+
+def _plain(value: Any) -> Any:
     as_dict = getattr(value, "as_dict", None)
     if as_dict is not None:
-        return _arrow_row(as_dict())
-    if isinstance(value, (list, tuple)):
-        return [_arrow_value(part) for part in value]
-    return value
-
-
-def _first(rows: Iterable[Row]) -> tuple[Row | None, Iterator[Row]]:
-    rest = iter(rows)
-    return next(rest, None), rest
+        return {name: _plain(part) for name, part in as_dict().items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _has_rich() -> bool:

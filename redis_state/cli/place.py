@@ -106,6 +106,7 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key",
         nargs="*",
+        default=[],
         metavar="COLUMN=VALUE",
         help="a key column: name=text, or name:=JSON (null, or an object for a window); of a store "
         "that Python keeps the key itself: text, or :=JSON (a number; an array for a tuple)",

@@ -13,6 +13,7 @@ from redis_state.cli.help import example
 from redis_state.cli.keys_of import beginning_of
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_place, add_query, state_of, which_of
+from redis_state.cli.state_types import Types, row_types
 from redis_state.errors import ConfigError
 from redis_state.reader import OperatorState, Reader
 from redis_state.reader.values import has_columns
@@ -69,8 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         limit = _SHOWN if table else 0
     with Reader(config_of(arguments)) as reader:
         state = state_of(reader, arguments)
-        rows = _chosen(_rows(state, which_of(arguments), arguments.prefix), arguments.columns)
-        sheet = Sheet(itertools.islice(rows, limit or None))
+        which = which_of(arguments)
+        rows = _chosen(_rows(state, which, arguments.prefix), arguments.columns)
+        types = None if table else _chosen_types(row_types(state, which), arguments.columns)
+        sheet = Sheet(itertools.islice(rows, limit or None), types=types)
         if table and limit and arguments.limit is None:
             found = list(sheet.rows)
             sheet = Sheet(found)
@@ -101,6 +104,12 @@ def _columns(key: Mapping[str, Any], value: Any, named: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return row | {named: value}
     return row | {f"value.{name}" if name in row else name: one for name, one in value.items()}
+
+
+def _chosen_types(types: Types, columns: str | None) -> Types:
+    if columns is None:
+        return types
+    return {name: types.get(name) for name in map(str.strip, columns.split(","))}
 
 
 def _chosen(rows: Iterator[dict[str, Any]], columns: str | None) -> Iterator[dict[str, Any]]:

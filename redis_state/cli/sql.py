@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli import output
@@ -12,6 +12,7 @@ from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_at, at_of
 from redis_state.reader import Reader
+from redis_state.reader.columns import free_name
 from redis_state.reader.reader import SQL_MEMORY
 
 if TYPE_CHECKING:
@@ -54,8 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     with Reader(config_of(arguments)) as reader:
         at = at_of(arguments.at)
         found = reader.sql(arguments.statement, at=at, memory=arguments.memory)
-    output.emit(arguments, Sheet(_rows(found)))
+    found = found.rename_columns(_different(found.column_names))
+    types = dict.fromkeys(found.column_names)
+    output.emit(arguments, Sheet(_rows(found), types=types, answer=found))
     return 0
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """A column that is called as one before it gets a number, as in a table of state."""
+    found: list[str] = []
+    for name in names:
+        found.append(free_name(name, [*found, *names] if name in found else found))
+    return found
 
 
 def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:

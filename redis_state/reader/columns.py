@@ -65,14 +65,15 @@ def columns_of(codec: RowCodec) -> Columns:
         return Columns((_KEY, _VALUE), (None, None), 1)
     names: list[str] = []
     for name in key.names:
-        names.append(_free(name, names))
+        names.append(free_name(name, names))
     for name in value.names:
-        names.append(_free(f"{_VALUE}.{name}" if name in key.names else name, names))
+        names.append(free_name(f"{_VALUE}.{name}" if name in key.names else name, names))
     types = tuple(field.type for field in (*key.fields, *value.fields))
     return Columns(tuple(names), types, len(key.fields))
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """The name, or with a number behind it where it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1
@@ -191,4 +192,10 @@ def _same(value: Any, wanted: Any) -> bool:
         return bool(value.as_dict() == dict(wanted))
     if isinstance(value, tuple) and isinstance(wanted, list):
         return list(value) == wanted
-    return bool(value == wanted)
+    return is_same(value, wanted)
+
+
+def is_same(value: Any, wanted: Any) -> bool:
+    """Whether Spark takes two values of a column for one: NaN is equal to NaN."""
+    both_nan = isinstance(value, float) and isinstance(wanted, float) and value != value
+    return wanted != wanted if both_nan else bool(value == wanted)

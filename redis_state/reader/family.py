@@ -129,11 +129,14 @@ class FamilyChoice:
         named = [one for one in families if one.name != DEFAULT_FAMILY and not is_ours(one)]
         names = ", ".join(f"'{one.name}'" for one in named if not one.internal)
         internal = ", ".join(f"'{one.name}'" for one in named if one.internal)
+        named_by = "family=…, on the command line --family"
+        advice = f"Name one of them by {named_by}: {names}."
+        if not names:
+            advice = f"It has one family: leave {named_by} out."
         return NotFoundError(
             self._what,
             found=found,
-            advice=f"Name one of them by family=…: {names or 'none'}."
-            + (f" Spark's own: {internal}." if internal else ""),
+            advice=advice + (f" Spark's own: {internal}." if internal else ""),
         )
 
 

@@ -80,9 +80,14 @@ class LiveView(Operators):
         """The stores that can be read, as they were listed at the last look."""
         return self.current().operators()
 
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
+    def view(
+        self,
+        operator: int | None = None,
+        version: int | None = None,
+        **which: Unpack[Which],
+    ) -> QueryView:
         """As `Query.view`: it is looked for now, whatever the interval."""
-        return self._query.view(operator, **which)
+        return self._query.view(operator, version, **which)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """What the last look found out about a store, or one that is made now."""

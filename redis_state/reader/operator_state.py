@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.codec import Codec as StoreCodec
+    from redis_state.reader.rows.spark_types import Struct
     from redis_state.reader.source import Stores
     from redis_state.reader.versions import Which
 
@@ -68,13 +69,13 @@ class OperatorState:
             f"family={self._name!r})"
         )
 
-    def view(self, **which: Unpack[Which]) -> OperatorState:
+    def view(self, version: int | None = None, **which: Unpack[Which]) -> OperatorState:
         """The same state at one version, for many calls; as `Query.view`.
 
         Raises:
             RedisStateError: As `get`.
         """
-        pinned = self._query.view(self._operator, **which)
+        pinned = self._query.view(self._operator, version, **which)
         return OperatorState(
             self._client, pinned, self._operator, self._store, self._name, self._given
         )
@@ -98,6 +99,17 @@ class OperatorState:
         """
         info, partitions = self._stored.open(which_of(which, version))
         return self._choice.likely(info, partitions).family
+
+    def types(
+        self, version: int | None = None, **which: Unpack[Which]
+    ) -> tuple[Struct | None, Struct | None]:
+        """The columns of keys and of values, with Spark's types; ``None`` in a store of Python.
+
+        Raises:
+            RedisStateError: As `get`.
+        """
+        codec, _ = self._stored.opened(which_of(which, version))
+        return codec.columns
 
     def get(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> Any:
         """The value columns of one key by name, or ``None`` if there is no such key.

@@ -74,13 +74,18 @@ class Pinned:
         """Take note that a version is made up of other segments now."""
         self.partitions = [opened if one.id == opened.id else one for one in self.partitions]
 
-    def view(self, operator: int | None = None, **which: object) -> Pinned:  # noqa: ARG002  # as a query's
+    def view(
+        self,
+        operator: int | None = None,  # noqa: ARG002  # as a query's
+        version: int | None = None,
+        **which: object,
+    ) -> Pinned:
         """The same: it has one version.
 
         Raises:
             ConfigError: Another one was asked for.
         """
-        if which:
+        if which or version is not None:
             raise _has_one()
         return self
 

@@ -118,18 +118,20 @@ class Query(Operators):
         """Take note that a version is made up of other segments now."""
         self._newest.moved(opened)
 
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:
+    def view(
+        self, operator: int | None = None, version: int | None = None, **which: Unpack[Which]
+    ) -> QueryView:
         """One version of all stores of the query, for many calls.
 
         Args:
             operator: Only the stores of this operator; ``None`` means all.
-            which: ``at`` and ``max_age``, as docs/reading.md has them.
+            version: As `OperatorState.get`; `which` too.
 
         Raises:
             NotFoundError: The query has no state, or no such operator.
             RedisStateError: As `OperatorState.get`.
         """
-        return QueryView(self._client, self, self._stores(operator), which_of(which, None))
+        return QueryView(self._client, self, self._stores(operator), which_of(which, version))
 
     def live_view(self, operator: int | None = None, *, interval_s: float = INTERVAL_S) -> LiveView:
         """What the query has confirmed, looked for at most once an interval; for very many calls.

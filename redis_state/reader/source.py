@@ -37,7 +37,12 @@ class Source(Protocol):
     ) -> tuple[OperatorInfo, list[Opened]]:
         """As `Query.open_at`."""
 
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Source:
+    def view(
+        self,
+        operator: int | None = None,
+        version: int | None = None,
+        **which: Unpack[Which],
+    ) -> Source:
         """The same at one version."""
 
     def moved(self, opened: Opened) -> None:
@@ -47,7 +52,12 @@ class Source(Protocol):
 class Stores(Source, Protocol):
     """A source that also says where its stores lie, for who looks at many versions."""
 
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> Stores:
+    def view(
+        self,
+        operator: int | None = None,
+        version: int | None = None,
+        **which: Unpack[Which],
+    ) -> Stores:
         """The same at one version."""
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:

@@ -146,6 +146,8 @@ def _value(name: str, type_: Type, raw: Any) -> Any:
             "Use redis_state.connect in Python.",
         )
     try:
+        if isinstance(raw, (list, dict)):
+            raise TypeError
         return reader(str(raw).lower() if isinstance(raw, bool) else raw)
     except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
         raise _bad(

@@ -81,7 +81,12 @@ class Wanted:
     max_age: float | None = None
 
     def __post_init__(self) -> None:
-        of_batch = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at >= 0
+        if self.version is not None and not _is_number(self.version):
+            raise _unclear(
+                "'version' is not the number of a version",
+                "Give 0 or more: it is the number of the batch plus one.",
+            )
+        of_batch = _is_number(self.at)
         if not of_batch and self.at not in (CONFIRMED, LATEST):
             raise _unclear(
                 "'at' is neither a version's name nor the number of a batch",
@@ -143,6 +148,10 @@ class Wanted:
                 advice="Give one for each partition, in their order.",
             )
         return dict(enumerate(self.uids))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 NEWEST = Wanted()

@@ -102,13 +102,18 @@ class QueryView(Operators):
         """As `known`: a view has the partitions with which it was made."""
         return self.known(operator, store)
 
-    def view(self, operator: int | None = None, **which: Unpack[Which]) -> QueryView:  # noqa: ARG002  # as Query's
+    def view(
+        self,
+        operator: int | None = None,  # noqa: ARG002  # as Query's
+        version: int | None = None,
+        **which: Unpack[Which],
+    ) -> QueryView:
         """The view itself: it has one version.
 
         Raises:
             ConfigError: Another one was asked for.
         """
-        if which:
+        if which or version is not None:
             raise _has_one()
         return self
 

@@ -323,14 +323,17 @@ def test_the_hour_that_comes_twice_is_two_keys(redis_server: RedisServer) -> Non
         assert live.run("select n from flights f where f.at = ?", [last]).num_rows == 0
 
 
-def test_key_columns_whose_names_differ_in_case(redis_server: RedisServer) -> None:
-    layout = family(schema(k="long", K="long"), schema(n="long"))
+def test_columns_whose_names_differ_in_case(redis_server: RedisServer) -> None:
+    """DuckDB would read the first of them for both."""
+    layout = family(schema(k="long"), schema(n="long", K="long", N="long"))
     planted = Planted(redis_server.client(), layout, partitions=1)
     planted.register()
-    planted.commit(1, [({"k": 1, "K": 1}, {"n": 1}), ({"k": 1, "K": 2}, {"n": 2})])
+    planted.commit(1, [({"k": 1}, {"n": 1, "K": 2, "N": 3})])
     with redis_state.connect(redis_server.url, deadline="5s") as reader:
-        found = reader.sql("select n from flights where k = 1 order by n")
-        assert found.column("n").to_pylist() == [1, 2]
+        for names in ("*", "n", '"N"', '"K"', "k"):
+            with pytest.raises(UsageError, match="to SQL both are one"):
+                reader.sql(f"select {names} from flights")
+        assert reader.sql("show tables").column("name").to_pylist() == ["flights"]
 
 
 def test_a_variable_of_python_is_no_table(reader: Reader) -> None:

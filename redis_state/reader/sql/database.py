@@ -150,6 +150,8 @@ class Database:
         if statement.columns is not None:
             wanted = {*statement.columns, *(one.lower() for one in table.key_names)}
             columns = [one for one in table.schema.names if one.lower() in wanted]
+        if name in statement.uses:
+            _check_names(name, columns or table.schema.names)
         keys = None
         if uses := statement.uses.get(name):
             of_uses = [_keys(connection, table, use, parameters) for use in uses]
@@ -157,6 +159,21 @@ class Database:
                 # A key that two places ask for is read once.
                 keys = list({repr(one): one for found in of_uses for one in found or ()}.values())
         return LiveTable(table, columns, keys)
+
+
+def _check_names(table: str, columns: Sequence[str]) -> None:
+    """SQL does not tell names apart that differ in case only, and would read the other column."""
+    by_name: dict[str, str] = {}
+    for one in columns:
+        other = by_name.setdefault(one.lower(), one)
+        if other != one:
+            raise UsageError(
+                WHAT,
+                found=f"table '{table}' has the columns '{other}' and '{one}', and to SQL both are "
+                "one",
+                advice="Read it by scan or to_arrow, or as a DataFrame with "
+                "spark.sql.caseSensitive=true.",
+            )
 
 
 def _keys(
