@@ -215,7 +215,7 @@ class RedisStateStoreProvider
       forceSnapshot: Boolean,
       asked: Option[String]): StateStore = {
     val linked = link.filter(_.store.owns(opened)).getOrElse(
-      throw StoreErrors.cannotLoad(id, unloaded(opened.pin.version)))
+      throw StoreErrors.cannotLoad(id, StoreErrors.unloaded(id, opened.pin.version)))
     checkQuota(linked, opened.pin.version)
     newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
@@ -296,21 +296,16 @@ class RedisStateStoreProvider
   /** Counts what ends a task of a streaming query for good, for who watches; in the background. */
   private def failed(e: RedisStateException): Unit =
     for {
-      error <- ErrorCounters.of(e)
+      error <- ErrorCounters.of(e) if ErrorCounters.isOfBatch
       linked <- link
-      task <- Option(TaskContext.get()) if ErrorCounters.isOfBatch(task)
     } linked.instance.client.later {
       try linked.instance.registry.count(error, id.operatorId, id.storeName)
       catch { case NonFatal(_) => logInfo(s"An error of $id was not counted: ${e.getMessage}") }
     }: Unit
 
-  private def unloaded(version: Long) = new UnavailableException(
-    s"open version $version of $id: its provider was unloaded meanwhile, since another executor serves the partition or " +
-      "the query ended. Spark runs the task again.")
-
   private def connected(version: Long): Link = usable.getOrElse(synchronized {
     usable.getOrElse {
-      if (closed) throw unloaded(version)
+      if (closed) throw StoreErrors.unloaded(id, version)
       val made = connect(version)
       link.foreach(disconnect)
       link = Some(made)

@@ -14,7 +14,7 @@ private[redisstate] object ErrorCounters {
     case _ => None
   }
 
-  /** Whether a task runs a batch: a state reader that asks for what is gone says nothing of the query. */
-  def isOfBatch(task: TaskContext): Boolean =
-    task.getLocalProperty("streaming.sql.batchId") != null
+  /** Whether this task runs a batch: a state reader that asks for what is gone says nothing of the query. */
+  def isOfBatch: Boolean =
+    Option(TaskContext.get()).exists(_.getLocalProperty("streaming.sql.batchId") != null)
 }

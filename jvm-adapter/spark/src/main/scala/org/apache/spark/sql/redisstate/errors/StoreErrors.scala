@@ -102,6 +102,11 @@ private[redisstate] object StoreErrors {
       s"the column family '$name' is described without the event time of its keys, as an earlier redis-state did for Spark's join " +
         "state format 4, so its keys cannot be read. Let the query run one batch, and read the version that it commits.")
 
+  /** A task was opening a version when Spark closed the provider. */
+  def unloaded(id: StateStoreId, version: Long): RedisStateException = new UnavailableException(
+    s"open version $version of $id: its provider was unloaded meanwhile, since another executor serves the partition or " +
+      "the query ended. Spark runs the task again.")
+
   def negativeVersion(version: Long): Throwable =
     QueryExecutionErrors.unexpectedStateStoreVersion(version)
 }
