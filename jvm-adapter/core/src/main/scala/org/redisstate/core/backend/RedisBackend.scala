@@ -127,10 +127,16 @@ final class RedisBackend(
   /**
    * Does something in the background, in the order of the calls, on a thread that no task's end
    * interrupts. It is the server's own: one that is down blocks nobody who needs another. After
-   * `close` the caller does it.
+   * `close` the caller does it. What is retried in it has its deadline from now on, so that what waits behind others for a server that
+   * is down does not wait for as many deadlines; one try it always has.
    */
   def later(work: => Unit): Future[_] = {
-    val task = new FutureTask[Unit](() => work)
+    val now = clock.nowMs
+    val task = new FutureTask[Unit](() => {
+      queuedMs.set(now)
+      try work
+      finally queuedMs.remove()
+    })
     if (!handOver(task)) task.run()
     task
   }
@@ -155,6 +161,9 @@ final class RedisBackend(
     }
     transport.close()
   }
+
+  /** When the work of this thread was handed over; null for what was not. */
+  private val queuedMs = new ThreadLocal[java.lang.Long]
 
   /** From the first `later` on; guarded by `this`, as `closed`. */
   private var behind: ExecutorService = _
@@ -187,7 +196,7 @@ final class RedisBackend(
     else throw ReplyClass.failure(what, message)
 
   private def retry[A](what: String, mayHaveApplied: Boolean)(attempt: => A): A = {
-    val end = clock.nowMs + deadlineMs
+    val end = Option(queuedMs.get).fold(clock.nowMs)(_.longValue) + deadlineMs
     var tries = 0
     var last: RuntimeException = null
     while (true) {

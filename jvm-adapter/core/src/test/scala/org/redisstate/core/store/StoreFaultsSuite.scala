@@ -1,6 +1,7 @@
 package org.redisstate.core.store
 
 import java.nio.file.Files
+import java.util.concurrent.CountDownLatch
 
 import scala.util.{Random, Try}
 
@@ -112,6 +113,27 @@ class StoreFaultsSuite extends AnyFunSuite {
         assert(gone.retryable)
         session.abort()
         assert(!session.hasCommitted)
+    }
+  }
+
+  test("write sets that wait behind each other for a server that is gone share its deadline") {
+    val server = new RedisServerProcess()
+    val clock = new JumpingClock
+    val p = new TestPartition(server, clock = clock, deadlineMs = 5000)
+    try {
+      val stores = (1 to 6).map(run => p.store(s"run $run"))
+      val sessions = stores.map(_.open(0).write())
+      sessions.foreach(put(_, key(0, "x"), "0"))
+      server.close()
+      val allWait = new CountDownLatch(1)
+      stores.head.client.later(allWait.await()): Unit
+      sessions.foreach(putMuch)
+      allWait.countDown()
+      sessions.foreach(session => intercept[RedisStateException](session.commit()))
+      assert(clock.nowMs < 3 * 5000)
+    } finally {
+      p.close()
+      server.close()
     }
   }
 
