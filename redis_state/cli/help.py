@@ -28,7 +28,8 @@ class Intermixed(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As `argparse` has it."""
-        if self._is_inner:
+        # Older argparse would lose the sign that all words behind it are no options.
+        if self._is_inner or "--" in (args or ()):
             return super().parse_known_args(args, namespace)
         self._is_inner = True
         try:

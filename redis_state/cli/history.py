@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         state = state_of(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
-        _, value_type = types_of(state, {})
+        is_typed = output.format_of(arguments) == output.PARQUET
+        value_type = types_of(state, {})[1] if is_typed else None
     rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
     notes = [] if rows else ["No kept version has such a key."]
     types = {"batch": LONG, "value": value_type, "earlier": BOOLEAN}

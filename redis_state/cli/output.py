@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
+FILES = (CSV, PARQUET)
+"""What has a head, also without a row."""
+
 _INSTALL = "Run `pip install 'redis-state[cli]'`"
 _TABLE_ROWS_MAX = 10_000
 _SHRUNK = 10
@@ -284,9 +287,10 @@ def _write_csv(rows: Iterable[Row], types: Types | None, file: TextIO) -> None:
     names = types if first is None else first
     if names is None:
         return
-    lines = itertools.chain([names], (row.values() for row in (first, *rest) if row is not None))
-    for line in lines:
-        print(",".join(map(_csv_cell, line)), file=file)
+    rows = () if first is None else itertools.chain([first], rest)
+    for cells in itertools.chain([names], (row.values() for row in rows)):
+        # Readers pass over an empty line.
+        print(",".join(map(_csv_cell, cells)) or '""', file=file)
 
 
 def _csv_cell(value: Any) -> str:
@@ -327,25 +331,35 @@ def _arrow_table(rows: Iterable[Row], types: Types | None) -> pa.Table:
     import pyarrow as pa
 
     all_rows = list(rows)
-    if types is None:
-        types = dict.fromkeys(all_rows[0] if all_rows else ())
-    columns = {name: [row[name] for row in all_rows] for name in types}
-    return pa.table({name: _array(types[name], columns[name]) for name in types})
+    known: Types = {} if types is None else types
+    names = dict.fromkeys([*known, *itertools.chain.from_iterable(all_rows)])
+    return pa.table(
+        {name: _array(known.get(name), [row.get(name) for row in all_rows]) for name in names}
+    )
 
 
 def _array(type_: Type | None, values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
-    if type_ is None:
-        return pa.array([_plain(value) for value in values])
-    return arrow_array(type_, [_in_order(type_, value) for value in values])
+    if type_ is not None:
+        with suppress(_OtherColumnsError):
+            return arrow_array(type_, [_in_order(type_, value) for value in values])
+    return pa.array([_plain(value) for value in values])
+
+
+class _OtherColumnsError(Exception):
+    """A value of another version, which had other columns."""
 
 
 def _in_order(type_: Type, value: Any) -> Any:
     """A value of columns by their places, as arrays of Arrow are made of them."""
     if isinstance(type_, Array) and isinstance(value, list):
         return [_in_order(type_.element, one) for one in value]
-    return tuple(value.values()) if isinstance(type_, Struct) and isinstance(value, dict) else value
+    if not isinstance(type_, Struct) or not isinstance(value, dict):
+        return value
+    if list(value) != list(type_.names):
+        raise _OtherColumnsError
+    return tuple(value.values())
 
 
 def _plain(value: Any) -> Any:

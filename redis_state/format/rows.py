@@ -28,11 +28,11 @@ _BY_HALVES_MAX = 3
 _LAYOUTS_MAX = 512
 """Of which what takes rows apart is kept; blocks of one family have many counts of rows."""
 
-_START_BYTES = 8
-"""The head of a long array and that of bytes up to 64 KiB."""
-
 _HEAD_BYTES_MAX = 3
 """Of bytes up to 64 KiB."""
+
+_LONG_ARRAY = 0xDC
+"""The tag of an array of 16 elements or more; shorter ones have one below, huge ones one above."""
 
 _BINARY_SIZES = {0xC4: 1, 0xC5: 2}
 """By the tag of bytes up to 64 KiB, the bytes of their length."""
@@ -126,7 +126,7 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
         ``None`` where the rows are not of this kind, or not as they have to be: `columns` reads
         them, or says what is wrong.
     """
-    start = _start_of(payload[:_START_BYTES])
+    start = _start_of(payload[: _begins_with(payload)])
     if start is None:
         return None
     layout = _layout_of(start, payload[start.value_at : start.value_at + _HEAD_BYTES_MAX])
@@ -213,6 +213,12 @@ class _Layout(NamedTuple):
     length: int
     value_head: bytes
     keys: struct.Struct
+
+
+def _begins_with(payload: bytes) -> int:
+    """Bytes of the array's head and of the first key's, and at most one of the family's id."""
+    tag = payload[0] if payload else 0
+    return _HEAD_BYTES_MAX + (1 if tag < _LONG_ARRAY else 3 if tag == _LONG_ARRAY else 5)
 
 
 @lru_cache(maxsize=_LAYOUTS_MAX)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from redis_state.cli import output
+from redis_state.cli.main import build_parser
 from redis_state.cli.output import Sheet
+from redis_state.cli.state_types import Types
 from redis_state.errors import ConfigError
 from redis_state.reader import connect
-from redis_state.reader.rows.spark_types import Atomic, Map
+from redis_state.reader.rows.spark_types import Atomic, Field, Map, Struct
 from tests.contract.planting import Planted, family, schema
 from tests.contract.test_reading_commands import Run, failed, narrow, objects, planted, run
 from tests.support.redis_server import RedisServer
@@ -105,6 +109,44 @@ def test_csv_tells_null_from_an_empty_text(run: Run) -> None:
         "d,k\n"
     )
     assert run("sql", "select k from odd where k = 'nobody'", "--format", "csv") == "k\n"
+    # An empty line would be no row to who reads it.
+    alone = run("scan", "odd", "--format", "csv", "--columns", "note").splitlines()
+    assert sorted(alone) == ['""', '""', '"say ""a,b"""', "note"]
+
+
+def test_csv_is_written_as_rows_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(3):
+            assert len(written.getvalue().splitlines()) == (number + 1 if number else 0)
+            yield {"n": number, "square": number**2}
+
+    monkeypatch.setattr(sys, "stdout", written)
+    output.emit(argparse.Namespace(format="csv", output=None), Sheet(rows()))
+    assert written.getvalue() == "n,square\n0,0\n1,1\n2,4\n"
+
+
+def test_values_of_other_columns_keep_their_names_in_a_file(tmp_path: Path) -> None:
+    """A variable had other columns before, or had no time to live."""
+    long = Atomic("long", 8)
+    types: Types = {"value": Struct((Field("b", long), Field("c", long))), "ttl": long}
+    rows: list[dict[str, Any]] = [
+        {"value": {"b": 1, "c": 2}, "ttl": 3},
+        {"value": {"a": 4, "b": 5}},
+        {"b": 6, "c": 7},
+    ]
+    path = tmp_path / "values.parquet"
+    output.emit(argparse.Namespace(format="parquet", output=str(path)), Sheet(rows, types=types))
+    found = [
+        {name: cell for name, cell in row.items() if cell is not None}
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert found == [
+        {"value": {"b": 1, "c": 2, "a": None}, "ttl": 3},
+        {"value": {"b": 5, "c": None, "a": 4}},
+        {"b": 6, "c": 7},
+    ]
 
 
 @pytest.mark.usefixtures("odd")
@@ -131,6 +173,8 @@ def test_columns_of_one_name_are_all_there(run: Run) -> None:
 def test_options_may_stand_between_the_words(run: Run) -> None:
     assert len(objects(run("history", "odd", "--limit", "1", "k=a", "d=nan"))) == 1
     assert len(objects(run("diff", "odd", "-1", "--operator", "0", "0"))) == len(ROWS)
+    found = build_parser().parse_args(["get", "--query", "odd", "--at", "3", "--", "-k=a", "--d=1"])
+    assert found.key == ["-k=a", "--d=1"]
 
 
 def test_what_is_no_version_is_refused_by_name(redis_server: RedisServer, planted: Planted) -> None:

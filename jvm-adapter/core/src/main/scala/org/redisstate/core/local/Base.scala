@@ -253,8 +253,9 @@ final class Base private (
         case rows: RowBlock => rows
         case packed: Packed => unpacked(index, packed)
         case _ =>
-          val from = gapStart(index)
-          val until = gapEnd(index)
+          // Of what does not stay, neighbours would be read for nothing.
+          val from = if (keeps) gapStart(index) else index
+          val until = if (keeps) gapEnd(index) else index + 1
           val rows = Room.offered(room, grantFor(until - from))(install(from, until)(index - from))
           rows.getOrElse(Room.taking(room, grantFor(1))(install(index, index + 1)(0)))
       }

@@ -13,6 +13,9 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
 
   def layerBytes: Long = layers.iterator.map(_.usedBytes.toLong).sum
 
+  /** As `layerBytes`, without what nothing refers to any more. */
+  def liveBytes: Long = layers.iterator.map(_.liveBytes).sum
+
   def over(newest: List[Layer]): Content =
     if (newest.isEmpty) this else new Content(base, newest ::: layers, fronts.under(newest))
 

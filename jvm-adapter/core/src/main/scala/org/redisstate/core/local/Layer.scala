@@ -45,6 +45,10 @@ final class Layer(initialRows: Int, initialBytes: Int)
       _.entries.length).sum)
   def usedBytes: Int = end
 
+  /** What a layer takes at least that says the same. */
+  def liveBytes: Long =
+    entries().iterator.map(e => (HeadBytes + keyLength(e)).toLong + valueLength(e)).sum
+
   /** Drops the rows of a range, and hides those of older layers. */
   def clear(range: Tombstone): Unit = {
     if (size > 0)

@@ -345,7 +345,7 @@ final class PartitionVersions(
     countOnly(before)
   }
 
-  private def canMerge(content: Content): Boolean = content.layerBytes <= sizes.mergedMax
+  private def canMerge(content: Content): Boolean = content.liveBytes <= sizes.mergedMax
 
   private def isHeavy(content: Content): Boolean =
     content.layers.length > ContentLoader.LayersMax ||

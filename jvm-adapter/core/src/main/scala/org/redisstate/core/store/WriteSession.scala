@@ -386,8 +386,8 @@ final class WriteSession private[store] (
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows * 4L, layer.usedBytes * 4L))
     val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
-    // Who reads the delta brings it into one layer.
-    stagedBytes += full.usedBytes
+    // Who reads the delta brings all of its parts into one layer.
+    stagedBytes += full.liveBytes
     if (stagedBytes > store.sizes.writeSetMax) throw Layer.tooLarge(store.sizes.writeSetMax)
     staged = full :: staged
     frozen = Nil

@@ -124,6 +124,10 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
       assert(p.keys.filter(_.startsWith("d:")) == Set.empty)
       commit(store, 0)(session => (0 until 100).foreach(i => putBytes(session, s"k$i", value)))
       assert(p.store("a").open(1).numKeys == 100)
+      // What was put anew each time counts once.
+      commit(store, 1)(session =>
+        (0 until 1000).foreach(i => putBytes(session, s"k${i % 8}", value)))
+      assert(p.store("a").open(2).numKeys == 100)
     }
   }
 
@@ -164,6 +168,10 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
         store.close()
         assert(rows(before).size == 8000)
         assert(opened.local.content.base.memoryBytes < (4L << 20))
+        // A single row does not bring its neighbours along, which would not stay.
+        val read = store.client.bytesRead.get
+        assert(length(opened, key(0, "k1-1")) == 4000)
+        assert(store.client.bytesRead.get - read < (200 << 10))
         assert(budget.usedBytes == 0)
       } finally p.close()
     }
