@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 from redis_state.errors import UsageError
@@ -238,6 +238,10 @@ def _time_reader(zone: tzinfo | None) -> Convert:
     return read
 
 
+_DIGITS = Context(prec=2 * 38, rounding=ROUND_HALF_EVEN)
+"""Room for every decimal of Spark, whatever the program has set for its own sums."""
+
+
 def _decimal(precision: int, scale: int) -> Convert:
     step = Decimal(1).scaleb(-scale)
     limit = Decimal(10) ** (precision - scale)
@@ -246,7 +250,7 @@ def _decimal(precision: int, scale: int) -> Convert:
         plain = Decimal(value) if isinstance(value, (Decimal, int)) else None
         if plain is None or not plain.is_finite():
             raise TypeError
-        rounded = plain.quantize(step)
+        rounded = plain.quantize(step, context=_DIGITS)
         if not -limit < rounded < limit:
             raise ValueError
         return str(rounded)

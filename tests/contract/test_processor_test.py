@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pandas as pd
@@ -10,7 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+from redis_state.codec.typed_row import TypedRow, schema_json
 from redis_state.errors import UsageError
+from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.spark.processor.columns import ColumnEngine, ColumnState
+from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.stream_batches import Inputs
+from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest, redis_url
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Remembering, Variables
 from tests.support.redis_server import RedisServer
@@ -198,3 +207,41 @@ def test_what_does_not_fit_is_told(redis_url: str) -> None:
             test.keys("counts")
     with remembering(redis_url) as test, pytest.raises(UsageError, match="no time mode"):
         test.timers("ann")
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker whose clock is not that of UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_time_stamps_of_columns_stay_what_they_are() -> None:
+    at = pa.array([datetime(2024, 1, 1, 12, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
+    found: list[Any] = []
+
+    def function(state: ColumnState, table: pa.Table) -> pa.Table:
+        state.put(table["at"], pa.table({"seen": table["at"]}))
+        state.set_timers(table["at"], [5])
+        found.extend([state.get(table["at"])["seen"], state.expired()["at"]])
+        return state.get(table["at"])
+
+    inputs = Inputs(["at"], schema_json("at timestamp"), "processingtime", "UTC", "")
+    schema = pa.schema([("seen", at.type)])
+    engine = ColumnEngine(function, inputs, schema_json("seen timestamp"), schema, "state", schema)
+    store = scratch_store(StateStoreProviderId(StateStoreId("columns", 0, 0), "run"))
+    list(engine.run(store, pa.table({"at": at}), 1000, 0, QueryInfo("", "", 0)))
+    assert [one.to_pylist() for one in found] == [at.to_pylist()] * 2
+
+
+def test_decimals_have_all_digits_of_spark() -> None:
+    row = TypedRow(schema_json("d decimal(38,18)"))
+    largest = Decimal("99999999999999999999.999999999999999999")
+    with localcontext() as context:
+        context.prec = 5
+        for value in (largest, largest.copy_negate(), Decimal("12345678901.5"), Decimal(0)):
+            assert row.decode(row.encode([value])) == (value,)

@@ -168,3 +168,18 @@ def test_a_folder_that_was_made_anew_names_what_is_left(streams: Streams, reader
     assert second.gen != first.gen
     assert second.path == first.path
     assert second.created_ms > first.created_ms
+
+
+def test_a_query_with_fewer_tasks_than_partitions_is_listed_with_all(
+    streams: Streams, reader: Reader
+) -> None:
+    """A coalesce behind an operator lets one task run several of its partitions."""
+    source = streams.input("in", SCHEMA)
+    keys = [f"k{number}" for number in range(20)]
+    for _ in range(2):
+        source.add([{"k": k, "v": 1, "ts": TS} for k in keys])
+        frame = source.stream(streams.spark).groupBy("k").count().coalesce(1)
+        query = streams.run(frame, "coalesced")
+        (store,) = reader.query(query.id).status().stores
+        assert len(store.partitions) == 2
+        assert reader.query(query.id).operator().count() == len(keys)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
-from redis_state.codec.typed_row import TypedRow
+from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import note_times
 from redis_state.spark.rows import RowFormat
@@ -42,6 +43,7 @@ class ColumnState:
         row: TypedRow,
         schema: pa.Schema,
         keys: pa.Schema,
+        group: TypedKey,
         times: Times,
         info: QueryInfo,
     ) -> None:
@@ -51,6 +53,7 @@ class ColumnState:
         self._row = row
         self._schema = schema
         self._keys = keys
+        self._group = group
         self.times = times
         self.info = info
 
@@ -114,7 +117,7 @@ class ColumnState:
         import pyarrow as pa
 
         found = list(self._handle.due_timers())
-        keys = [self._handle.keys.decode(encoded) for _, encoded in found]
+        keys = [self._group.decode(encoded) for _, encoded in found]
         for at_ms, encoded in found:
             self._handle.group.key = encoded
             self._handle.deleteTimer(at_ms)
@@ -206,10 +209,13 @@ class ColumnEngine:
         table = note_times(store, table, self.inputs.event_time, watermark_ms)
         times = Times(self.inputs.mode, began_ms, watermark_ms)
         handle = Handle(store, self.inputs.key_schema, times, info)
-        prefix, row = handle.declare_columns(self.name, self.state)
+        prefix, _ = handle.declare_columns(self.name, self.state)
+        # Arrow has the moments of time stamps, not what a clock shows.
+        row = TypedRow(self.state, zone=timezone.utc)
         handle.close_declarations()
         keys = table.select(list(self.inputs.keys)).schema
-        state = ColumnState(handle, store, prefix, row, self.state_schema, keys, times, info)
+        group = TypedKey(self.inputs.key_schema, zone=timezone.utc)
+        state = ColumnState(handle, store, prefix, row, self.state_schema, keys, group, times, info)
         given = self.function(state, table)
         if given is not None:
             yield from RowFormat("arrow", self.output, self.inputs.time_zone).write([given])

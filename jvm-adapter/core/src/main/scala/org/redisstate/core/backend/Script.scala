@@ -53,6 +53,7 @@ object Script {
   val Release: Script = load("release")
   val Alive: Script = load("alive")
   val Count: Script = load("count")
+  val Describe: Script = load("describe")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

@@ -187,6 +187,23 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
+  /**
+   * As `putOperator`, unless a larger number of partitions is known; for who has seen only some of them.
+   *
+   * @param json its first field is `partitions`
+   */
+  def growOperator(operator: Long, storeName: String, partitions: Int, json: String): Unit = {
+    val what = s"describe operator $operator store $storeName"
+    val field = s"$OperatorPrefix$operator:$storeName"
+    val rest = json.drop(json.indexOf(',') + 1)
+    val args = Seq(field, partitions.toString, rest).map(Command.bytes)
+    val known = text(backend.script(what, Script.Describe, Seq(query), args)(1))
+    backend.call(
+      what,
+      Seq(Command("HSET", Keys.checkpoints(prefix), s"$gen:$operator:$storeName", known)))
+    ()
+  }
+
   /** The checkpoint's marker file is there; said before anything is written under the gen. */
   def noteMarker(): Unit = {
     val what = s"note the marker of checkpoint $gen"

@@ -1,12 +1,10 @@
 package org.apache.spark.sql.redisstate
 
-import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
-import org.json4s.DefaultFormats
 import org.json4s.JsonDSL._
-import org.json4s.jackson.JsonMethods.{compact, parse, render}
+import org.json4s.jackson.JsonMethods.{compact, render}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
@@ -423,12 +421,8 @@ class RedisStateStoreProvider
       val listing = ("path" -> pathHash) ~ ("id" -> origin.queryId) ~
         ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> created) ~ ("seen" -> now)
       registry.confirm(compact(render(listing)), instance.keepMs)
-      registry.putOperator(
-        id.operatorId,
-        id.storeName,
-        origin.partitions,
-        operatorJson(origin.partitions))
     }
+    OperatorListing(registry, id, plan.layout.family, plan.hadoopConf).put(origin.partitions)
     // An earlier run may have kept its state otherwise; its instance counts no more.
     instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
@@ -440,38 +434,6 @@ class RedisStateStoreProvider
     Origin(
       Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)).getOrElse(""),
       context.numPartitions()))
-
-  private def operatorJson(partitions: Int): String = {
-    val family = plan.layout.family
-    val row = List(
-      render(family.id),
-      render(family.name),
-      render(family.kind.name),
-      render(family.params.toList),
-      parse(family.keySchema),
-      parse(family.valueSchema),
-      render(family.multiValue),
-      render(family.internal)
-    )
-    compact(render(
-      ("operator" -> operatorName) ~ ("partitions" -> partitions) ~ ("families" -> List(row))))
-  }
-
-  /** As Spark wrote it into the operator's metadata; for display. */
-  private def operatorName: String = {
-    implicit val formats: DefaultFormats.type = DefaultFormats
-    val file = new org.apache.hadoop.fs.Path(
-      id.checkpointRootLocation,
-      s"${id.operatorId}/_metadata/metadata")
-    Try {
-      val in = file.getFileSystem(plan.hadoopConf).open(file)
-      try {
-        val text = new String(in.readAllBytes(), java.nio.charset.StandardCharsets.UTF_8)
-        (parse(text.substring(text.indexOf('\n') + 1)) \ "operatorInfo" \ "operatorName").extract[
-          String]
-      } finally in.close()
-    }.recover { case NonFatal(_) => "" }.get
-  }
 }
 
 private[redisstate] object RedisStateStoreProvider {

@@ -39,11 +39,11 @@ private[redisstate] object WaysOn {
       s"which batch the query can go on, and how.$restore Or bring back the data of that Redis, and start the query again."
   }
 
-  /** The tools read local folders only. */
-  private def place(checkpoint: Path): String =
-    if (Option(checkpoint.toUri.getScheme).forall(_ == "file"))
-      s"--checkpoint ${quoted(checkpoint.toUri.getPath)}"
-    else s"--checkpoint <a local copy of $checkpoint>"
+  /** The tools read other file systems by the address that the query has. */
+  private def place(checkpoint: Path): String = {
+    val isLocal = Option(checkpoint.toUri.getScheme).forall(_ == "file")
+    s"--checkpoint ${quoted(if (isLocal) checkpoint.toUri.getPath else checkpoint.toString)}"
+  }
 
   private def options(conf: RedisStateConf): String =
     conf.forTools.map { case (name, value) => s" --$name ${quoted(value)}" }.mkString
