@@ -22,7 +22,7 @@ from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.registry import QueryInfo
 from redis_state.recovery.copies import newest_fitting
-from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, older_of_folder
+from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, others_of_folder
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import newest_commit
 
@@ -107,16 +107,26 @@ def run(arguments: argparse.Namespace) -> int:
     with closing(Client(config)) as client:
         try:
             found = diagnose(client, place.gen, tenant=tenant, progress=line)
-            older = older_of_folder(client, place.gen, tenant=tenant)
+            newer, older = others_of_folder(client, place.gen, tenant=tenant)
         finally:
             line.end()
     for text in report(found):
         print(text)
     steps, status = advice(found, committed, place)
     print(steps)
+    if newer is not None:
+        print(_told_newer(newer, place))
     for info in older:
         print(_told_older(info, place))
     return status
+
+
+def _told_newer(info: QueryInfo, place: Place) -> str:
+    return (
+        f"The folder of this checkpoint has another one since, {info.gen}: it was deleted and "
+        f"created again, or got another number of partitions. If nobody needs this one:\n"
+        f"  redis-state purge --gen {place.gen} {place.server}"
+    )
 
 
 def _told_older(info: QueryInfo, place: Place) -> str:

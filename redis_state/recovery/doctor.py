@@ -11,12 +11,13 @@ from redis_state.backend.replies import purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
-from redis_state.ids import PartitionId
+from redis_state.ids import PartitionId, StoreId
 from redis_state.maintain.checkpoint import Progress, silent
 from redis_state.protocol.registry import (
     QueryInfo,
     counted_partitions,
     list_queries,
+    newest_of_folder,
     parse_operators,
 )
 
@@ -92,6 +93,15 @@ def diagnose(
     (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
     operators = parse_operators(raw)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
+    if not ids:
+        # The query's hash was lost alone: in a cluster it lies elsewhere. Its next start writes it.
+        ids = [
+            PartitionId(StoreId(gen, operator, store, tenant), number)
+            for info in list_queries(client, tenant=tenant)
+            if info.gen == gen
+            for (operator, store), count in info.partitions.items()
+            for number in range(count)
+        ]
     found = []
     for number, id_ in enumerate(ids, 1):
         found.append(look_at(client, id_))
@@ -99,16 +109,27 @@ def diagnose(
     return Diagnosis(tuple(found))
 
 
-def older_of_folder(client: Client, gen: str, *, tenant: str = "") -> list[QueryInfo]:
-    """Checkpoints that the folder of this one had before it was deleted and created again.
+def others_of_folder(
+    client: Client, gen: str, *, tenant: str = ""
+) -> tuple[QueryInfo | None, list[QueryInfo]]:
+    """What else the folder of a checkpoint has had, being deleted and created again, or rescaled.
+
+    Returns:
+        The checkpoint that took the place of this one, if there is one; else ``None``, and those
+        whose place this one took.
 
     Raises:
         FormatError: The list of checkpoints is damaged.
         UnavailableError: The server gives no answer.
     """
     queries = list_queries(client, tenant=tenant)
-    paths = {info.path for info in queries if info.gen == gen and info.path}
-    return [info for info in queries if info.path in paths and info.gen != gen]
+    own = next((info for info in queries if info.gen == gen and info.path), None)
+    if own is None:
+        return None, []
+    newest = newest_of_folder(queries, own)
+    if newest.gen != gen:
+        return newest, []
+    return None, [info for info in queries if info.path == own.path and info.gen != gen]
 
 
 def look_at(client: Client, id_: PartitionId) -> PartitionHealth:

@@ -64,19 +64,32 @@ def committed_batches(checkpoint: Folder) -> set[int]:
     return {number for number, name in _entries(checkpoint, "commits") if name.isdecimal()}
 
 
+def startable_batches(checkpoint: Folder) -> set[int]:
+    """The committed batches after which Spark can go on.
+
+    It reads the plan of the batch before, too (`MicroBatchExecution.populateStartOffsets`), which
+    the logs do not have any more of the oldest one there.
+
+    Raises:
+        ConfigError: The folder is not a checkpoint, or cannot be read.
+    """
+    planned = {number for number, name in _entries(checkpoint, "offsets") if name.isdecimal()}
+    return {one for one in committed_batches(checkpoint) if one == 0 or one - 1 in planned}
+
+
 def plan_rewind(checkpoint: Folder, to_batch: int) -> Rewind:
     """What has to be moved so that a batch is the newest.
 
     Raises:
-        UsageError: The commit log does not have that batch.
+        UsageError: Spark cannot go on after that batch.
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    committed = committed_batches(checkpoint)
-    if to_batch not in committed:
-        known = f"{min(committed)} to {max(committed)}" if committed else "none"
+    startable = startable_batches(checkpoint)
+    if to_batch not in startable:
+        known = f"{min(startable)} to {max(startable)}" if startable else "none"
         raise UsageError(
             f"rewinding to batch {to_batch}",
-            found=f"the commit log does not have that batch (it has {known})",
+            found=f"the logs do not have that batch and the one before it (they have {known})",
             advice="Give one that `redis-state doctor` names.",
             where=str(checkpoint),
         )

@@ -93,7 +93,7 @@ def test_a_rewind_is_told_first_and_moves_what_is_newer(
 
 @pytest.mark.parametrize(
     ("batch", "said"),
-    [("4", "The newest that all of them serve is batch 2"), ("9", "it has 0 to 4")],
+    [("4", "The newest that all of them serve is batch 2"), ("9", "they have 0 to 4")],
 )
 def test_a_batch_that_cannot_be_served_is_refused(
     redis_server: RedisServer,
@@ -208,3 +208,43 @@ def test_an_older_checkpoint_of_the_same_folder_is_named(
         older: planted.gen,
         other: None,
     }
+
+
+@pytest.mark.usefixtures("planted")
+def test_who_looks_at_the_older_one_is_told_which_took_its_place(
+    redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = json.loads(raw.hget(keys.checkpoints(), GEN) or "")
+    newer = "3" * 32
+    raw.hset(keys.checkpoints(), newer, json.dumps({**own, "seen": own["seen"] + 1}))
+    assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
+    told = capsys.readouterr().out
+    assert f"has another one since, {newer}" in told
+    assert f"redis-state purge --gen {GEN}" in told
+    assert f"--gen {newer}" not in told
+
+
+@pytest.mark.usefixtures("planted")
+def test_the_partitions_are_found_without_the_hash_of_the_query(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    checkpoint: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a cluster it lies elsewhere, and may be lost alone; the next start writes it."""
+    raw.delete(keys.query(GEN))
+    assert run("doctor", redis_server, checkpoint) == 0
+    assert "all partitions serve it" in capsys.readouterr().out
+    assert run("rewind", redis_server, checkpoint, "--to-batch", "2") == 0
+
+
+@pytest.mark.usefixtures("planted")
+def test_the_oldest_batch_of_the_logs_is_refused(
+    redis_server: RedisServer, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark reads the plan of the batch before it, too, when it starts."""
+    for log in ("offsets", "commits"):
+        (checkpoint / log / "0").unlink()
+    assert run("rewind", redis_server, checkpoint, "--to-batch", "1", "--yes") == 1
+    assert "(they have 2 to 4)" in capsys.readouterr().err
+    assert run("rewind", redis_server, checkpoint, "--to-batch", "2", "--yes") == 0

@@ -25,7 +25,7 @@ from redis_state.recovery.copies.files import (
     version_of,
 )
 from redis_state.recovery.copies.part import Head, PartFile
-from redis_state.recovery.rewind import Rewind, committed_batches, plan_rewind
+from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
 
 _TRIES = 3
 _CHUNK_BYTES_MAX = 1 << 20
@@ -78,7 +78,7 @@ class Restore:
 
 
 def newest_fitting(checkpoint: Folder, gen: str | None = None) -> Copy | None:
-    """The newest copy whose batch the commit log has, on the same timeline.
+    """The newest copy after whose batch Spark can go on, on the same timeline.
 
     Args:
         gen: Only one that can be restored to this id of the checkpoint.
@@ -87,9 +87,9 @@ def newest_fitting(checkpoint: Folder, gen: str | None = None) -> Copy | None:
         FormatError: A manifest is damaged.
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    committed = committed_batches(checkpoint)
+    startable = startable_batches(checkpoint)
     for folder in copies_of(checkpoint):
-        if version_of(folder) - 1 in committed:
+        if version_of(folder) - 1 in startable:
             copy = read_copy(folder)
             if gen in (None, copy.gen) and copy.offsets == offsets_of(checkpoint, copy.batch):
                 return copy
@@ -124,13 +124,17 @@ def plan_restore(
             found="it is of another checkpoint, or of before the number of partitions changed",
             advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
-    missing: list[CopyPart] = []
+    heads = []
     for number, part in enumerate(copy.parts, 1):
         id_ = part.id(gen, tenant=tenant)
-        head = PartFile(copy, part, id_, open_blocks=client.opened).check()
-        if not _serves(client, id_, copy, head):
-            missing.append(part)
+        heads.append(PartFile(copy, part, id_, open_blocks=client.opened).check())
         progress("reading the copy", number, len(copy.parts))
+    # Whoever is told to remove what is there knows then that the copy is whole.
+    missing = [
+        part
+        for part, head in zip(copy.parts, heads, strict=True)
+        if not _serves(client, part.id(gen, tenant=tenant), copy, head)
+    ]
     rewind = plan_rewind(checkpoint, copy.batch)
     return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
 
