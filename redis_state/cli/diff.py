@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli import output
@@ -11,10 +12,9 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_query, add_store, state_of
-from redis_state.cli.state_types import STRING, types_of
-from redis_state.errors import NotFoundError
+from redis_state.cli.state_types import STRING, Types, types_of
+from redis_state.errors import ConfigError, NotFoundError
 from redis_state.reader import OperatorState, Reader
-from redis_state.reader.rows.spark_types import Type
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -54,21 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
     with Reader(config_of(arguments)) as reader:
         state = state_of(reader, arguments)
-        key, value = _types(state, arguments)
-        types = {"change": STRING, "key": key, "before": value, "after": value}
-        output.emit(arguments, Sheet(_rows(state, arguments.a, arguments.b), types=types))
+        a, b = arguments.a, arguments.b
+        sheet = Sheet(_rows(state, a, b), types=lambda: _types(state, a, b))
+        output.emit(arguments, sheet)
     return 0
 
 
-def _types(state: OperatorState, arguments: argparse.Namespace) -> tuple[Type | None, Type | None]:
-    """Of a key and of a value after the later batch, for who needs them."""
-    if output.format_of(arguments) != output.PARQUET:
-        return None, None
-    later = None if arguments.b is None else max(arguments.a, arguments.b)
-    try:
-        return types_of(state, {} if later is None else {"at": later})
-    except NotFoundError:
-        return None, None
+def _types(state: OperatorState, a: int, b: int | None) -> Types:
+    """Those after the later batch; what it does not tell is left to the rows."""
+    key = value = None
+    with suppress(NotFoundError, ConfigError):
+        key, value = types_of(state, {} if b is None else {"at": max(a, b)})
+    return {"change": STRING, "key": key, "before": value, "after": value}
 
 
 def _rows(state: OperatorState, a: int, b: int | None) -> Iterator[dict[str, Any]]:

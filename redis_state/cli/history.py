@@ -11,8 +11,8 @@ from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import ABSENT_STATUS, add_key, add_query, add_store, state_of
-from redis_state.cli.state_types import BOOLEAN, LONG, types_of
-from redis_state.reader import Reader
+from redis_state.cli.state_types import BOOLEAN, LONG, Types, types_of
+from redis_state.reader import OperatorState, Reader
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -47,10 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
         state = state_of(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
-        is_typed = output.format_of(arguments) == output.PARQUET
-        value_type = types_of(state, {})[1] if is_typed else None
-    rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
-    notes = [] if rows else ["No kept version has such a key."]
-    types = {"batch": LONG, "value": value_type, "earlier": BOOLEAN}
-    output.emit(arguments, Sheet(rows, types=types, notes=notes))
+        rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
+        notes = [] if rows else ["No kept version has such a key."]
+        output.emit(arguments, Sheet(rows, types=lambda: _types(state), notes=notes))
     return 0 if rows else ABSENT_STATUS
+
+
+def _types(state: OperatorState) -> Types:
+    return {"batch": LONG, "value": types_of(state, {})[1], "earlier": BOOLEAN}

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
-FILES = (CSV, PARQUET)
-"""What has a head, also without a row."""
-
 _INSTALL = "Run `pip install 'redis-state[cli]'`"
 _TABLE_ROWS_MAX = 10_000
 _SHRUNK = 10
@@ -86,8 +83,8 @@ class Sheet:
 
     Attributes:
         columns: ``None`` means one for each member of the first row.
-        types: Of the members of a row, in their order, for files of rows; ``None`` leaves them to
-            the rows. A file may have no row.
+        types: Asked for the types of the members of a row, in their order, where a file needs more
+            than its rows: Parquet, and the head of CSV without a row.
         answer: The rows as a table of Arrow, if there is one.
         title: Above the table; nowhere else.
         heading: Whether columns have headings.
@@ -96,7 +93,7 @@ class Sheet:
 
     rows: Iterable[Row]
     columns: Sequence[Column] | None = None
-    types: Types | None = None
+    types: Callable[[], Types] = dict
     answer: pa.Table | None = None
     title: str = ""
     heading: bool = True
@@ -160,7 +157,7 @@ def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
             show(console, sheet)
         return
     rows = itertools.chain.from_iterable(sheet.rows for sheet in sheets)
-    types, answer = (sheets[0].types, sheets[0].answer) if len(sheets) == 1 else (None, None)
+    types, answer = (sheets[0].types, sheets[0].answer) if len(sheets) == 1 else (dict, None)
     path: str | None = getattr(arguments, "output", None)
     if form == PARQUET and path is None:
         raise ConfigError(
@@ -275,17 +272,17 @@ def _speaks_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _write_json(rows: Iterable[Row], _types: Types | None, file: TextIO) -> None:
+def _write_json(rows: Iterable[Row], _types: Callable[[], Types], file: TextIO) -> None:
     for row in rows:
         print(json_line(row), file=file)
 
 
-def _write_csv(rows: Iterable[Row], types: Types | None, file: TextIO) -> None:
+def _write_csv(rows: Iterable[Row], types: Callable[[], Types], file: TextIO) -> None:
     """As RFC 4180 has it; nothing stands for null, and quotes for an empty text."""
     rest = iter(rows)
     first = next(rest, None)
-    names = types if first is None else first
-    if names is None:
+    names = types() if first is None else first
+    if not names:
         return
     rows = () if first is None else itertools.chain([first], rest)
     for cells in itertools.chain([names], (row.values() for row in rows)):
@@ -301,14 +298,14 @@ def _csv_cell(value: Any) -> str:
     return text if _PLAIN_CELL.fullmatch(text) else '"' + text.replace('"', '""') + '"'
 
 
-_WRITERS: Mapping[str, Callable[[Iterable[Row], Types | None, TextIO], None]] = {
+_WRITERS: Mapping[str, Callable[[Iterable[Row], Callable[[], Types], TextIO], None]] = {
     JSON: _write_json,
     CSV: _write_csv,
 }
 
 
 def _write_parquet(
-    rows: Iterable[Row], types: Types | None, answer: pa.Table | None, path: Path
+    rows: Iterable[Row], types: Callable[[], Types], answer: pa.Table | None, path: Path
 ) -> None:
     try:
         import pyarrow as pa
@@ -318,7 +315,7 @@ def _write_parquet(
             "writing Parquet", found="the package pyarrow is missing", advice=f"{_INSTALL}."
         ) from error
     try:
-        pq.write_table(_arrow_table(rows, types) if answer is None else answer, path)
+        pq.write_table(_arrow_table(rows, types()) if answer is None else answer, path)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
             "writing Parquet",
@@ -327,14 +324,13 @@ def _write_parquet(
         ) from error
 
 
-def _arrow_table(rows: Iterable[Row], types: Types | None) -> pa.Table:
+def _arrow_table(rows: Iterable[Row], types: Types) -> pa.Table:
     import pyarrow as pa
 
     all_rows = list(rows)
-    known: Types = {} if types is None else types
-    names = dict.fromkeys([*known, *itertools.chain.from_iterable(all_rows)])
+    names = dict.fromkeys([*types, *itertools.chain.from_iterable(all_rows)])
     return pa.table(
-        {name: _array(known.get(name), [row.get(name) for row in all_rows]) for name in names}
+        {name: _array(types.get(name), [row.get(name) for row in all_rows]) for name in names}
     )
 
 

@@ -72,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
         state = state_of(reader, arguments)
         which = which_of(arguments)
         rows = _chosen(_rows(state, which, arguments.prefix), arguments.columns)
-        types = None
-        if output.format_of(arguments) in output.FILES:
-            types = _chosen_types(row_types(state, which), arguments.columns)
-        sheet = Sheet(itertools.islice(rows, limit or None), types=types)
+        sheet = Sheet(
+            itertools.islice(rows, limit or None),
+            types=lambda: _chosen_types(row_types(state, which), arguments.columns),
+        )
         if table and limit and arguments.limit is None:
             found = list(sheet.rows)
             sheet = Sheet(found)

@@ -11,6 +11,7 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
 from redis_state.cli.place import add_at, at_of
+from redis_state.cli.state_types import Types
 from redis_state.reader import Reader
 from redis_state.reader.columns import free_name
 from redis_state.reader.reader import SQL_MEMORY
@@ -56,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         at = at_of(arguments.at)
         found = reader.sql(arguments.statement, at=at, memory=arguments.memory)
     found = found.rename_columns(_different(found.column_names))
-    types = dict.fromkeys(found.column_names)
-    output.emit(arguments, Sheet(_rows(found), types=types, answer=found))
+    names: Types = dict.fromkeys(found.column_names)
+    output.emit(arguments, Sheet(_rows(found), types=lambda: names, answer=found))
     return 0
 
 

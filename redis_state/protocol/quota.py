@@ -169,7 +169,7 @@ class Quota:
         self._tenant = tenant
         self._found: _Found | None = None
         self._due_s = 0.0
-        self._measuring_ms = 0
+        self._measuring_s = 0.0
         self._warned: set[str] = set()
         self._lock = threading.Lock()
         tell_after_fork(self)
@@ -210,8 +210,7 @@ class Quota:
             self._due_s = client.clock.monotonic_s() + _LOOK_EVERY_S
             return
         ended_s = client.clock.monotonic_s()
-        rest_s = min((ended_s - now_s) * _REST_SHARE, _REST_S_MAX)
-        self._due_s = ended_s + max(_LOOK_EVERY_S, rest_s)
+        self._due_s = ended_s + max(_LOOK_EVERY_S, _rest_s(ended_s - now_s))
 
     def watch(self, client: Client) -> None:
         """Look, and let a log line say which limit is near; once for as long as it is."""
@@ -235,8 +234,7 @@ class Quota:
             now_ms = int(second) * 1000 + int(micro) // 1000
             entries = parse_sizes(raw)
             if age_ms == _OWN_AGE_MS:
-                rest_ms = min(self._measuring_ms * _REST_SHARE, round(_REST_S_MAX * 1000))
-                age_ms = max(age_ms, rest_ms)
+                age_ms = max(age_ms, round(1000 * _rest_s(self._measuring_s)))
             own = entries.pop(self._gen, None)
             if own is None or not own.is_younger(age_ms, now_ms):
                 own = self._measured(client, now_ms)
@@ -257,7 +255,7 @@ class Quota:
         began_s = client.clock.monotonic_s()
         limits = Size(now_ms, 0, self._limits.state or 0, self._limits.prefix or 0)
         found = _measure(client, self._gen, limits, tenant=self._tenant)
-        self._measuring_ms = round(1000 * (client.clock.monotonic_s() - began_s))
+        self._measuring_s = client.clock.monotonic_s() - began_s
         self._write(client, {self._gen: found})
         return found
 
@@ -290,6 +288,11 @@ class Quota:
     def _write(self, client: Client, sizes: Mapping[str, Size]) -> None:
         words = [word for gen, size in sizes.items() for word in (gen, encode_size(size))]
         client.call(_WHAT, [("HSET", keys.sizes(tenant=self._tenant), *words)])
+
+
+def _rest_s(took_s: float) -> float:
+    """For how long nobody looks after a look."""
+    return min(took_s * _REST_SHARE, _REST_S_MAX)
 
 
 def _measure(client: Client, gen: str, size: Size, *, tenant: str) -> Size:

@@ -11,12 +11,13 @@ from redis_state.backend.replies import purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
-from redis_state.ids import PartitionId, StoreId
+from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import Progress, silent
 from redis_state.protocol.registry import (
     QueryInfo,
     counted_partitions,
     list_queries,
+    listed_partitions,
     newest_of_folder,
     parse_operators,
 )
@@ -96,11 +97,10 @@ def diagnose(
     if not ids:
         # The query's hash was lost alone: in a cluster it lies elsewhere. Its next start writes it.
         ids = [
-            PartitionId(StoreId(gen, operator, store, tenant), number)
+            id_
             for info in list_queries(client, tenant=tenant)
             if info.gen == gen
-            for (operator, store), count in info.partitions.items()
-            for number in range(count)
+            for id_ in listed_partitions(info, tenant=tenant)
         ]
     found = []
     for number, id_ in enumerate(ids, 1):

@@ -90,7 +90,7 @@ def test_a_map_has_its_own_keys_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "maps.parquet"
     types = {"m": Map(Atomic("string", 0), Atomic("byte", 1))}
     arguments = argparse.Namespace(format="parquet", output=str(path))
-    output.emit(arguments, Sheet(rows, types=types))
+    output.emit(arguments, Sheet(rows, types=lambda: types))
     found = pq.read_table(path).column("m")
     assert found.type == pa.map_(pa.string(), pa.int8())
     assert found.to_pylist() == [[("q", 5)], [("y", 6), ("z", None)], None]
@@ -137,7 +137,9 @@ def test_values_of_other_columns_keep_their_names_in_a_file(tmp_path: Path) -> N
         {"b": 6, "c": 7},
     ]
     path = tmp_path / "values.parquet"
-    output.emit(argparse.Namespace(format="parquet", output=str(path)), Sheet(rows, types=types))
+    output.emit(
+        argparse.Namespace(format="parquet", output=str(path)), Sheet(rows, types=lambda: types)
+    )
     found = [
         {name: cell for name, cell in row.items() if cell is not None}
         for row in pq.read_table(path).to_pylist()

@@ -238,6 +238,31 @@ def test_time_stamps_of_columns_stay_what_they_are() -> None:
     assert [one.to_pylist() for one in found] == [at.to_pylist()] * 2
 
 
+def test_columns_read_rows_from_before_a_column_was_added() -> None:
+    keys = pa.array(["a", "b"])
+    found: list[pa.Table] = []
+
+    def put(state: ColumnState, table: pa.Table) -> pa.Table:
+        state.put(table["k"], pa.table({"n": [7]}))
+        return table
+
+    def read(state: ColumnState, table: pa.Table) -> pa.Table:
+        state.put(table["k"].slice(1), pa.table({"n": [8], "m": ["new"]}))
+        found.append(state.get(keys))
+        return table
+
+    inputs = Inputs(["k"], schema_json("k string"), "none", "UTC", "")
+    store = scratch_store(StateStoreProviderId(StateStoreId("columns", 0, 0), "run"))
+    output = pa.schema([("k", pa.string())])
+    older = pa.schema([("n", pa.int64())])
+    newer = older.append(pa.field("m", pa.string()))
+    first = ColumnEngine(put, inputs, schema_json("n long"), older, "state", output)
+    list(first.run(store, pa.table({"k": ["a"]}), 0, 0, QueryInfo("", "", 0)))
+    second = ColumnEngine(read, inputs, schema_json("n long, m string"), newer, "state", output)
+    list(second.run(store, pa.table({"k": keys}), 0, 0, QueryInfo("", "", 1)))
+    assert found[0].to_pylist() == [{"n": 7, "m": None}, {"n": 8, "m": "new"}]
+
+
 def test_decimals_have_all_digits_of_spark() -> None:
     row = TypedRow(schema_json("d decimal(38,18)"))
     largest = Decimal("99999999999999999999.999999999999999999")

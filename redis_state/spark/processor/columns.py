@@ -209,9 +209,7 @@ class ColumnEngine:
         table = note_times(store, table, self.inputs.event_time, watermark_ms)
         times = Times(self.inputs.mode, began_ms, watermark_ms)
         handle = Handle(store, self.inputs.key_schema, times, info)
-        prefix, _ = handle.declare_columns(self.name, self.state)
-        # Arrow has the moments of time stamps, not what a clock shows.
-        row = TypedRow(self.state, zone=timezone.utc)
+        prefix, row = handle.declare_columns(self.name, self.state)
         handle.close_declarations()
         keys = table.select(list(self.inputs.keys)).schema
         group = TypedKey(self.inputs.key_schema, zone=timezone.utc)

@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.streaming import stateful_processor as pyspark_state
@@ -168,13 +169,15 @@ class Handle(pyspark_state.StatefulProcessorHandle):
     def declare_columns(self, name: str, schema: str) -> tuple[bytes, TypedRow]:
         """Declare the state columns of a function, as a variable with one row for each key.
 
+        Time stamps come back in UTC: Arrow has the moments, not what a clock shows.
+
         Returns:
             What the stored keys of its rows begin with, and how the rows are written.
 
         Raises:
             UsageError: As `getValueState`.
         """
-        return self._declare(name, "value", schema)
+        return self._declare(name, "value", schema, zone=timezone.utc)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
         """Set a timer of the group, in ms since 1970.
@@ -253,7 +256,13 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
 
     def _declare(
-        self, name: str, shape: Shape, schema: str, user_key: str | None = None
+        self,
+        name: str,
+        shape: Shape,
+        schema: str,
+        user_key: str | None = None,
+        *,
+        zone: tzinfo | None = None,
     ) -> tuple[bytes, TypedRow]:
         what = f"state variable '{name}'"
         self._check_open(f"declaring {what}")
@@ -272,7 +281,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             if found.key_schema != key_text:
                 raise _changed(what, found.key_schema, shape)
             written = json.loads(found.value_schema)["written"]
-        row = TypedRow(schema, written, what=what)
+        row = TypedRow(schema, written, what=what, zone=zone)
         prefix = self._store.declare(
             name,
             key_schema=key_text,
