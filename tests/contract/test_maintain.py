@@ -10,10 +10,12 @@ import redis
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
+from redis_state.clock import SYSTEM, Clock
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
 from redis_state.ids import PartitionId
 from redis_state.maintain import Policy, Report, maintain_checkpoint
+from redis_state.maintain.service import Job, Service
 from redis_state.protocol.instances import Instance
 from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.reader.scan import rows_of
@@ -63,6 +65,18 @@ def grown(raw: redis.Redis, *, versions: int = 10, each: int = 40) -> Planted:
 
 def maintain(client: Client, policy: Policy = WORKER) -> Report:
     return maintain_checkpoint(client, GEN, policy=policy, name="flights")
+
+
+def quiet_service(client: Client, job: Job, *, clock: Clock = SYSTEM) -> Service:
+    """Ends after one pass, and tells nobody how far it is."""
+    return Service(
+        client,
+        job,
+        progress=lambda *_: None,
+        wait=lambda _: True,
+        stopped=lambda: False,
+        clock=clock,
+    )
 
 
 def segments(raw: redis.Redis, planted: Planted) -> list[str]:

@@ -10,10 +10,10 @@ import redis
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.maintain import Policy, sweep_orphans
-from redis_state.maintain.service import Job, Service
+from redis_state.maintain.service import Job
 from redis_state.protocol.instances import Instance
 from tests.contract.planting import GEN, Planted, family, uid
-from tests.contract.test_maintain import ONE, client, grown, maintain, raw, row, rows
+from tests.contract.test_maintain import ONE, client, grown, maintain, quiet_service, raw, row, rows
 from tests.support.redis_server import bytes_of
 
 __all__ = ["client", "raw"]
@@ -130,13 +130,7 @@ def test_a_place_that_cannot_be_looked_at_keeps_nobody_from_the_others(
     for version in range(1, 12):
         other.delta(0, version, {row(n): b"%d" % version for n in range(40)})
     damaged(raw, grown(raw))
-    service = Service(
-        client,
-        Job(Policy("w")),
-        progress=lambda *_: None,
-        wait=lambda _: True,
-        stopped=lambda: False,
-    )
+    service = quiet_service(client, Job(Policy("w")))
     report = service.run_pass()
     assert len(report.problems) == 1
     assert raw.keys(keys.segment(other.id(0), "s:11:*"))

@@ -15,12 +15,12 @@ from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain import Policy, Report, purge_vanished, vanished_checkpoints
 from redis_state.maintain.recall import recall
-from redis_state.maintain.service import VANISHED_EVERY_S, Job, Service
+from redis_state.maintain.service import VANISHED_EVERY_S, Job
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.protocol.instances import Instance
 from redis_state.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, family
-from tests.contract.test_maintain import ONE, client, grown, raw, row, rows
+from tests.contract.test_maintain import ONE, client, grown, quiet_service, raw, row, rows
 from tests.contract.vanishing import (
     DAY_MS,
     MINUTE_MS,
@@ -205,14 +205,7 @@ def test_a_service_looks_once_an_hour(client: Client, raw: redis.Redis) -> None:
             raise AssertionError(seconds)
 
     clock = Clock()
-    service = Service(
-        client,
-        Job(Policy("w"), vanished_ms=DAY_MS),
-        progress=lambda *_: None,
-        wait=lambda _: True,
-        stopped=lambda: False,
-        clock=clock,
-    )
+    service = quiet_service(client, Job(Policy("w"), vanished_ms=DAY_MS), clock=clock)
     assert service.run_pass().purged == 0
     looked_earlier(raw, minutes=31)
     clock.now_s = VANISHED_EVERY_S - 1
@@ -288,13 +281,7 @@ def test_a_full_server_gets_room_before_anything_is_noted(client: Client, raw: r
         busy.delta(0, version, {row(n): b"%d" % version for n in range(90)}, complete=True)
     raw.config_set("maxmemory", 1)
     reports: list[Report] = []
-    service = Service(
-        client,
-        Job(Policy("w"), vanished_ms=DAY_MS),
-        progress=lambda *_: None,
-        wait=lambda _: True,
-        stopped=lambda: False,
-    )
+    service = quiet_service(client, Job(Policy("w"), vanished_ms=DAY_MS))
     service.run(1.0, reports.append)
     (report,) = reports
     assert report.dropped > 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import islice
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,11 @@ class Campaign:
         forbidden: Counters that must be zero.
         required: What a whole run has to meet, and the counter that says so.
         mutant_seeds: A mutant has to be found by one of so many schedules.
-        groups: Runs schedules, some at a time, in so many processes; ``None`` means one for each
-            core.
-        verdicts: Runs schedules on each mutant of these names until one breaks a rule.
+        at_once: A process runs so many schedules at a time.
+        workers: While it is entered, so many processes do the work of the `map` that it gives;
+            ``None`` means one for each core.
+        some_schedules: Runs those of these seeds, in a worker.
+        one_mutant: Runs schedules on the mutant of this name until one breaks a rule, in a worker.
     """
 
     command: str
@@ -83,8 +87,22 @@ class Campaign:
     required: Mapping[str, str]
     mutants: Sequence[Mutant]
     mutant_seeds: int
-    groups: Callable[[Iterable[int], int | None], Iterator[Group]]
-    verdicts: Callable[[Sequence[str], int | None], Iterator[Verdict]]
+    at_once: int
+    workers: Callable[[int | None], AbstractContextManager[Any]]
+    some_schedules: Callable[[list[int]], Group]
+    one_mutant: Callable[[str], Verdict]
+
+    def groups(self, seeds: Iterable[int], jobs: int | None) -> Iterator[Group]:
+        """Run schedules, some at a time, in so many processes."""
+        rest = iter(seeds)
+        some = iter(lambda: list(islice(rest, self.at_once)), [])
+        with self.workers(jobs) as run:
+            yield from run(self.some_schedules, some)
+
+    def verdicts(self, names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
+        """Look for the mutants of these names, in so many processes."""
+        with self.workers(jobs) as run:
+            yield from run(self.one_mutant, names)
 
     def run(self, seeds: Iterable[int], *, jobs: int | None = None) -> Result:
         """Run schedules, and sum up what they met."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import count, islice
@@ -92,18 +92,6 @@ def _stay_on_one_core() -> None:
         os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-def _groups(seeds: Iterable[int], jobs: int | None) -> Iterator[Group]:
-    rest = iter(seeds)
-    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
-    with _workers(jobs) as run:
-        yield from run(_some_schedules, some)
-
-
-def _verdicts(names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
-    with _workers(jobs) as run:
-        yield from run(_one_mutant, names)
-
-
 def _some_schedules(seeds: list[int]) -> Group:
     runner = Runner(_server.url, _server.socket)
     failures = [failure for seed in seeds if (failure := runner.run(seed)) is not None]
@@ -134,6 +122,8 @@ ORACLE = Campaign(
     required=_REQUIRED,
     mutants=MUTANTS,
     mutant_seeds=_MUTANT_SEEDS,
-    groups=_groups,
-    verdicts=_verdicts,
+    at_once=_AT_ONCE,
+    workers=_workers,
+    some_schedules=_some_schedules,
+    one_mutant=_one_mutant,
 )

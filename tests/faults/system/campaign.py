@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from multiprocessing import get_context
 from typing import Any
 
@@ -135,18 +134,6 @@ def _end() -> None:
     _runner.close()
 
 
-def _groups(seeds: Iterable[int], jobs: int | None) -> Iterator[Group]:
-    rest = iter(seeds)
-    some = iter(lambda: list(islice(rest, _AT_ONCE)), [])
-    with _workers(jobs) as run:
-        yield from run(_some_schedules, some)
-
-
-def _verdicts(names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
-    with _workers(jobs) as run:
-        yield from run(_one_mutant, names)
-
-
 def _some_schedules(seeds: list[int]) -> Group:
     result = Result()
     for seed in seeds:
@@ -176,6 +163,8 @@ SYSTEM = Campaign(
     required={name: name for name in _REQUIRED},
     mutants=MUTANTS,
     mutant_seeds=_MUTANT_SEEDS,
-    groups=_groups,
-    verdicts=_verdicts,
+    at_once=_AT_ONCE,
+    workers=_workers,
+    some_schedules=_some_schedules,
+    one_mutant=_one_mutant,
 )
