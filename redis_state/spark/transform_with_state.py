@@ -121,7 +121,8 @@ def transform_with_state(
         schema: Of what the processor gives out.
         rows: What the processor takes and gives: ``pandas`` frames as in
             `transformWithStateInPandas`, ``rows`` as in `transformWithState`, or ``arrow`` tables.
-        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``, as Spark's.
+        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``, as Spark's. Once the processor
+            could set timers, it never changes.
         initial_state: A batch DataFrame with the key columns, whose rows `handleInitialState` gets.
             The call takes it into a new store at once, by a job of Spark; give it at each start.
             That of a batch DataFrame is taken in where the rows are.

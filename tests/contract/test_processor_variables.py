@@ -13,6 +13,7 @@ import pytest
 from redis_state.codec.ordered_key import encode_key
 from redis_state.errors import ConflictError, RedisStateError, UsageError
 from redis_state.format.ordered import family_range
+from redis_state.spark.event_time import RAW_SCHEMA, declare_notes
 from redis_state.spark.processor.handle import Handle
 from redis_state.store.family_store import FamilyStore
 from tests.contract.processor_support import GROUPS, at, handle_of
@@ -262,6 +263,39 @@ def test_declarations_and_timers_are_refused_where_spark_refuses_them(
         handle.getValueState("late", "n int")
     with pytest.raises(UsageError, match="init has returned"):
         handle.deleteIfExists("late")
+    store.abort()
+
+
+def test_timers_never_go_by_another_clock_than_they_were_set_by(new_families: NewProvider) -> None:
+    provider = new_families()
+    store = provider.get_family_store(0)
+    handle = handle_of(store, mode="eventtime")
+    at(handle, ("a", 1))
+    handle.registerTimer(5)
+    store.commit()
+    store = provider.get_family_store(1)
+    for mode, spelled in (("processingtime", "ProcessingTime"), ("none", "None")):
+        with pytest.raises(UsageError, match=f"'{spelled}', and they were set with 'EventTime'"):
+            handle_of(store, now_ms=10, mode=mode)  # type: ignore[arg-type]  # of a loop
+    handle = handle_of(store, mode="eventtime", watermark_ms=10)
+    assert [time for time, _ in handle.due_timers()] == [5]
+    store.abort()
+
+
+def test_timers_of_an_earlier_release_take_the_mode_that_they_are_read_with(
+    new_families: NewProvider,
+) -> None:
+    provider = new_families()
+    store = provider.get_family_store(0)
+    declare_notes(store)
+    store.declare("$timers", key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True)
+    store.commit()
+    store = provider.get_family_store(1)
+    handle_of(store, mode="eventtime")
+    store.commit()
+    store = provider.get_family_store(2)
+    with pytest.raises(UsageError, match="were set with 'EventTime'"):
+        handle_of(store, mode="processingtime")
     store.abort()
 
 

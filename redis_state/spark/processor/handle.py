@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Shape = Literal["value", "list", "map"]
 
 _INTERNAL = "$"
+_TIMERS = "timers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,11 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self._running_out: dict[str, TimeToLive] = {}
         self._initialized = False
         self._timers: Timers | None = None
+        self._check_mode()
         if times.mode != "none":
             self._timers = Timers(
                 store,
-                self._internal(TIMERS),
+                self._internal(TIMERS, described_timers(times.mode)),
                 self._internal(TIMERS_BY_GROUP),
                 self.group,
             )
@@ -238,6 +240,19 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             if ttl.is_over():
                 self._store.drop(EXPIRY_OF + name)
 
+    def _check_mode(self) -> None:
+        """Refuse timers whose times are of another clock: they would fire at a wrong time."""
+        family = self._store.families.get(TIMERS)
+        known = None if family is None else json.loads(family.value_schema).get(_TIMERS)
+        if known not in (None, self.times.mode):
+            raise UsageError(
+                "reading the timers of a processor",
+                found=f"time_mode is '{_as_spelled(self.times.mode)}', and they were set with "
+                f"'{_as_spelled(known)}'",
+                advice="Give that time mode again; or begin afresh, with a new checkpoint and "
+                "store. Nothing was changed.",
+            )
+
     def _with_timers(self, what: str) -> Timers:
         if self._timers is None:
             raise UsageError(
@@ -312,9 +327,9 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         found = self._running_out[name] = TimeToLive(self._store, prefix, self.group, None)
         return found
 
-    def _internal(self, name: str) -> bytes:
+    def _internal(self, name: str, value_schema: str = RAW_SCHEMA) -> bytes:
         return self._store.declare(
-            name, key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True
+            name, key_schema=RAW_SCHEMA, value_schema=value_schema, internal=True
         )
 
 
@@ -348,6 +363,18 @@ def described_value(row: TypedRow) -> str:
     return json.dumps(
         {"type": "redis-state.python", "codec": ROW_CODEC, "written": row.written, "now": row.id},
         separators=(",", ":"),
+    )
+
+
+def described_timers(mode: TimeMode) -> str:
+    """What the family of timers says of its values, which are empty: what the times are of."""
+    return json.dumps({**json.loads(RAW_SCHEMA), _TIMERS: mode})
+
+
+def _as_spelled(mode: str) -> str:
+    """A time mode as `transform_with_state` takes it."""
+    return {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}.get(
+        mode, mode
     )
 
 
