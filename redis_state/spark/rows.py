@@ -1,14 +1,16 @@
 """Rows of a partition as dicts, pandas frames or Arrow batches, and back; no pyspark.
 
 Spark's own conversions belong to its operators, and differ from one of its minors to the next. Here
-a time stamp is as in Spark's: naive and of the session's zone in pandas; in dicts it has its zone.
+a time stamp is as in Spark's: naive and of the session's zone in pandas; in dicts it has its zone,
+and a naive one that is given back is of this machine's zone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,11 +181,57 @@ def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Arr
     if pa.types.is_integer(field.type) and type(values) is list:
         _check_whole(field, values)
     try:
+        if not from_pandas and (zoned := _zoned(field.type)):
+            values = [None if value is None else zoned(value) for value in values]
         made = pa.array(values, type=field.type, from_pandas=from_pandas)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kinds = sorted({type(value).__name__ for value in values if value is not None})
         raise _mistyped(field, ", ".join(kinds[:5])) from error
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def _zoned(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What gives naive times in values of a type the zone of this machine, as PySpark does.
+
+    Arrow takes them for times in UTC. ``None`` where a value of the type has no times.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return None if kind.tz is None else _local
+    if pa.types.is_struct(kind):
+        fields = {field.name: _zoned(field.type) for field in kind}
+        return _each(fields) if any(fields.values()) else None
+    if pa.types.is_map(kind):
+        key, item = _zoned(kind.key_type) or _same, _zoned(kind.item_type) or _same
+        if key is item is _same:
+            return None
+        return lambda value: [(key(one), item(other)) for one, other in dict(value).items()]
+    if pa.types.is_list(kind):
+        element = _zoned(kind.value_type)
+        return None if element is None else lambda value: [*map(element, value)]
+    return None
+
+
+def _each(fields: Mapping[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:
+    def zoned(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: (fields.get(name) or _same)(one) for name, one in value.items()}
+
+    return zoned
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _local(value: Any) -> Any:
+    # pandas' NaT is a datetime to Python, and not even equal to itself.
+    if not isinstance(value, datetime) or value.tzinfo is not None or value != value:
+        return value
+    plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+    return plain.astimezone()
 
 
 def _check_whole(field: pa.Field, values: list[Any]) -> None:

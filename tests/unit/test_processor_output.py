@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -54,6 +55,46 @@ def test_frames_of_any_size_come_out_in_their_order(
     assert table(rows, "rows").to_pydict() == columns
     tables = [pa.Table.from_pylist([row.asDict() for row in rows], PLAIN)] if rows else []
     assert table(tables, "arrow").to_pydict() == columns
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker whose clock is not that of UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_naive_times_of_rows_are_of_the_worker_wherever_they_stand() -> None:
+    stamp = pa.timestamp("us", tz="UTC")
+    schema = pa.schema(
+        [
+            ("t", stamp),
+            ("many", pa.list_(stamp)),
+            ("by", pa.map_(pa.string(), stamp)),
+            ("both", pa.struct([("t", stamp), ("naive", pa.timestamp("us"))])),
+        ]
+    )
+    naive = datetime(2024, 7, 1, 12)
+    moment = datetime(2024, 7, 1, 16, tzinfo=timezone.utc)
+    both = Row(t=naive, naive=naive)
+    row = Row(t=naive, many=[naive, None, moment], by={"a": naive, "b": None}, both=both)
+    nothing = Row(t=None, many=None, by=None, both=None)
+    pandas = Row(t=pd.Timestamp(naive), many=[], by={}, both=Row(t=None, naive=None))
+    found = table([row, nothing, pandas], "rows", schema).to_pylist()
+    assert found == [
+        {
+            "t": moment,
+            "many": [moment, None, moment],
+            "by": [("a", moment), ("b", None)],
+            "both": {"t": moment, "naive": naive},
+        },
+        nothing.asDict(),
+        {"t": moment, "many": [], "by": [], "both": {"t": None, "naive": None}},
+    ]
 
 
 def test_times_of_frames_are_of_the_session() -> None:
