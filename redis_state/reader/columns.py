@@ -10,7 +10,8 @@ from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
 from redis_state.reader.family import RowCodec
 from redis_state.reader.python_codec import PythonCodec
-from redis_state.reader.rows.spark_types import Type
+from redis_state.reader.rows.spark_types import Atomic, Type
+from redis_state.reader.rows.spark_values import to_internal
 from redis_state.reader.scan import Rows
 from redis_state.reader.stored import Piece
 
@@ -151,12 +152,17 @@ class Chosen:
                     found="it has other columns than the first ones of the key",
                     advice=advice,
                 )
-            return [prefix[name] for name in leading]
-        values = list(prefix) if _is_sequence(prefix) else [prefix]
+            values = [prefix[name] for name in leading]
+        else:
+            values = list(prefix) if _is_sequence(prefix) else [prefix]
         if len(values) > len(names):
             raise ConfigError(
                 "scanning by a prefix", found="it has more values than the key", advice=advice
             )
+        # A value of another type than its column would be found nowhere.
+        for name, type_, value in zip(names, self.columns.types, values, strict=False):
+            if isinstance(type_, Atomic) and value is not None:
+                to_internal(type_, value, name=name)
         return values
 
 

@@ -264,6 +264,20 @@ def test_keys_laid_out_otherwise_than_listed_are_found(planted: Planted, reader:
     assert reader.query("flights").operator().get(key) == ONE
 
 
+def test_a_prefix_of_another_type_is_refused(planted: Planted, reader: Reader) -> None:
+    planted.partitions = 1
+    planted.family = family(
+        schema(user="string", day="long"), PLAIN.value_schema, kind="prefix", params=[1]
+    )
+    planted.register()
+    planted.commit(1, [({"user": "ann", "day": 1}, ONE)])
+    state = reader.query("flights").operator()
+    assert len(list(state.scan(prefix="ann"))) == len(list(state.scan(prefix=("ann", 1)))) == 1
+    for prefix, column in ((7, "user"), (("ann", "1"), "day"), ({"user": b"ann"}, "user")):
+        with pytest.raises(ConfigError, match=f"key column '{column}'"):
+            list(state.scan(prefix=prefix))
+
+
 def test_a_flushed_script_cache_is_no_obstacle(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])

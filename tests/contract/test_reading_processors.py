@@ -91,6 +91,8 @@ def test_values_lists_and_maps(
         assert [assert_tables_are_items(one) for one in (count, seen, signs)] == [2, 3, 3]
         assert seen.get_many(["bob", "nobody"]) == [[{"n": 4, "who": "bob"}], None]
         assert list(seen.scan(prefix="bob")) == [{"user": "bob", "n": 4, "who": "bob"}]
+        with pytest.raises(ConfigError, match="key column 'user' of type string"):
+            list(seen.scan(prefix=7))
         # The families of ours are not shown.
         check_round_trip(redis_server.url, test.store)
         names = {family.name for family in count.families()}
