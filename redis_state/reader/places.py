@@ -12,7 +12,6 @@ from redis_state.errors import ConfigError, Kind, StateError
 from redis_state.format.header import Family
 from redis_state.ids import NUMBER_MAX, PartitionId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
-from redis_state.protocol.refusal import not_there
 from redis_state.reader.deltas import Timeline
 from redis_state.reader.family import FamilyChoice, RowCodec
 from redis_state.reader.source import Stores
@@ -132,8 +131,17 @@ def check_reach(
     """
     late = next((one for one in timelines if one.head.opened.version < high), None)
     if late is not None:
-        latest = str(late.head.opened.version)
-        raise not_there(what, latest=latest, where=str(late.id), version=high)
+        newest = batch_of(late.head.opened.version, ahead)
+        raise StateError(
+            what,
+            found=f"there is no batch {batch_of(high, ahead)}; the newest that is confirmed is "
+            f"{'none' if newest == NO_BATCH else newest}",
+            advice="Ask for that one or an older one. If that batch was there before, the query "
+            "went back, or Redis lost it.",
+            kind=Kind.STATE_LOST,
+            where=str(late.id),
+            version=high,
+        )
     oldest = max((one.oldest for one in timelines), default=0)
     if oldest > low:
         # Behind batch 0 where a load of initial state made the oldest one: no batch names that.

@@ -397,7 +397,7 @@ def test_a_destroyed_delta_is_no_empty_batch(planted: Planted, state: OperatorSt
 def test_batches_that_are_not_there(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE)])
     for read in (lambda: list(state.diff(0, 7)), lambda: list(state.changes(since=7))):
-        with pytest.raises(StateError, match="no such version; the newest is 1"):
+        with pytest.raises(StateError, match="no batch 7; the newest that is confirmed is 0"):
             read()
     for wrong in ("0", 1.0, -2, None):
         with pytest.raises(ConfigError, match="whole number"):
