@@ -33,6 +33,7 @@ object Clock {
  * @param cancelled asked between two tries; true ends them (Spark: the task was killed)
  * @param firstContact looks at each server before the first operation, through the exchange that it is given
  * @param durability what commits wait for, at most `waitMs` in one try
+ * @param awakeMs what one try takes at most; one that took longer slept, as the whole process did, and its connection did not outlast that
  */
 final class RedisBackend(
     transport: Transport,
@@ -41,7 +42,8 @@ final class RedisBackend(
     cancelled: () => Boolean,
     firstContact: (Seq[Command] => Seq[AnyRef]) => Unit = _ => (),
     durability: Durability = Durability.None,
-    waitMs: Long = 1000L)
+    waitMs: Long = 1000L,
+    awakeMs: Long = Long.MaxValue)
     extends AutoCloseable {
   import RedisBackend._
 
@@ -58,7 +60,8 @@ final class RedisBackend(
       cancelled,
       firstContact,
       durability,
-      waitMs)
+      waitMs,
+      awakeMs)
 
   /** Pipelined commands; each reply is neither an error nor transient. */
   def call(what: String, commands: Seq[Command]): Seq[AnyRef] =
@@ -196,10 +199,12 @@ final class RedisBackend(
     else throw ReplyClass.failure(what, message)
 
   private def retry[A](what: String, mayHaveApplied: Boolean)(attempt: => A): A = {
-    val end = Option(queuedMs.get).fold(clock.nowMs)(_.longValue) + deadlineMs
+    var end = Option(queuedMs.get).fold(clock.nowMs)(_.longValue) + deadlineMs
+    var wasAsleep = false
     var tries = 0
     var last: RuntimeException = null
     while (true) {
+      val began = clock.nowMs
       try return attempt
       catch {
         case e: TransportException => last = e
@@ -207,7 +212,12 @@ final class RedisBackend(
         case e: NotYetDurable => last = e
       }
       tries += 1
-      val left = end - clock.nowMs
+      val now = clock.nowMs
+      if (!wasAsleep && now - began > awakeMs) {
+        wasAsleep = true
+        end = now + deadlineMs
+      }
+      val left = end - now
       if (left <= 0 || cancelled()) throw late(what, tries, mayHaveApplied, last)
       log.warn("{}: try {} failed ({}), trying again", what, tries: Integer, last.getMessage)
       val ceiling = math.min(BackoffMaxMs, BackoffMinMs << math.min(tries - 1, 10))

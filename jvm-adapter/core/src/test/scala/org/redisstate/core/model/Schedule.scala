@@ -357,7 +357,7 @@ final class Schedule(
   private def connect(
       transport: Transport,
       format: CheckpointFormat): (PartitionClient, RunRegistry) = {
-    val backend = new RedisBackend(transport, 20, new StepClock, () => false)
+    val backend = new RedisBackend(transport, 40, new StepClock, () => false)
     val registry = new RunRegistry(backend, "", gen)
     val commits: CommitLog = version => version < batch
     (new PartitionClient(backend, id, settings(format), registry, Some(commits)), registry)
@@ -450,7 +450,7 @@ object Schedule {
 
   private object PartitionUid { def apply(): String = UUID.randomUUID().toString.replace("-", "") }
 
-  /** Each look at the clock is a millisecond: deadlines come after so many tries, not after waiting. */
+  /** Each look at the clock is a millisecond: deadlines come after so many tries, two looks each, not after waiting. */
   private final class StepClock extends Clock {
     private var now = 0L
     override def nowMs: Long = { now += 1; now }

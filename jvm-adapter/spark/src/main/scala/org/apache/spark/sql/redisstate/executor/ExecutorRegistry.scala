@@ -35,6 +35,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
+  /** To connect, to log in, to choose a database and to be answered take no longer in one try. */
+  private val WaitsATry = 6L
+
   /**
    * A server with those that use it. Each has a thread of its own, since one that is down blocks
    * its thread.
@@ -185,7 +188,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
       ServerChecks.check(settings.url.toString, settings.durability, _),
       settings.durability,
       // The server has to answer well before its connection is taken for broken.
-      settings.socketTimeoutMs / 2L
+      settings.socketTimeoutMs / 2L,
+      math.max(settings.deadlineMs, WaitsATry * settings.socketTimeoutMs)
     )
 
   /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
