@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{partitions} partitions were imported, and read again: the digests are the same")
     if plan.there:
         print(
-            f"{plan.there} partitions were there, of the same version, and were not read again: "
+            f"{plan.there} partitions were there, serve that version, and were not read again: "
             "`redis-state maintain` verifies them"
         )
     return 0

@@ -82,7 +82,7 @@ def test_an_export_is_queried_and_comes_back(
     assert main([*given, "--force", "--yes"]) == 0
     told = capsys.readouterr().out
     assert "4 partitions serve it already" in told
-    assert "4 partitions were there, of the same version, and were not read again" in told
+    assert "4 partitions were there, serve that version, and were not read again" in told
     assert "imported" not in told
 
 
