@@ -15,8 +15,10 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+import redis_state
 from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Input, Output, Streams, run_to_end
 from tests.spark.test_operators import EVENTS, events
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
@@ -189,6 +191,26 @@ def test_every_kind_of_state_and_event_time_timers(streams: Streams) -> None:
 
     rows = _same_as_rocksdb(streams, build, 31)
     assert any("timer" in row for batch in rows.values() for row in batch)
+
+
+def test_a_union_behind_a_processor_adds_no_partitions_to_its_store(
+    streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    """The stage has more tasks than the operator has partitions."""
+    source, other = streams.input("in", EVENTS), streams.input("other", EVENTS)
+    for batch in events(37, rows=16, keys=5)[:2]:
+        source.add(batch[0])
+        other.add(batch[0])
+        processed = _grouped(source.stream(streams.spark)).transformWithStateInPandas(
+            StartedInPandas(), outputStructType=OUT, outputMode="Update", timeMode="None"
+        )
+        plain = other.stream(streams.spark).repartition(3)
+        union = processed.union(plain.selectExpr("k", "'plain' AS what", "v AS n"))
+        query = streams.run(union, "union")
+    with redis_state.connect(shared_redis_server.url) as reader:
+        (store,) = reader.query(query.id).status().stores
+        assert len(store.partitions) == 2  # as many as shuffles have
+        assert store.name == "transformWithStateInPandasExec"
 
 
 def _once(streams: Streams, source: Input, provider: str, batch: int, output: Output) -> None:

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.redisstate
 
-import java.nio.charset.StandardCharsets.UTF_8
-
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
@@ -11,6 +9,8 @@ import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
+import org.apache.spark.sql.redisstate.executor.RegisteredStores
+import org.apache.spark.sql.redisstate.move.StateCatalog
 
 import org.redisstate.core.format.Family
 import org.redisstate.core.protocol.RunRegistry
@@ -45,9 +45,7 @@ private[redisstate] final case class OperatorListing(
     }
 
   private def known: Option[Int] =
-    registry.field(s"op:${id.operatorId}:${id.storeName}")
-      .flatMap(text => Try((parse(text): JValue) \ "partitions").toOption)
-      .flatMap(_.extractOpt[Int])
+    registry.field(s"op:${id.operatorId}:${id.storeName}").flatMap(RegisteredStores.partitionsIn)
 
   private def json(partitions: Int): String = {
     val row = List(
@@ -75,11 +73,7 @@ private[redisstate] final case class OperatorListing(
 
   /** As Spark wrote it; None where it keeps another kind of file. */
   private lazy val metadata: Option[JValue] = Try {
-    val file = new Path(id.checkpointRootLocation, s"${id.operatorId}/_metadata/metadata")
-    val in = file.getFileSystem(hadoopConf).open(file)
-    try {
-      val text = new String(in.readAllBytes(), UTF_8)
-      parse(text.substring(text.indexOf('\n') + 1)): JValue
-    } finally in.close()
+    val operator = new Path(id.checkpointRootLocation, id.operatorId.toString)
+    StateCatalog.metadataOf(operator, Long.MaxValue, hadoopConf)._2
   }.toOption
 }

@@ -94,7 +94,12 @@ private[redisstate] final class StateCopier(
     }
   }
 
-  private def copy(version: Long): Unit = {
+  /**
+   * Makes a copy if there is none of that version.
+   *
+   * @throws UnavailableException if the version cannot be copied now
+   */
+  private[copies] def copy(version: Long): Unit = {
     val copies = new StateCopies(checkpoint, hadoopConf)
     val offsets = copies.offsetsOf(version - 1).getOrElse(
       throw new UnavailableException(
@@ -107,6 +112,11 @@ private[redisstate] final class StateCopier(
         val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer())
         val query = source.query()
         val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
+        if (parts.isEmpty && copies.hasAny) {
+          throw new UnavailableException(
+            s"copy version $version of $checkpoint: the registry in Redis lists no store of it any more, though there were " +
+              "some. Start the query again, which enters them anew; then look why keys are gone from that Redis.")
+        }
         if (parts.nonEmpty) {
           copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
           logInfo(

@@ -17,15 +17,17 @@ private[redisstate] object RegisteredStores {
    * @param query fields of the registry
    * @throws FormatException if one is damaged
    */
-  def of(gen: String, query: Map[String, String]): Seq[CopiedStore] = {
-    implicit val formats: DefaultFormats.type = DefaultFormats
+  def of(gen: String, query: Map[String, String]): Seq[CopiedStore] =
     query.toSeq.sortBy(_._1).collect { case (StoreField(operator, name), described) =>
-      val partitions =
-        Try((JsonMethods.parse(described): JValue) \ "partitions").toOption
-          .flatMap(_.extractOpt[Int]).filter(_ >= 0).getOrElse(
-            throw new FormatException(
-              s"read the registry of checkpoint $gen: the description of operator $operator cannot be read"))
+      val partitions = partitionsIn(described).filter(_ >= 0).getOrElse(
+        throw new FormatException(
+          s"read the registry of checkpoint $gen: the description of operator $operator cannot be read"))
       CopiedStore(operator.toLong, name, partitions)
     }
+
+  /** How many partitions the description of a store says; None if it cannot be read. */
+  def partitionsIn(described: String): Option[Int] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    Try((JsonMethods.parse(described): JValue) \ "partitions").toOption.flatMap(_.extractOpt[Int])
   }
 }

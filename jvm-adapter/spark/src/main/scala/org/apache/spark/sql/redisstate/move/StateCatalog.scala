@@ -44,10 +44,7 @@ private[redisstate] object StateCatalog {
       operator: Long,
       hadoopConf: Configuration): Seq[StoreSpec] = {
     val folder = new Path(checkpoint.stateRoot, operator.toString)
-    val (file, text) = metadataOf(folder, checkpoint.batch, hadoopConf)
-    val metadata =
-      try parse(text.substring(text.indexOf('\n') + 1)): JValue
-      catch { case NonFatal(e) => throw unreadable(file, e) }
+    val (file, metadata) = metadataOf(folder, checkpoint.batch, hadoopConf)
     val stores =
       try (metadata \ "stateStoreInfo").children.map { store =>
           val found = storeOf(checkpoint, operator, metadata, store, hadoopConf)
@@ -130,11 +127,14 @@ private[redisstate] object StateCatalog {
     Option.when(operator == Join)(SQLConf.STREAMING_JOIN_STATE_FORMAT_VERSION.key)
       .flatMap(conf.get).flatMap(_.toIntOption)
 
-  /** The newest metadata up to the batch. */
-  private def metadataOf(
-      operator: Path,
-      batch: Long,
-      hadoopConf: Configuration): (Path, String) = {
+  /**
+   * The newest metadata up to the batch, and its file.
+   *
+   * @param operator the operator's folder
+   * @throws ConfigException if there is none
+   * @throws FormatException if it cannot be read
+   */
+  def metadataOf(operator: Path, batch: Long, hadoopConf: Configuration): (Path, JValue) = {
     val folder = new Path(operator, "_metadata")
     val newest = numbered(new Path(folder, "v2"), hadoopConf).filter(_ <= batch).maxOption
     val file = newest.fold(new Path(folder, "metadata"))(at => new Path(folder, s"v2/$at"))
@@ -142,7 +142,8 @@ private[redisstate] object StateCatalog {
       s"move the state of operator ${operator.getName}: Spark wrote no metadata of it, so the checkpoint was made " +
         "before Spark 3.5. Run one batch with a newer Spark and the provider that it has now, then move. Nothing " +
         "was changed."))
-    file -> text
+    try file -> parse(text.substring(text.indexOf('\n') + 1))
+    catch { case NonFatal(e) => throw unreadable(file, e) }
   }
 
   private def checkPartitions(
