@@ -1,7 +1,7 @@
 """Writes docker/metrics/grafana/dashboard.json: `python tools/grafana_dashboard.py > FILE`.
 
 The panels are a table here, since the file repeats itself for each of them. It is of Grafana's
-dashboard schema 39, which Grafana 11 and newer read. `tests/contract/test_metrics_stack.py` holds
+dashboard schema 39; Grafana 9.4 shows it, too. `tests/contract/test_metrics_stack.py` holds
 the file against this program and its expressions against a real Prometheus.
 """
 
@@ -13,6 +13,11 @@ from typing import Any
 
 _OF = '{query=~"$query"}'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
+_SPAN = "5m"
+"""Processes show what they have counted every 20 seconds; over a minute that looks like waves."""
+
+_COUNT = "count"
+_WANTED = " wanted"
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
@@ -22,21 +27,35 @@ class Panel:
 
     Attributes:
         queries: PromQL expressions with the legends of their lines.
-        unit: By Grafana's name.
+        unit: By Grafana's name; `_COUNT` for what has no fractions.
+        low: Where the axis begins.
+        high: How far the axis goes at least. Of zeros alone Grafana's goes up to 100.
     """
 
     title: str
     unit: str
     queries: tuple[tuple[str, str], ...]
     meaning: str = ""
+    low: float = 0
+    high: float | None = None
+
+
+# What is not summed up comes in the order of the ids of checkpoints. By names a query has the same
+# colour in all panels.
+def _of_query(expression: str) -> str:
+    return f"max by (query) ({expression})"
+
+
+def _of_store(expression: str) -> str:
+    return f"max by (query, operator, store) ({expression})"
 
 
 def _mean(seconds: str, times: str) -> str:
-    return f"{_rate(seconds)} / {_rate(times)}"
+    return f"{_rate(seconds)} / ({_rate(times)} > 0)"
 
 
 def _rate(name: str) -> str:
-    return f"sum by (query, operator, store) (rate({name}{_OF}[$__rate_interval]))"
+    return f"sum by (query, operator, store) (rate({name}{_OF}[{_SPAN}]))"
 
 
 def _hourly(name: str) -> str:
@@ -47,38 +66,46 @@ _STORE = "{{query}} {{operator}} {{store}}"
 PANELS = (
     Panel(
         "Queries that run",
-        "short",
+        _COUNT,
         (
             (f"sum(redis_state_query_alive{_OF})", "alive"),
             (f"count(redis_state_query_alive{_OF})", "all"),
         ),
+        high=1,
     ),
-    Panel("Problems", "short", ((f"redis_state_problems{_OF}", "{{query}}"),)),
+    Panel("Problems", _COUNT, ((_of_query(f"redis_state_problems{_OF}"), "{{query}}"),), high=1),
     Panel("The exporter reaches Redis", "bool", (("redis_state_up", "{{instance}}"),)),
     Panel(
         "Time since the last write",
         "s",
-        ((f"time() - redis_state_last_write_timestamp_seconds{_OF}", "{{query}}"),),
-        "Noted once a minute.",
+        ((f"time() - {_of_query(f'redis_state_last_write_timestamp_seconds{_OF}')}", "{{query}}"),),
+        "Noted once a minute, so a query that runs goes up to a minute and some seconds.",
     ),
     Panel(
         "Lag",
-        "short",
-        ((f"redis_state_newest_batch{_OF} - redis_state_confirmed_batch{_OF}", "{{query}}"),),
+        _COUNT,
+        (
+            (
+                _of_query(f"redis_state_newest_batch{_OF} - redis_state_confirmed_batch{_OF}"),
+                "{{query}}",
+            ),
+        ),
         "Batches that are published and not confirmed by every partition.",
+        high=1,
     ),
     Panel(
         "Batches a minute",
         "short",
-        ((f"60 * deriv(redis_state_confirmed_batch{_OF}[5m])", "{{query}}"),),
+        ((_of_query(f"60 * deriv(redis_state_confirmed_batch{_OF}[{_SPAN}])"), "{{query}}"),),
     ),
     Panel("Rows", "short", ((f"sum by (query) (redis_state_rows{_OF})", "{{query}}"),)),
     Panel("Bytes in Redis", "bytes", ((f"sum by (query) (redis_state_bytes{_OF})", "{{query}}"),)),
     Panel(
         "Of the limit",
         "percentunit",
-        ((f"redis_state_limit_ratio{_OF}", "{{query}}"),),
+        ((_of_query(f"redis_state_limit_ratio{_OF}"), "{{query}}"),),
         "At 100 % the query stops with QUOTA.",
+        high=1,
     ),
     Panel(
         "Mean time of a commit",
@@ -111,45 +138,53 @@ PANELS = (
         ),
         "Of versions that were not in local memory.",
     ),
+    Panel("Rows put a second", "short", ((_rate("redis_state_rows_written_total"), _STORE),)),
+    Panel("Rows removed a second", "short", ((_rate("redis_state_rows_removed_total"), _STORE),)),
+    Panel("Bytes sent a second", "Bps", ((_rate("redis_state_sent_bytes_total"), _STORE),)),
     Panel(
-        "Rows changed a second",
-        "short",
-        (
-            (_rate("redis_state_rows_written_total"), f"{_STORE} put"),
-            (_rate("redis_state_rows_removed_total"), f"{_STORE} removed"),
-        ),
+        "Tasks in an hour that were fenced off",
+        _COUNT,
+        ((_hourly("redis_state_fenced_total"), _STORE),),
+        high=1,
     ),
     Panel(
-        "Tasks that failed, in an hour",
-        "short",
-        (
-            (_hourly("redis_state_fenced_total"), f"{_STORE} fenced"),
-            (_hourly("redis_state_lost_total"), f"{_STORE} state lost"),
-        ),
+        "Tasks in an hour that found state lost",
+        _COUNT,
+        ((_hourly("redis_state_lost_total"), _STORE),),
+        high=1,
     ),
     Panel(
         "Batches since the newest copy",
-        "short",
-        ((f"redis_state_confirmed_batch{_OF} - redis_state_copied_batch{_OF}", "{{query}}"),),
+        _COUNT,
+        (
+            (
+                _of_query(f"redis_state_confirmed_batch{_OF} - redis_state_copied_batch{_OF}"),
+                "{{query}}",
+            ),
+        ),
+        high=1,
     ),
-    Panel("Bytes sent a second", "Bps", ((_rate("redis_state_sent_bytes_total"), _STORE),)),
     Panel(
         "Largest partition over the mean",
         "short",
-        ((f"redis_state_largest_partition_ratio{_OF}", _STORE),),
+        ((_of_store(f"redis_state_largest_partition_ratio{_OF}"), _STORE),),
+        low=1,
+        high=2,
     ),
     Panel(
         "Kept versions",
-        "short",
+        _COUNT,
         (
-            (f"redis_state_kept_versions{_OF}", f"{_STORE} kept"),
-            (f"redis_state_wanted_versions{_OF}", f"{_STORE} wanted"),
+            (_of_store(f"redis_state_kept_versions{_OF}"), f"{_STORE} kept"),
+            (_of_store(f"redis_state_wanted_versions{_OF}"), _STORE + _WANTED),
         ),
+        high=1,
     ),
     Panel(
         "Partitions without an owner",
-        "short",
-        ((f"redis_state_partitions{_OF} - redis_state_served_partitions{_OF}", _STORE),),
+        _COUNT,
+        ((_of_store(f"redis_state_partitions{_OF} - redis_state_served_partitions{_OF}"), _STORE),),
+        high=1,
     ),
 )
 
@@ -162,6 +197,7 @@ def dashboard() -> dict[str, Any]:
         "schemaVersion": 39,
         "editable": True,
         "refresh": "30s",
+        "graphTooltip": 1,
         "time": {"from": "now-1h", "to": "now"},
         "templating": {
             "list": [
@@ -170,6 +206,7 @@ def dashboard() -> dict[str, Any]:
                     "label": "Data source",
                     "type": "datasource",
                     "query": "prometheus",
+                    "current": {"text": "default", "value": "default"},
                 },
                 {
                     "name": "query",
@@ -203,7 +240,7 @@ def _panel(number: int, one: Panel) -> dict[str, Any]:
             "w": _WIDTH,
             "h": _HEIGHT,
         },
-        "fieldConfig": {"defaults": {"unit": one.unit, "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": _field(one), "overrides": _overrides(one)},
         "targets": [
             {
                 "refId": chr(ord("A") + at),
@@ -214,6 +251,23 @@ def _panel(number: int, one: Panel) -> dict[str, Any]:
             for at, (expression, legend) in enumerate(one.queries)
         ],
     }
+
+
+def _field(one: Panel) -> dict[str, Any]:
+    unit = {"unit": "short", "decimals": 0} if one.unit == _COUNT else {"unit": one.unit}
+    drawn = {} if one.high is None else {"custom": {"axisSoftMax": one.high}}
+    return {**unit, "min": one.low, **drawn}
+
+
+def _overrides(one: Panel) -> list[dict[str, Any]]:
+    """What is wanted is a dashed line, without a legend."""
+    if not any(legend.endswith(_WANTED) for _, legend in one.queries):
+        return []
+    properties = [
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 8]}},
+        {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
+    ]
+    return [{"matcher": {"id": "byRegexp", "options": f"/{_WANTED}$/"}, "properties": properties}]
 
 
 if __name__ == "__main__":
