@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal, localcontext
 from typing import Any
@@ -207,16 +205,6 @@ def test_what_does_not_fit_is_told(redis_url: str) -> None:
             test.keys("counts")
     with remembering(redis_url) as test, pytest.raises(UsageError, match="no time mode"):
         test.timers("ann")
-
-
-@pytest.fixture
-def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker whose clock is not that of UTC."""
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("new_york")

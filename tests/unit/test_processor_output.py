@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -55,16 +54,6 @@ def test_frames_of_any_size_come_out_in_their_order(
     assert table(rows, "rows").to_pydict() == columns
     tables = [pa.Table.from_pylist([row.asDict() for row in rows], PLAIN)] if rows else []
     assert table(tables, "arrow").to_pydict() == columns
-
-
-@pytest.fixture
-def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker whose clock is not that of UTC."""
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("new_york")
