@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis_state import reader
-from redis_state.errors import ConfigError
+from redis_state.errors import ConfigError, UsageError
 from redis_state.process import Home
 from redis_state.reader.exports.export import FILE_BYTES, Progress, no_progress
 from redis_state.reader.exports.manifest import COLUMNS, Export
@@ -50,10 +50,26 @@ class _Calls:
         self._home = Home()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="redis-state-aio")
         self._feeds: set[threading.Event] = set()
+        self._closed = False
 
     async def run(self, call: Callable[[], T]) -> T:
         self._home.check(where="redis_state.aio")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        self._check_open()
+
+        def once() -> T:
+            # It may have waited for a thread until the reader was closed.
+            self._check_open()
+            return call()
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, once)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(
+                "reading state",
+                found="the reader was closed",
+                advice="Close it when all who read by it are done; connect() makes another one.",
+            )
 
     async def stream(self, call: Callable[[], Any], at_once: int) -> AsyncIterator[Any]:
         rows = iter(await self.run(call))
@@ -77,10 +93,17 @@ class _Calls:
             stop.set()
             self._feeds.discard(stop)
 
-    async def close(self) -> None:
+    async def close(self, then: Callable[[], None]) -> None:
+        """End what waits, wait for the calls that run, and do something, also when cancelled."""
+        self._closed = True
         for stop in list(self._feeds):
             stop.set()
-        await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+
+        def end() -> None:
+            self._pool.shutdown()
+            then()
+
+        await asyncio.to_thread(end)
 
 
 class _Face:
@@ -268,9 +291,11 @@ class Reader(_Face):
         return found
 
     async def close(self) -> None:
-        """Wait for the calls that run, and close the connections."""
-        await self._calls.close()
-        self._front.close()
+        """Wait for the calls that run, and close the connections.
+
+        Calls that wait for a thread then, and later ones, raise `UsageError`.
+        """
+        await self._calls.close(self._front.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from redis_state.errors import ConfigError, NotFoundError, UsageError
 from tests.contract.planting import Planted
 from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 FACES = [
     (reader.ChangeBatch, aio.ChangeBatch),
@@ -135,6 +136,38 @@ def test_the_loop_goes_on_while_the_server_stands_still(
             ]
 
     asyncio.run(read())
+
+
+def test_who_waits_when_the_reader_is_closed_is_told(
+    flights: str, redis_server: RedisServer
+) -> None:
+    async def read() -> None:
+        connected = await aio.connect(flights, deadline="30s", threads=1)
+        state = (await connected.query("flights")).operator(0)
+        assert await state.get(["c1"]) is not None
+        rows = state.items()
+        await rows.__anext__()
+        redis_server.pause()
+        try:
+            calls = [asyncio.create_task(state.get([f"c{n}"])) for n in range(3)]
+            await asyncio.sleep(0.1)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(connected.close(), 0.1)
+        finally:
+            redis_server.resume()
+        first, *left = await asyncio.gather(*calls, return_exceptions=True)
+        assert first == {"count": 0, "total": 0.0}
+        for told in left:
+            assert isinstance(told, UsageError)
+            assert "the reader was closed" in str(told)
+        for late in (state.get(["c1"]), _all(rows)):
+            with pytest.raises(UsageError, match="the reader was closed"):
+                await late
+        await connected.close()
+
+    asyncio.run(read())
+    with redis_server.client() as client:
+        wait_until(lambda: client.info("clients")["connected_clients"] == 1, "no connection")
 
 
 async def _all(rows: Any) -> list[Any]:

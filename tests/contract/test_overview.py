@@ -87,7 +87,9 @@ def test_few_commands_none_of_them_a_script(planted: Planted, reader: Reader) ->
     assert len(reader.status()) == 20
     stats = planted.client.info("commandstats")
     ran = {name[8:]: found["calls"] for name, found in stats.items()}
-    for name in ("hello", "client|setinfo", "client|setname", "select", "config|resetstat"):
+    # Redis 6.2 does not tell parts of a command apart.
+    for name in ("hello", "client|setinfo", "client|setname", "select", "config|resetstat",
+                 "config"):  # fmt: skip
         ran.pop(name, None)
     # The list, and that of sizes; a hash a query; a manifest a partition; the owners of a query.
     assert ran == {"time": 1, "hgetall": 2 + 20 + 20 * 4, "mget": 20}

@@ -7,6 +7,7 @@ its tables from nowhere but Redis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from redis_state.reader.sql.statement import (
     constant_of,
     parse,
 )
-from redis_state.reader.sql.tables import Place, all_tables, find_tables
+from redis_state.reader.sql.tables import Place, all_tables, find_tables, folded
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.versions import CONFIRMED
 
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
     from redis_state.reader.view import QueryView
 
 _THREADS = 2
+_INTERRUPT_EVERY_S = 0.1
+"""DuckDB drops an interrupt that comes before it has begun."""
+
+_OF_DUCKDB = frozenset({"duckdb_tables", "duckdb_views"})
+"""Views by which `SHOW TABLES` is answered; a table of the name would be read in their place."""
+
 _TEXT_ERRORS = ("ParserException", "BinderException", "CatalogException", "SyntaxException")
 """Errors of DuckDB that tell of the statement alone. Others may hold values."""
 
@@ -83,14 +90,35 @@ class Database:
             NotFoundError: It names a table that is not there.
             RedisStateError: A table could not be read.
         """
+        _check_kind(parameters)
         with closing(_connected(self._memory)) as connection:
             statement = parse(connection, text)
+            _check_count(statement, parameters)
             for name, place in self._places(statement).items():
-                live = self._live(connection, statement, name, place, parameters)
+                try:
+                    live = self._live(connection, statement, name, place, parameters)
+                except (NotFoundError, StateError, FormatError, ConfigError):
+                    if name in statement.uses:
+                        raise
+                    continue  # it is listed where it can be read
                 self.tables[name] = live
                 connection.register(name, live)
             connection.execute("set lock_configuration = true")
-            return self._answer(connection, text, parameters)
+            return self._interruptible(connection, text, parameters)
+
+    def _interruptible(
+        self, connection: DuckDBPyConnection, text: str, parameters: Sequence[Any]
+    ) -> pa.Table:
+        """The answer, made in a thread: the main one, in DuckDB, does not hear of Control-C."""
+        with ThreadPoolExecutor(1, thread_name_prefix="redis-state-sql") as pool:
+            answer = pool.submit(self._answer, connection, text, parameters)
+            try:
+                return answer.result()
+            except BaseException:
+                while not answer.done():
+                    connection.interrupt()
+                    wait([answer], timeout=_INTERRUPT_EVERY_S)
+                raise
 
     def _answer(
         self, connection: DuckDBPyConnection, text: str, parameters: Sequence[Any]
@@ -108,7 +136,8 @@ class Database:
 
     def _places(self, statement: Statement) -> Mapping[str, Place]:
         if statement.lists_tables:
-            return all_tables(self._queries, self._places_there)
+            found = all_tables(self._queries, self._places_there)
+            return {name: place for name, place in found.items() if name not in _OF_DUCKDB}
         return find_tables(statement.uses, self._queries, self._places_of, own=statement.own)
 
     def _places_of(self, info: QueryInfo) -> Iterator[Place]:
@@ -148,8 +177,8 @@ class Database:
         table = StateTable(self._client, view, place.operator, place.store, place.family)
         columns: list[str] | None = None
         if statement.columns is not None:
-            wanted = {*statement.columns, *(one.lower() for one in table.key_names)}
-            columns = [one for one in table.schema.names if one.lower() in wanted]
+            wanted = {*statement.columns, *map(folded, table.key_names)}
+            columns = [one for one in table.schema.names if folded(one) in wanted]
         if name in statement.uses:
             _check_names(name, columns or table.schema.names)
         keys = None
@@ -161,11 +190,35 @@ class Database:
         return LiveTable(table, columns, keys)
 
 
+def _check_kind(parameters: object) -> None:
+    if isinstance(parameters, (str, bytes, Mapping)) or not isinstance(parameters, Sequence):
+        raise UsageError(
+            WHAT,
+            found=f"parameters is of type {type(parameters).__name__}",
+            advice="Give a list or tuple with a value for each ? of the statement.",
+        )
+
+
+def _check_count(statement: Statement, parameters: Sequence[Any]) -> None:
+    named = sorted(one for one in statement.parameters if not one.isdigit())
+    if named:
+        raise UsageError(
+            WHAT, found=f"the parameter ${named[0]} has a name", advice="Write ?, or $1, $2, …"
+        )
+    if len(statement.parameters) != len(parameters):
+        raise UsageError(
+            WHAT,
+            found=f"it has {len(statement.parameters)} parameters, and {len(parameters)} values "
+            "were given",
+            advice="Give a value for each.",
+        )
+
+
 def _check_names(table: str, columns: Sequence[str]) -> None:
     """SQL does not tell names apart that differ in case only, and would read the other column."""
     by_name: dict[str, str] = {}
     for one in columns:
-        other = by_name.setdefault(one.lower(), one)
+        other = by_name.setdefault(folded(one), one)
         if other != one:
             raise UsageError(
                 WHAT,
@@ -183,7 +236,7 @@ def _keys(
     if not parts:
         return None
     equal: dict[Path, list[Any]] = {}
-    named = {path: tuple(one.lower() for one in path) for path in parts}
+    named = {path: tuple(map(folded, path)) for path in parts}
     if len(set(named.values())) < len(parts):
         return None  # a condition does not tell columns of one name apart
     for path, kind in parts.items():
@@ -201,6 +254,9 @@ def _fitting(connection: DuckDBPyConnection, kind: str, value: Any) -> Any:
     if type(value) is str and kind in ("date", "timestamp", "timestamp_ntz"):
         wanted = {"date": "date", "timestamp_ntz": "timestamp"}.get(kind, "timestamptz")
         value = connection.execute(f"select try_cast(? as {wanted})", [value]).fetchall()[0][0]
+    if type(value) is datetime:
+        # Two times that differ in it alone are equal.
+        value = value.replace(fold=0) if value.tzinfo is None else value
     if kind == "timestamp" and type(value) is datetime:
         return _in_utc(value)
     if kind == "timestamp_ntz" and type(value) is datetime and value.tzinfo is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import UsageError
+from redis_state.reader.sql.tables import folded
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -54,6 +55,7 @@ class Statement:
             be any.
         lists_tables: Whether all tables are asked for, as `SHOW TABLES` does.
         own: Names among them that the statement itself gives to tables by `WITH`.
+        parameters: Names of its parameters; ``1``, ``2`` and so on where it numbers them.
     """
 
     text: str
@@ -61,6 +63,7 @@ class Statement:
     columns: frozenset[str] | None
     lists_tables: bool = False
     own: frozenset[str] = frozenset()
+    parameters: frozenset[str] = frozenset()
 
 
 def parse(connection: DuckDBPyConnection, text: str) -> Statement:
@@ -83,23 +86,28 @@ def parse(connection: DuckDBPyConnection, text: str) -> Statement:
             else f"it is of the kind {found[0].type.name}",
             advice="Give one SELECT, SHOW TABLES or DESCRIBE; state is only read.",
         )
+    parameters = frozenset(found[0].named_parameters)
     (row,) = connection.execute("select json_serialize_sql(?::varchar)", [text]).fetchall()
     tree = json.loads(row[0])
     if tree.get("error"):
-        return Statement(text, _named(connection, text), None)
+        return Statement(text, _named(connection, text), None, parameters=parameters)
     walk = _Walk()
     walk.run(tree["statements"], {})
     if walk.unclear:
         names = {*walk.uses, *_named(connection, text)}
         uses = {name: [Use()] for name in names}
-        return Statement(text, uses, None, own=frozenset(walk.own))
+        return Statement(text, uses, None, own=frozenset(walk.own), parameters=parameters)
     columns = None if walk.all_columns else frozenset(walk.columns)
     own = frozenset(walk.own)
-    return Statement(text, walk.uses, columns, walk.lists_tables, own)
+    return Statement(text, walk.uses, columns, walk.lists_tables, own, parameters)
 
 
 def constant_of(connection: DuckDBPyConnection, node: Node, parameters: Sequence[Any]) -> Any:
-    """The value of an expression without columns, as DuckDB has it; ``None`` if it has none."""
+    """The value of an expression without columns, as DuckDB has it.
+
+    Returns:
+        ``None`` if it has none, or is of a type that DuckDB compares otherwise than Python does.
+    """
     import duckdb
 
     if node["type"] == "VALUE_PARAMETER":
@@ -110,16 +118,18 @@ def constant_of(connection: DuckDBPyConnection, node: Node, parameters: Sequence
     tree = json.dumps({"error": False, "statements": [{"node": _select(node)}]})
     try:
         found = connection.execute("select * from json_execute_serialized_sql(?)", [tree])
-        return found.fetchall()[0][0]
+        value, kind = found.fetchall()[0][0], str(found.description[0][1])
     except duckdb.Error:
         return None
+    # Values of BIGNUM, JSON and others come as texts, and are not equal to the same texts only.
+    return None if type(value) is str and kind != "VARCHAR" else value
 
 
 def _named(connection: DuckDBPyConnection, text: str) -> dict[str, list[Use]]:
     import duckdb
 
     try:
-        return {name.lower(): [Use()] for name in connection.get_table_names(text)}
+        return {folded(name): [Use()] for name in connection.get_table_names(text)}
     except duckdb.Error:
         return {}
 
@@ -187,21 +197,21 @@ class _Walk:
                 self.all_columns = True
             case "JOIN":
                 self.all_columns |= node.get("ref_type") == "NATURAL"
-                self.columns |= {str(name).lower() for name in node.get("using_columns") or ()}
-        self.own |= {str(one.get("key", "")).lower() for one in _ctes(node)}
+                self.columns |= {folded(str(name)) for name in node.get("using_columns") or ()}
+        self.own |= {folded(str(one.get("key", ""))) for one in _ctes(node)}
         for one in node.values():
             if isinstance(one, (dict, list)):
                 self.run(one, equal)
 
     def _table(self, node: Node, equal: Mapping[int, Use]) -> None:
-        name = str(node.get("table_name", "")).lower()
+        name = folded(str(node.get("table_name", "")))
         if (node.get("schema_name") or _SCHEMA) != _SCHEMA:
             self.all_columns = self.lists_tables = True  # the catalogue of DuckDB
             return
         self.uses.setdefault(name, []).append(equal.get(id(node), Use()))
         self.all_columns |= bool(node.get("column_name_alias"))
         self._alias(name)
-        self._alias(str(node.get("alias") or "").lower())
+        self._alias(folded(str(node.get("alias") or "")))
 
     def _alias(self, name: str) -> None:
         # The name of a table in the place of a column is the whole row.
@@ -209,7 +219,7 @@ class _Walk:
         self.all_columns |= name in self.columns
 
     def _column(self, node: Node) -> None:
-        names = [str(name).lower() for name in node.get("column_names") or ()]
+        names = [folded(str(name)) for name in node.get("column_names") or ()]
         self.columns.update(names)
         self.all_columns |= len(names) == 1 and names[0] in self._aliases
 
@@ -222,7 +232,7 @@ def _ctes(node: Node) -> Sequence[Node]:
 
 def _function(node: Node) -> str:
     called = node.get("function")
-    return str(called.get("function_name", "")).lower() if isinstance(called, dict) else ""
+    return folded(str(called.get("function_name", ""))) if isinstance(called, dict) else ""
 
 
 def _conditions(select: Node) -> dict[int, Use]:
@@ -256,7 +266,7 @@ def _conditions(select: Node) -> dict[int, Use]:
 
 
 def _name(table: Node) -> str:
-    return str(table.get("alias") or table.get("table_name", "")).lower()
+    return folded(str(table.get("alias") or table.get("table_name", "")))
 
 
 def _sources(node: Any) -> Iterator[Node | None]:
@@ -302,4 +312,4 @@ def _is_constant(node: Any) -> bool:
 
 
 def _path(column: Node) -> Path:
-    return tuple(str(name).lower() for name in column.get("column_names") or ())
+    return tuple(folded(str(name)) for name in column.get("column_names") or ())

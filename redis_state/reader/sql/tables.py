@@ -8,14 +8,22 @@ one: operator 0, `default`. So a name stays what it is when the query gets anoth
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from redis_state.errors import NotFoundError, UsageError
+from redis_state.errors import (
+    FormatError,
+    NotFoundError,
+    RedisStateError,
+    StateError,
+    UsageError,
+)
 from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.family import DEFAULT_FAMILY
 
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _ODD = re.compile(r"[^0-9A-Za-z_]+")
 
 
@@ -46,11 +54,16 @@ PlacesOf = Callable[[QueryInfo], Iterable[Place]]
 """The operators, stores and state variables of a query, which takes asking Redis."""
 
 
+def folded(name: str) -> str:
+    """A name as DuckDB tells it from others: it takes no case of the letters from A to Z alone."""
+    return name.translate(_LOWER)
+
+
 def newest(queries: Sequence[QueryInfo]) -> list[QueryInfo]:
     """The queries without those whose name or id a newer checkpoint has."""
     by_name: dict[str, QueryInfo] = {}
     for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
-        by_name[_name(info).lower()] = info
+        by_name[folded(_name(info))] = info
     return sorted(by_name.values(), key=_name)
 
 
@@ -77,18 +90,29 @@ def find_tables(
 
     Raises:
         NotFoundError: There is no such table.
+        RedisStateError: What the only query that it may be of holds cannot be read.
         UsageError: The name stands for two tables.
     """
     known: dict[str, list[Place]] = {}
     found: dict[str, Place] = {}
     for name in names:
         fitting: set[Place] = set()
+        unread: RedisStateError | None = None
         for alias, info in _aliases(queries).items():
             if name != alias and not name.startswith(f"{alias}_"):
                 continue
             if info.gen not in known:
-                known[info.gen] = list(places_of(info))
-            fitting |= {one for one in known[info.gen] if alias + one.suffix().lower() == name}
+                try:
+                    known[info.gen] = list(places_of(info))
+                except (NotFoundError, StateError, FormatError) as error:
+                    if name == alias:
+                        raise
+                    # Another query may have this very name.
+                    unread = error
+                    continue
+            fitting |= {one for one in known[info.gen] if alias + folded(one.suffix()) == name}
+        if unread is not None and not fitting and name not in own:
+            raise unread
         if len(fitting) > 1:
             raise UsageError(
                 f"looking for table '{name}'",
@@ -112,7 +136,7 @@ def _aliases(queries: Sequence[QueryInfo]) -> Mapping[str, QueryInfo]:
     """Queries by what their tables may begin with, in lower case; of two the newer one."""
     found: dict[str, QueryInfo] = {}
     for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
-        found |= {one.lower(): info for one in (info.gen, info.id, info.name) if one}
+        found |= {folded(one): info for one in (info.gen, info.id, info.name) if one}
     return found
 
 
