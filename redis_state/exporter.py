@@ -216,10 +216,13 @@ class QueryCollector(Collector):
             counted = self._reader.counted(gens)
             sums = self._counted.add({gen: one.totals for gen, one in counted.items()})
             errors = self._failed.add({gen: one.errors for gen, one in counted.items()})
+            return [*_gauges(queries), *_counters(queries, sums), *_errors(queries, errors)]
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
-            return None
-        return [*_gauges(queries), *_counters(queries, sums), *_errors(queries, errors)]
+        except Exception:  # noqa: BLE001  # what is foreign may raise anything
+            # One odd entry of one query takes no other metric away, such as this one's absence.
+            _LOG.exception("what Redis answered could not be shown")
+        return None
 
 
 def _up(value: float) -> Metric:

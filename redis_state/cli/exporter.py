@@ -51,8 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     _check(arguments)
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry
 
+        from redis_state.cli.metrics_server import MetricsServer
         from redis_state.exporter import QueryCollector
     except ImportError as error:
         raise ConfigError(
@@ -67,12 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(QueryCollector(reader))
         try:
-            server, thread = start_http_server(
-                arguments.port,
-                arguments.listen,
+            server = MetricsServer(
                 registry,
-                certfile=arguments.serve_cert_file,
-                keyfile=arguments.serve_key_file,
+                arguments.listen,
+                arguments.port,
+                cert_file=arguments.serve_cert_file,
+                key_file=arguments.serve_key_file,
             )
         except OSError as error:
             raise ConfigError(
@@ -83,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         scheme = "https" if arguments.serve_cert_file else "http"
         host = f"[{arguments.listen}]" if ":" in arguments.listen else arguments.listen
         print(f"{scheme}://{host}:{server.server_port}/metrics", flush=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
         ended.wait()
         server.shutdown()
         server.server_close()

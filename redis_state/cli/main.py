@@ -55,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except RedisStateError as error:
-        print(error, file=sys.stderr)
+        from redis_state.reader.figures import plain
+
+        # A name in it may have what changes the terminal.
+        print("\n".join(map(plain, str(error).split("\n"))), file=sys.stderr)
         return 1
     except BrokenPipeError:
         # Whoever read, such as `head`, has enough.

@@ -212,7 +212,12 @@ def console_of() -> Console:
         )
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the program end as one that prints JSON does; rich would end it with 1."""
+            raise  # called where it was caught
+
+    return Piped(markup=False, highlight=False, emoji=False)
 
 
 def show(console: Console, sheet: Sheet) -> None:

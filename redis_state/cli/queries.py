@@ -63,6 +63,11 @@ def row_of(status: QueryStatus) -> dict[str, Any]:
     return row | ({"replaced_by": status.replaced_by} if status.replaced_by else {})
 
 
+def title_of(row: Row) -> str:
+    """What a query is called."""
+    return str(row["name"] or row["id"] or row["gen"])
+
+
 def state_of(row: Row) -> str:
     """In a word, how a query stands."""
     if row["problems"]:
@@ -73,7 +78,7 @@ def state_of(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("QUERY", lambda row: figures.plain(row["name"] or row["id"] or row["gen"]), folds=True),
+    Column("QUERY", lambda row: figures.plain(title_of(row)), shrinks=True),
     Column("STATE", state_of),
     numbers("confirmed_batch", title="BATCH"),
     numbers("rows"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
 
 _INTERVAL_S = 2.0
+_INTERVAL_MAX_S = 86_400
 _INTERVAL_MIN_S = 0.5
 _QUIT = (b"q", b"Q")
 _SORTS: dict[str, Callable[[Row], object]] = {
@@ -64,11 +65,11 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print once, or until somebody ends it."""
-    if not arguments.interval >= _INTERVAL_MIN_S:
+    if not _INTERVAL_MIN_S <= arguments.interval <= _INTERVAL_MAX_S:
         raise ConfigError(
             "watching the queries",
-            found="--interval is too short",
-            advice=f"Give at least {_INTERVAL_MIN_S:g} seconds.",
+            found="--interval is too short or too long",
+            advice=f"Give {_INTERVAL_MIN_S:g} to {_INTERVAL_MAX_S} seconds.",
         )
     live = sys.stdout.isatty() and not arguments.once
     if live and arguments.format != output.JSON:

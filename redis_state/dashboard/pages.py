@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ from redis_state.reader.figures import NOTHING
 BODY_MAX = 64 * 1024
 FIELDS_MAX = 512
 BODY_S = 10.0
+LOOKUPS_MAX = 8
+"""At once: each may wait for Redis, and all pages share the threads."""
+
 PARTITIONS_SHOWN = 1000
 PROBLEMS_SHOWN = 50
 _FIRST_LOOK_S = 2.0
@@ -84,6 +88,7 @@ class Pages:
         self._sessions = sessions
         self._watch = watch
         self._reader = reader
+        self._lookups = threading.BoundedSemaphore(LOOKUPS_MAX)
         self._refresh_s = max(_REFRESH_MIN_S, round(settings.interval_s))
         self._templates = Environment(
             loader=PackageLoader("redis_state.dashboard"),
@@ -198,6 +203,16 @@ class Pages:
         )
 
     def _key_page(
+        self, request: Request, parameters: Mapping[str, str], *, asked: Asked | None
+    ) -> Response:
+        if not self._lookups.acquire(blocking=False):
+            return self._message(503, "Many look-ups wait for Redis", "Try again in a moment.")
+        try:
+            return self._looked_up(request, parameters, asked=asked)
+        finally:
+            self._lookups.release()
+
+    def _looked_up(
         self, request: Request, parameters: Mapping[str, str], *, asked: Asked | None
     ) -> Response:
         view = self._view()

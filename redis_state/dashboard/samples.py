@@ -99,8 +99,9 @@ def mean_ms(samples: list[Sample], count: str, time: str) -> list[float | None]:
     """
     means: list[float | None] = []
     first = 0
-    for sample in samples:
-        while sample.at_ms - samples[first].at_ms > _MEAN_MS:
+    for number, sample in enumerate(samples):
+        # Looks may be further apart than that; then it is since the one before.
+        while first + 1 < number and sample.at_ms - samples[first].at_ms > _MEAN_MS:
             first += 1
         done = getattr(sample, count) - getattr(samples[first], count)
         took = getattr(sample, time) - getattr(samples[first], time)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import ssl
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redis_state.dashboard.app import application
 from redis_state.dashboard.settings import Settings
@@ -17,6 +19,9 @@ from redis_state.errors import ConfigError
 from redis_state.reader import Reader
 
 CONNECTIONS_MAX = 100
+HEAD_S = 10.0
+"""Within which a connection has to send the head of a request."""
+
 _HEAD_BYTES_MAX = 16 * 1024
 _KEEP_ALIVE_S = 5
 _END_S = 5
@@ -34,7 +39,7 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
     with Watch(reader, interval_s=settings.interval_s) as watch:
         config = uvicorn.Config(
             application(reader, watch, settings),
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -53,6 +58,39 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
         with closing(_listen(settings)) as listening, _ended_by_signals(server):
             tell(_address(settings, listening))
             server.run(sockets=[listening])
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if the head of a request is not there in time.
+
+    uvicorn waits for one as long as the client likes, and counts the connection meanwhile.
+    """
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering:
+            self._stop()
+        elif self._head is None:
+            self._head = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
 
 def _load(config: uvicorn.Config, settings: Settings) -> None:

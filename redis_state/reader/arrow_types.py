@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import ConfigError
+from redis_state.errors import ConfigError, UsageError
 from redis_state.reader.rows.spark_types import Array, Atomic, Field, Map, Type
 
 if TYPE_CHECKING:
@@ -163,3 +163,60 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def cast_whole(array: pa.Array, type_: pa.DataType, *, name: str, what: str) -> pa.Array:
+    """A column in another type, where no value is lost or becomes one of another kind.
+
+    Raises:
+        UsageError: One would be.
+    """
+    import pyarrow as pa
+
+    if array.type == type_:
+        return array
+    kinds = _sort(array.type), _sort(type_)
+    made = None
+    if None in kinds or kinds[0] == kinds[1] or kinds in _ALSO:
+        try:
+            made = array.cast(type_)
+        except pa.ArrowException:
+            made = None
+    if made is None or not _is_whole(array, made):
+        raise UsageError(
+            what,
+            found=f"column '{name}' is of type {array.type}, and {type_} was asked for",
+            advice="Leave schema(…) out, or give a type that all of its values fit.",
+        )
+    return made
+
+
+_ALSO = {("boolean", "number"), ("date", "naive time")}
+"""Sorts of values that are also of another one."""
+
+
+def _sort(type_: pa.DataType) -> str | None:
+    """What values are; ``None`` where Arrow looks itself whether one is lost."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return "boolean"
+    if kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_):
+        return "number"
+    if kinds.is_date(type_):
+        return "date"
+    if kinds.is_timestamp(type_):
+        return "naive time" if type_.tz is None else "time"
+    return "time of day or length" if kinds.is_time(type_) or kinds.is_duration(type_) else None
+
+
+def _is_whole(array: pa.Array, made: pa.Array) -> bool:
+    """Whether numbers are the same; Arrow cuts digits of one with fractions off."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(array.type) or not pa.types.is_floating(made.type):
+        return True
+    same = pc.or_(pc.equal(made.cast(array.type), array), pc.is_nan(array))
+    return bool(pc.all(same, min_count=0).as_py())

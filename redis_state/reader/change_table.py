@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from redis_state.errors import UsageError
 from redis_state.format.header import Family
 from redis_state.format.rows import split_elements
-from redis_state.reader.arrow_types import arrow_field
+from redis_state.reader.arrow_types import arrow_field, cast_whole
 from redis_state.reader.change_spans import SpanRow
 from redis_state.reader.column_arrays import key_columns, value_columns
 from redis_state.reader.family import RowCodec
@@ -196,11 +196,4 @@ def _fitted(array: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
         return pa.ListArray.from_arrays(
             pa.array(offsets, type=pa.int32()), flat, type=type_, mask=array.is_null()
         )
-    try:
-        return array.cast(type_)
-    except pa.ArrowException as error:
-        raise UsageError(
-            "reading changes of the state",
-            found=f"column '{name}' is of type {array.type}, and {type_} was asked for",
-            advice="Leave schema(…) out, or give a type that all of its values fit.",
-        ) from error
+    return cast_whole(array, type_, name=name, what="reading changes of the state")

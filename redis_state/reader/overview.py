@@ -6,7 +6,7 @@ each query; the manifest of each partition beside the instances of its query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,9 +29,11 @@ from redis_state.protocol.registry import (
     parse_operators,
 )
 from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
+from redis_state.reader.versions import beyond
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
+_GONE = "its manifest is gone, while those of other partitions are there"
 _WHAT = "looking how queries stand"
 _Reply = Any
 
@@ -152,8 +154,10 @@ class _Query:
         while len(owners) < len(self._ids):
             owners += next(replies)
         rows = iter(map(_partition, self._ids, metas, owners))
+        unwritten = {id_ for id_, meta in zip(self._ids, metas, strict=True) if not meta}
         stores = tuple(
-            self._store_status(one, tuple(next(rows) for _ in ids)) for one, ids in self._stores
+            self._store_status(one, _without_gone(one, ids, [next(rows) for _ in ids], unwritten))
+            for one, ids in self._stores
         )
         epoch = self._raw.get(b"epoch", b"")
         copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
@@ -198,6 +202,26 @@ class _Query:
             watermark_ms=_number(begun[3]) if known else None,
             began_ms=_number(begun[2]) if known else 0,
         )
+
+
+def _without_gone(
+    one: OperatorInfo,
+    ids: Sequence[PartitionId],
+    partitions: Sequence[PartitionStatus],
+    unwritten: Set[PartitionId],
+) -> tuple[PartitionStatus, ...]:
+    """The partitions, with a problem at those whose manifest was lost.
+
+    Where one has confirmed a version, all have written it; those at the end may be none (`beyond`).
+    """
+    gone = {id_ for id_ in ids if id_ in unwritten}
+    if gone and not one.alone and any(part.confirmed for part in partitions):
+        gone -= beyond(ids, gone)
+        return tuple(
+            replace(part, problem=part.problem or _GONE) if id_ in gone else part
+            for id_, part in zip(ids, partitions, strict=True)
+        )
+    return tuple(partitions)
 
 
 def _partition(

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SQL_MEMORY = "1GB"
 
+_NAMES_MAX, _NAME_MAX = 20, 80
+"""Names of queries that a message has, and letters of each."""
+
 
 class Reader:
     """Reads what queries keep in one Redis; `connect` makes it. It never changes anything there.
@@ -114,7 +117,7 @@ class Reader:
             raise NotFoundError(
                 f"looking for query '{which}'",
                 found="there is no such query in this Redis, database and key prefix",
-                advice=f"{hint}Queries: {', '.join(names) or 'none'}.",
+                advice=f"{hint}Queries: {_listed(names) or 'none'}.",
             )
         newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
         return Query(self.client, newest, tenant=self._tenant)
@@ -210,6 +213,13 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some names, for a message."""
+    shown = [name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…" for name in names]
+    more = [f"{len(shown) - _NAMES_MAX:,} more"] if len(shown) > _NAMES_MAX else []
+    return ", ".join([*shown[:_NAMES_MAX], *more])
 
 
 def connect(url: str, *, replica: bool = False, **options: Unpack[Options]) -> Reader:

@@ -35,21 +35,25 @@ class Increases:
         Args:
             seen: As `Reader.totals` gives it; checkpoints that are not in it are forgotten.
         """
-        last: dict[tuple[str, Place], dict[Instance, Mapping[str, int]]] = {}
+        # The hash of a checkpoint may be gone for a look, as after an eviction.
+        last = {place: found for place, found in self._last.items() if place[0] in seen}
         for gen, places in seen.items():
             for place, now in places.items():
                 sums = self._sums.setdefault((gen, place[0], place[2]), {})
-                instances = last[gen, place] = self._last.get((gen, place), {})
+                instances = last.setdefault((gen, place), {})
                 known = instances.pop(now.instance, {})
-                instances[now.instance] = now.counts
+                kept = instances[now.instance] = dict(now.counts)
                 if len(instances) > _INSTANCES_MAX:
                     del instances[next(iter(instances))]
                 for name, count in now.counts.items():
                     counted = known.get(name, 0)
-                    # A smaller number: the instance was loaded anew.
-                    sums[name] = sums.get(name, 0) + (
-                        count - counted if count >= counted else count
-                    )
+                    more = count - counted
+                    if more < 0 and count * 2 < counted:
+                        more = count  # the instance was loaded anew
+                    elif more < 0:
+                        # The server came back with an older file, or is a replica that lags.
+                        more, kept[name] = 0, counted
+                    sums[name] = sums.get(name, 0) + more
         self._last = last
         self._sums = {store: sums for store, sums in self._sums.items() if store[0] in seen}
         return self._sums

@@ -12,6 +12,7 @@ from typing import Any
 from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError
 from redis_state.format.header import Family
+from redis_state.reader.key_filter import KEYS_MAX
 from redis_state.reader.python_codec import codec_name_of
 from redis_state.reader.rows.codec import codec_of
 from redis_state.reader.rows.spark_types import Atomic, Struct, Type
@@ -96,6 +97,42 @@ def column_value(name: str, type_: Type, text: str | None) -> Any:
     if text is None:
         return None
     return _value(name, type_, _json(name, text) if isinstance(type_, Struct) else text)
+
+
+def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
+    """Keys from a JSON list of objects, or of values where there is one column; each once.
+
+    Args:
+        schema: The key columns; ``None`` for a store of Python.
+
+    Raises:
+        ConfigError: It is no such list, or a value does not fit its column.
+    """
+    what = "the option 'keys'"
+    if schema is None:
+        raise _bad(what, "a store of Python has no key columns", "Filter its rows, or use lookup.")
+    names = schema.names
+    example = "{" + ", ".join(f'"{name}": …' for name in names) + "}"
+    try:
+        given = json.loads(text, parse_float=str, parse_int=str)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, list) or len(given) > KEYS_MAX:
+        raise _bad(
+            what,
+            "it is not a JSON list of keys" if not isinstance(given, list) else "it has too many",
+            f"Give at most {KEYS_MAX:,} keys such as {example}; for more, use lookup.",
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for one in given:
+        alone = len(names) == 1 and not (isinstance(one, dict) and set(one) == set(names))
+        key = {names[0]: one} if alone else one
+        if not isinstance(key, dict) or set(key) != set(names):
+            raise _bad(what, "a key has not just the key columns", f"Write {example}.")
+        found[json.dumps(key, sort_keys=True)] = {
+            field.name: _value(field.name, field.type, key[field.name]) for field in schema.fields
+        }
+    return list(found.values())
 
 
 def plain_key(words: Sequence[str]) -> Any:

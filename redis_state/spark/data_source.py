@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from redis_state import config as options_table
@@ -15,11 +13,12 @@ from redis_state.backend.client import Client
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError, UsageError
 from redis_state.ids import DEFAULT_STORE
+from redis_state.reader.arrow_types import cast_whole
 from redis_state.reader.change_table import change_schema
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.key_filter import Path
 from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
+from redis_state.reader.values import keys_of_json
 from redis_state.reader.versions import CONFIRMED, LATEST
 from redis_state.spark.change_stream import (
     STREAM_OPTIONS,
@@ -36,8 +35,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WHAT = "reading state as a DataFrame"
-_QUERY, _OPERATOR, _STORE, _FAMILY, _AT = "query", "operator", "store", "family", "at"
-_OWN = {name.lower(): name for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, *STREAM_OPTIONS)}
+_QUERY, _OPERATOR, _STORE, _FAMILY = "query", "operator", "store", "family"
+_AT, _KEYS = "at", "keys"
+_OWN = {
+    name.lower(): name for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, _KEYS, *STREAM_OPTIONS)
+}
 _PATH = "path"
 """The option that `load("flights")` sets."""
 
@@ -144,7 +146,7 @@ def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
             found="the option 'since' is for streams",
             advice="Use spark.readStream, or leave it out.",
         )
-    return StateReader(state_of(options), schema)
+    return StateReader(state_of(options), schema, _own(options).get(_KEYS))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStream:
@@ -154,12 +156,13 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStrea
         ConfigError: An option is wrong.
     """
     own = _own(options)
-    if _AT in own:
-        raise ConfigError(
-            "reading changes as a stream",
-            found="the option 'at' is for spark.read",
-            advice="Leave it out: 'since' says where a stream begins.",
-        )
+    for name in (_AT, _KEYS):
+        if name in own:
+            raise ConfigError(
+                "reading changes as a stream",
+                found=f"the option '{name}' is for spark.read",
+                advice="Leave it out: 'since' says where a stream begins, and it has all keys.",
+            )
     found = stream_options(own)
     if found is None:
         raise ConfigError(
@@ -188,33 +191,37 @@ class _Part(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Plans a read on the driver, and reads in tasks; Spark pickles it in between."""
+    """Plans a read on the driver, and reads in tasks; Spark pickles it in between.
 
-    def __init__(self, state: LiveState, schema: StructType) -> None:
+    It takes no filters (`pushFilters`): up to Spark 4.3, what one use of a DataFrame or view has
+    planned with its filters is kept for all others, which would lack rows then.
+
+    Args:
+        keys: The option of that name.
+    """
+
+    def __init__(self, state: LiveState, schema: StructType, keys: str | None = None) -> None:
         self._state = state
         self._schema = schema
-        self._equal: dict[Path, list[Any]] = {}
-        # Spark refuses a reader with filters of its own where its setting for them is off, as it is
-        # by default. Ours read all rows then, which is the same answer.
-        self.pushFilters = _PushFilters(self._equal)  # type: ignore[method-assign]  # see it
+        self._keys = keys
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each one of the state, all at one version; one for keys.
 
         Raises:
+            ConfigError: The keys are malformed.
             RedisStateError: As `LiveState.pinned`.
         """
         state = self._state.with_password()
         pinned = state.pinned()
-        if self._equal:
-            client = Client(state.config)
-            try:
-                keys = state.table(client, pinned).keys_with(self._equal)
-            finally:
-                client.close()
-            if keys is not None:
-                return [_Part(pinned, keys)]
-        return [_Part(pinned.only([one])) for one in pinned.partitions]
+        if self._keys is None:
+            return [_Part(pinned.only([one])) for one in pinned.partitions]
+        client = Client(state.config)
+        try:
+            columns = state.table(client, pinned).key
+        finally:
+            client.close()
+        return [_Part(pinned, keys_of_json(columns, self._keys))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition.
@@ -232,40 +239,6 @@ class StateReader(DataSourceReader):
             yield _cast(batch, wanted)
 
 
-class _PushFilters:
-    """`DataSourceReader.pushFilters` that only takes notes: Spark tests every filter again."""
-
-    def __init__(self, equal: dict[Path, list[Any]]) -> None:
-        self._equal = equal
-
-    @property
-    def __func__(self) -> object:
-        """What Spark takes for a reader without filters."""
-        return getattr(DataSourceReader, "pushFilters", None)
-
-    def __call__(self, filters: list[Any]) -> Iterable[Any]:
-        for one in filters:
-            values = _values(one)
-            if values is not None:
-                self._equal.setdefault(tuple(one.attribute), values)
-        return filters
-
-
-def _values(given: Any) -> list[Any] | None:
-    """The values that a filter leaves to a column; ``None`` if it leaves others, too."""
-    if isinstance(given, datasource.In):
-        values = list(given.value)
-    elif isinstance(given, (datasource.EqualTo, datasource.EqualNullSafe)):
-        values = [given.value]
-    else:
-        return None
-    # As state has them: a time stamp with its zone, whatever the zone of this process is.
-    return [
-        one.astimezone(timezone.utc) if isinstance(one, datetime) and one.tzinfo else one
-        for one in values
-    ]
-
-
 def _names(table: StateTable, wanted: pa.Schema) -> list[str]:
     missing = [name for name in wanted.names if name not in table.schema.names]
     if missing:
@@ -280,17 +253,10 @@ def _names(table: StateTable, wanted: pa.Schema) -> list[str]:
 def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    columns = []
-    for field, column in zip(wanted, batch.columns, strict=True):
-        try:
-            columns.append(column.cast(field.type))
-        except pa.ArrowException as error:
-            raise UsageError(
-                _WHAT,
-                found=f"column '{field.name}' is of type {column.type}, and {field.type} was "
-                "asked for",
-                advice="Leave schema(…) out, or give a type that all of its values fit.",
-            ) from error
+    columns = [
+        cast_whole(column, field.type, name=field.name, what=_WHAT)
+        for field, column in zip(wanted, batch.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 

@@ -12,7 +12,7 @@ from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED
 from redis_state.spark.frames import arrow_schema, column_of, config_of, named_columns
 from redis_state.spark.live_state import LiveState
-from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
+from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, join_names, name_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +89,9 @@ def lookup(
     _check_types(df, by, table)
     inner = how == "inner"
     choice = Choice(state, name_of(state, by, added, inner=inner))
-    look_up = LookUp(state, tuple(by), tuple(added), inner, arrow_schema(spark, kind))
+    names = join_names(len(df.columns))
+    on_place = tuple(names[df.columns.index(one)] for one in by)
+    look_up = LookUp(state, on_place, tuple(added), inner, arrow_schema(spark, kind))
 
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -103,7 +105,7 @@ def lookup(
 
     version = spark.range(0, 1, 1, 1).mapInArrow(choose, f"{PIN} string")
     # Spark runs a scalar subquery once for each batch, before the tasks that use its answer.
-    return df.withColumn(PIN, version.scalar()).mapInArrow(join, kind)
+    return df.withColumn(PIN, version.scalar()).toDF(*names, PIN).mapInArrow(join, kind)
 
 
 def _batch() -> Batch | None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
+from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError, UsageError
 from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache
 from redis_state.reader.row_sizes import mean_row_bytes
+from redis_state.reader.rows.spark_values import Internal
 from redis_state.reader.state_table import StateTable
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.worker import WORKER
@@ -127,6 +128,11 @@ def _remember(client: Client, key: str, before: bytes, batch: Batch, text: str) 
     return found.encode()
 
 
+def join_names(count: int) -> list[str]:
+    """What the columns of the rows are called on the way: Spark asks for them by unquoted names."""
+    return [f"c{number}" for number in range(count)]
+
+
 def name_of(state: LiveState, on: Sequence[str], columns: Mapping[str, str], *, inner: bool) -> str:
     """What tells look-ups of one query apart; those that are alike in all share a version.
 
@@ -144,7 +150,7 @@ class LookUp:
     """Joins rows with state.
 
     Attributes:
-        on: Columns of the rows, in the order of the key columns.
+        on: Columns of the rows as `join_names` calls them, in the order of the key columns.
         columns: Of the state, those that are added.
         inner: Whether rows without state are left out.
         schema: Of the answer.
@@ -299,10 +305,32 @@ def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]
     there = np.flatnonzero(~null)
     _, first, numbers = np.unique(code[there], return_index=True, return_inverse=True)
     rows = pa.array(there[first])
-    values = [column.take(rows).to_pylist() for column in columns]
+    values = [_values(column.take(rows)) for column in columns]
     codes = np.zeros(len(null), np.int64)
     codes[there] = numbers.reshape(-1)
     return pa.array(codes, mask=null), list(zip(*values, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column; a date or time that Python has none for as `Internal`."""
+    import pyarrow as pa
+
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        if pa.types.is_timestamp(column.type):
+            whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        else:
+            whole = column.cast(pa.int32())
+        found = list(map(_value, column, whole.to_pylist()))
+    return found
+
+
+def _value(scalar: pa.Scalar, whole: int | None) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return None if whole is None else Internal(whole)
 
 
 def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
@@ -310,7 +338,14 @@ def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...
     import pyarrow as pa
 
     wanted: dict[tuple[Any, ...], int] = {}
-    parts = [map(_hashable, column.to_pylist()) for column in columns]
+    try:
+        parts = [list(map(_hashable, column.to_pylist())) for column in columns]
+    except (OverflowError, ValueError):
+        raise UsageError(
+            "looking state up",
+            found="a key has a time outside the years 1 to 9999, within a struct",
+            advice="Leave such rows out before.",
+        ) from None
     places = [
         None if None in key else wanted.setdefault(key, len(wanted))
         for key in zip(*parts, strict=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThan, In
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from pyspark_redis_state import DefaultSource
@@ -91,26 +91,35 @@ def test_a_plan_reads_one_version_whatever_comes_after(
         list(plan.read(parts[0]))
 
 
-def test_filters_on_all_key_columns_become_keys(
-    redis_server: RedisServer, planted: Planted
-) -> None:
-    for filters, wanted in (
-        ([EqualTo(("carrier",), "c1")], [("c1", 100)]),
-        ([In(("carrier",), ("c1", "c2", "none")), GreaterThan(("count",), 5)],
-         [("c1", 100), ("c2", 2)]),
-        ([EqualTo(("carrier",), "none")], []),
-    ):  # fmt: skip
-        plan = reader(source(redis_server), "carrier string, count long")
-        # Spark tests all of them again.
-        assert list(plan.pushFilters(filters)) == filters
-        (part,) = plan.partitions()
-        assert part.keys is not None
+@pytest.mark.usefixtures("planted")
+def test_keys_that_are_named_are_read_by_one_task(redis_server: RedisServer) -> None:
+    for given, wanted in (
+        ('["c1"]', [("c1", 100)]),
+        ('[{"carrier": "c1"}, "c2", "none", "c1"]', [("c1", 100), ("c2", 2)]),
+        ('["none", null]', []),
+        ("[]", []),
+    ):
+        plan = reader(source(redis_server, Keys=given), "carrier string, count long")
+        assert len(plan.partitions()) == 1
         assert rows(plan) == wanted
-    plan = reader(source(redis_server))
-    plan.pushFilters([EqualTo(("count",), 1), GreaterThan(("carrier",), "c")])
-    assert len(plan.partitions()) == planted.partitions
-    # Where Spark's setting is off, it refuses readers with filters of their own.
-    assert plan.pushFilters.__func__ is DataSourceReader.pushFilters
+    for wrong, told in (
+        ("c1", "JSON list"),
+        ('{"carrier": "c1"}', "JSON list"),
+        ('[{"carrier": "c1", "count": 1}]', "key column 'carrier'"),
+        ("[[1]]", "key column 'carrier'"),
+        (json.dumps(["x"] * 10_001), "too many"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            reader(source(redis_server, keys=wrong)).partitions()
+    with pytest.raises(ConfigError, match=r"'keys' is for spark\.read"):
+        source(redis_server, keys="[]", since="start").streamReader(struct("batch long"))
+
+
+def test_a_reader_takes_no_filters(redis_server: RedisServer, planted: Planted) -> None:
+    """Up to Spark 4.3, what one use of a DataFrame has planned is kept for the others."""
+    assert len(rows(reader(source(redis_server)))) == 50
+    assert type(reader(source(redis_server))).pushFilters is DataSourceReader.pushFilters
+    assert planted.partitions == 4
 
 
 def test_a_key_of_several_types(redis_server: RedisServer) -> None:
@@ -119,17 +128,51 @@ def test_a_key_of_several_types(redis_server: RedisServer) -> None:
     planted.register()
     noon = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)
     planted.commit(1, [({"at": noon, "n": n}, {"v": f"v{n}"}) for n in range(9)])
-    plan = reader(source(redis_server))
-    local = noon.astimezone()
-    plan.pushFilters([EqualTo(("at",), local), In(("n",), (1, 2, 77))])
+    given = [{"at": "2024-01-01T13:00:00+01:00", "n": n} for n in (1, 2, 77)]
+    plan = reader(source(redis_server, keys=json.dumps(given)))
     assert [row[1:] for row in rows(plan)] == [(1, "v1"), (2, "v2")]
-    plan = reader(source(redis_server))
-    plan.pushFilters([EqualTo(("at",), noon)])
-    assert len(plan.partitions()) == 2
-    assert len(rows(plan)) == 9
-    plan = reader(source(redis_server), "at timestamp, n long")
-    plan.pushFilters([EqualTo(("at",), noon), In(("n",), (3, 1 << 40))])
-    assert [row[1] for row in rows(plan)] == [3]
+    for wrong in ([{"at": "2024-01-01T12:00:00Z"}], [{"at": "noon", "n": 1}], ["noon"]):
+        with pytest.raises(ConfigError, match="key"):
+            reader(source(redis_server, keys=json.dumps(wrong))).partitions()
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "asked"),
+    [
+        (0.1, "double", "float"),
+        (1e300, "double", "float"),
+        (5, "long", "boolean"),
+        (5, "integer", "date"),
+        (datetime(2024, 1, 1, tzinfo=timezone.utc), "timestamp", "timestamp_ntz"),
+        (datetime(2024, 1, 1, tzinfo=timezone.utc), "timestamp", "long"),
+        (1 << 40, "long", "integer"),
+        (0.5, "double", "long"),
+    ],
+)
+def test_a_column_is_never_cast_to_other_values(
+    redis_server: RedisServer, value: Any, given: str, asked: str
+) -> None:
+    planted = Planted(redis_server.client(), family(schema(k="string"), schema(v=given)))
+    planted.register()
+    planted.commit(1, [({"k": "a"}, {"v": value})])
+    with pytest.raises(UsageError, match="column 'v'"):
+        rows(reader(source(redis_server), f"v {asked}"))
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "asked"),
+    [(0.5, "double", "float"), (float("nan"), "double", "float"), (None, "double", "float"),
+     (5, "long", "byte"), (5, "long", "double"), (True, "boolean", "integer"),
+     (5, "long", "string")],
+)  # fmt: skip
+def test_a_column_is_cast_where_its_values_fit(
+    redis_server: RedisServer, value: Any, given: str, asked: str
+) -> None:
+    planted = Planted(redis_server.client(), family(schema(k="string"), schema(v=given)))
+    planted.register()
+    planted.commit(1, [({"k": "a"}, {"v": value})])
+    ((found,),) = rows(reader(source(redis_server), f"v {asked}"))
+    assert str(found) == str(value) or found == value
 
 
 def test_a_store_of_python(redis_server: RedisServer) -> None:

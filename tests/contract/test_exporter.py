@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
+import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state import config, keys
+from redis_state.cli import metrics_server
 from redis_state.cli.main import main
 from redis_state.exporter import METRICS, QueryCollector
 from redis_state.protocol.instances import Instance, totals_commands
@@ -160,6 +165,45 @@ def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:
         assert address.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=str(made.authority))
         assert scrape(address, context)["redis_state_up", ""] == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_clients_that_say_nothing_keep_nobody_waiting(
+    redis_server: RedisServer, tmp_path: Path, tls: bool
+) -> None:
+    made = make_certificates(tmp_path)
+    files = ("--serve-cert-file", str(made.certificate), "--serve-key-file", str(made.key))
+    context = ssl.create_default_context(cafile=str(made.authority)) if tls else None
+    shown = exporter(redis_server.url, *(files if tls else ()))
+    # It ends by a signal while they are still there.
+    with ExitStack() as silent, shown as address:
+        port = urllib.parse.urlsplit(address).port or 0
+        for _ in range(5):
+            silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert scrape(address, context)["redis_state_up", ""] == 1
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "CLIENT_S", 0.2)
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
+    server = metrics_server.MetricsServer(CollectorRegistry(), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+            assert client.recv(1) == b""
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_an_odd_entry_is_told_and_fails_no_scrape(
+    redis_server: RedisServer, planted: Planted
+) -> None:
+    planted.client.hset(keys.meta(planted.id(0)), "t", "9" * 400)
+    with exporter(redis_server.url) as address:
+        assert scrape(address) == {("redis_state_up", ""): 0}
 
 
 @pytest.mark.parametrize(

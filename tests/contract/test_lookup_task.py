@@ -17,6 +17,7 @@ from redis_state.errors import StateError
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import keyed, lookup
 from redis_state.reader.row_sizes import mean_row_bytes
+from redis_state.reader.rows.spark_values import Internal
 from redis_state.spark import lookup_task
 from redis_state.spark.live_state import LiveState, pin_text
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
@@ -440,3 +441,31 @@ def test_the_hour_that_comes_twice_is_two_keys(redis_server: RedisServer) -> Non
     task = LookUp(state, ("at", "window"), ("count",), inner=False, schema=answer)
     (found,) = task.run(iter([pa.record_batch(arrays, names=["at", "window", PIN])]))
     assert found.column("count").to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "late"),
+    [
+        ("timestamp", pa.timestamp("us", "America/Los_Angeles"), 253_402_330_000_000_000),
+        ("timestamp", pa.timestamp("us", "Asia/Tokyo"), -62_135_600_000_000_000),
+        ("timestamp_ntz", pa.timestamp("us"), 253_402_330_000_000_000),
+        ("date", pa.date32(), 2_932_897),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 100])
+def test_keys_that_python_has_no_time_for_are_found(
+    redis_server: RedisServer, kind: str, type_: pa.DataType, late: int, number: int
+) -> None:
+    """The end of the year 9999 is a common sentinel, and later than that in UTC."""
+    planted = Planted(redis_server.client(), family(schema(at=kind), schema(count="long")))
+    planted.register()
+    planted.commit(1, [({"at": Internal(late)}, {"count": 7})])
+    state = state_of(redis_server)
+    version = Choice(state, "x").run(None)
+    whole = pa.int32() if kind == "date" else pa.int64()
+    times = pa.array([late, late + 1, None, 0] * number, whole).cast(type_)
+    answer = pa.schema([("at", type_), ("count", pa.int64())])
+    task = LookUp(state, ("at",), ("count",), False, answer)
+    rows = pa.RecordBatch.from_arrays([times, pa.array([version] * len(times))], names=["at", PIN])
+    (found,) = task.run(iter([rows]))
+    assert found.column("count").to_pylist() == [7, None, None, None] * number

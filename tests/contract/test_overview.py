@@ -131,6 +131,25 @@ def test_what_is_wrong_with_one_query_hides_no_other(planted: Planted, reader: R
     }
 
 
+def test_a_partition_whose_manifest_is_gone_is_a_problem(planted: Planted, reader: Reader) -> None:
+    """Eviction takes it; the others serve their versions."""
+    planted.register()
+    (status,) = reader.status()
+    assert status.problems == []
+    planted.commit(1, [(UA, ONE)])
+    planted.commit(2, [(UA, ONE)])
+    planted.client.delete(keys.meta(planted.id(1)))
+    (status,) = reader.status()
+    assert status.problems == [
+        "operator 0 partition 1 store default: its manifest is gone, while those of other "
+        "partitions are there"
+    ]
+    # More tasks than partitions: nothing is known of those at the end.
+    planted.client.delete(keys.meta(planted.id(3)))
+    (status,) = reader.status()
+    assert len(status.problems) == 1
+
+
 def test_what_holds_old_versions(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.register()

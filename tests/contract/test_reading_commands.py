@@ -251,7 +251,8 @@ def failed(server: RedisServer, *words: str) -> str:
         ("show flihgts", "Did you mean 'flights'"),
         ("size nothing", "NOT_FOUND"),
         ("top", "Give --once"),
-        ("top --once --interval 0", "at least 0.5 seconds"),
+        ("top --once --interval 0", "Give 0.5 to 86400 seconds"),
+        ("top --once --interval inf", "Give 0.5 to 86400 seconds"),
     ],
 )
 @pytest.mark.usefixtures("planted")

@@ -72,6 +72,9 @@ def test_a_mean_is_of_what_was_done_in_two_minutes() -> None:
     samples = [at(0, 10, 100), at(20, 10, 100), at(40, 14, 120), at(150, 15, 170), at(300, 15, 170)]
     means = mean_ms(samples, "commits", "commit_ms")
     assert means == [None, None, pytest.approx(5.0), pytest.approx(50.0), None]
+    # Looks that are further apart than that: since the one before.
+    apart = [at(400 * number, 10 * number, 50 * number) for number in range(4)]
+    assert mean_ms(apart, "commits", "commit_ms") == [None, *[pytest.approx(5.0)] * 3]
     assert (words.took(None), words.took(1.26), words.took(2345.6)) == ("-", "1.3 ms", "2.3 s")
 
 

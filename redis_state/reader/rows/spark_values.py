@@ -24,6 +24,10 @@ def _malformed(type_: Atomic, found: str) -> FormatError:
     return FormatError(f"decoding a value of type {type_.name}", found=found)
 
 
+class Internal(int):
+    """A date or time as Spark stores it: days, or microseconds. Python's end with the year 9999."""
+
+
 def to_python(type_: Atomic, raw: Any) -> Any:
     """Make the object that a user sees.
 
@@ -62,7 +66,12 @@ def _moment(type_: Atomic, raw: int) -> date:
         epoch = _EPOCH_UTC if type_.name == "timestamp" else _EPOCH_NAIVE
         return epoch + timedelta(microseconds=raw)
     except (OverflowError, ValueError):
-        raise _malformed(type_, "a day outside the years 1 to 9999") from None
+        raise FormatError(
+            f"decoding a value of type {type_.name}",
+            found="it is outside the years 1 to 9999, and Python has no such time",
+            advice="If Spark wrote it, nothing is damaged: to_arrow and the DataFrame of all rows "
+            "have it, where it is no part of a list, map or struct.",
+        ) from None
 
 
 def _unfit(type_: Atomic, name: str, found: str) -> ConfigError:
@@ -111,6 +120,8 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
 
 
 def _time_to_internal(type_: Atomic, value: Any, name: str) -> int | None:
+    if type(value) is Internal:
+        return int(value) if type_.name in ("date", "timestamp", "timestamp_ntz") else None
     aware = isinstance(value, datetime) and value.utcoffset() is not None
     match type_.name:
         case "date" if isinstance(value, date) and not isinstance(value, datetime):
