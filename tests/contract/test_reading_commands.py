@@ -369,8 +369,24 @@ def test_without_rich_a_table_is_refused(
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_reader_who_has_enough_is_no_error(redis_server: RedisServer) -> None:
-    command = f"{sys.executable} -m redis_state show flights --url {redis_server.url}"
+def test_names_in_messages_do_not_change_the_terminal(
+    planted: Planted, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        planted.gen, planted.name = f"{number:032x}", f"\x1b]0;title\x07{number}" + "x" * 500
+        planted.register()
+    assert main(["show", "nosuch", "--url", redis_server.url]) == 1
+    told = capsys.readouterr().err
+    assert "\\x1b]0;title\\x07" in told
+    assert told.removesuffix("\n").isprintable()
+    assert "more." in told
+    assert len(told) < 3000
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("words", ["show flights", "show flights --format table"])
+def test_a_reader_who_has_enough_is_no_error(redis_server: RedisServer, words: str) -> None:
+    command = f"{sys.executable} -m redis_state {words} --url {redis_server.url}"
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
