@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvicorn
 
 from redis_state import acl, connect, keys
 from redis_state.acl import Role
 from redis_state.cli.main import main
-from redis_state.dashboard import server
 from redis_state.testing import ProcessorTest
 from tests.contract.planting import GEN, Planted
 from tests.contract.processors import INPUT, OUTPUT, Variables
@@ -320,58 +314,6 @@ def test_a_server_that_goes_and_comes_back(start_redis: StartRedis, tmp_path: Pa
         server.start()
         wait_until(lambda: "cannot be reached" not in board.get("/").text, "the server")
         assert board.get(page).status == 200
-        assert board.post(key, {"column.0": "ann"}).status == 200
-
-
-def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent one, one that stops within its head, and one that stops within its second head."""
-    monkeypatch.setattr(server, "HEAD_S", 0.5)
-    board = uvicorn.Server(
-        uvicorn.Config(_answers, http=server._Connection, lifespan="off", log_config=None)
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        place = listening.getsockname()
-        thread = threading.Thread(target=board.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            whole = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            for sent in (b"", whole[:-2], whole + whole[:-2]):
-                with socket.create_connection(place, timeout=30) as client:
-                    client.sendall(sent)
-                    answer = b"".join(iter(lambda: client.recv(4096), b""))
-                    assert answer.count(b"200 OK") == sent.count(whole)
-        finally:
-            board.should_exit = True
-            thread.join()
-
-
-async def _answers(_scope: Any, _receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
-
-
-def test_look_ups_that_wait_leave_the_other_pages_alone(
-    start_redis: StartRedis, tmp_path: Path
-) -> None:
-    server = start_redis()
-    write_query(server.url, "orders")
-    with Dashboard(server.url, "--deadline", "5s", log=tmp_path / "log") as board:
-        with connect(server.url) as reader:
-            (query,) = reader.queries()
-        key = f"/query/{query.gen}/key"
-        assert board.post(key, {"column.0": "ann"}).status == 200
-        server.pause()
-        try:
-            with ThreadPoolExecutor(20) as pool:
-                waiting = [pool.submit(board.post, key, {"column.0": "ann"}) for _ in range(20)]
-                wait_until(lambda: sum(one.done() for one in waiting) >= 12, "some to be refused")
-                assert board.get("/").status == 200
-                answers = [one.result() for one in waiting]
-        finally:
-            server.resume()
-        refused = [one for one in answers if "Many look-ups wait for Redis" in one.text]
-        assert len(refused) == 12
-        assert {one.status for one in refused} == {503}
         assert board.post(key, {"column.0": "ann"}).status == 200
 
 
