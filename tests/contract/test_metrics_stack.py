@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 from tools.grafana_dashboard import PANELS, dashboard
 
 FOLDER = Path(__file__).resolve().parents[2] / "docker" / "metrics"
-PROMETHEUS = shutil.which("prometheus")
+PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 Found = list[dict[str, Any]]
 
 
@@ -191,3 +191,50 @@ def test_an_exporter_that_does_not_run_is_an_alert(tmp_path: Path) -> None:
 
         wait_until(lambda: "RedisStateUnreachable" in pending(), "the alert to be pending")
         assert pending() == {"RedisStateUnreachable"}
+
+
+@pytest.mark.long
+def test_copies_that_are_late_or_were_never_made_are_an_alert(tmp_path: Path) -> None:
+    if PROMTOOL is None:
+        pytest.skip("no promtool on PATH; it comes with Debian's and Ubuntu's prometheus")
+    every, confirmed, copied = (
+        f"redis_state_{name}" for name in ("copy_every_batches", "confirmed_batch", "copied_batch")
+    )
+    given = {
+        "never": {every: "5x60", confirmed: "0+1x60"},
+        "late": {every: "5x60", confirmed: "0+1x60", copied: "0x60"},
+        "fine": {every: "5x60", confirmed: "0+1x60", copied: "0+1x60"},
+        "off": {confirmed: "0+1x60"},
+    }
+    (rule,) = (one for one in rules() if one["alert"] == "RedisStateCopyLate")
+    told = {
+        name: {
+            key: text.replace("{{ $labels.query }}", name)
+            for key, text in rule["annotations"].items()
+        }
+        for name in ("never", "late")
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'{metric}{{query="{name}"}}', "values": values}
+            for name, series in given.items()
+            for metric, values in series.items()
+        ],
+        "alert_rule_test": [
+            {
+                "eval_time": "40m",
+                "alertname": rule["alert"],
+                "exp_alerts": [
+                    {"exp_labels": {"query": name, **rule["labels"]}, "exp_annotations": of_query}
+                    for name, of_query in told.items()
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": [test]}))
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
