@@ -11,6 +11,7 @@ from redis_state.reader.json_values import to_json
 NOTHING = "-"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSANDS = ("", "k", "M", "G", "T")
+_NAMES_MAX, _NAME_MAX = 20, 80
 _TIMES = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -50,6 +51,13 @@ def span(ms: int) -> str:
 def ago(at_ms: int, now_ms: int) -> str:
     """How long ago a time was; 0 means that it is not known."""
     return f"{span(now_ms - at_ms)} ago" if at_ms else NOTHING
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Names in a message: the first ones, each cut where it is very long."""
+    shown = [name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…" for name in names]
+    more = [f"{len(shown) - _NAMES_MAX:,} more"] if len(shown) > _NAMES_MAX else []
+    return ", ".join([*shown[:_NAMES_MAX], *more])
 
 
 def plain(text: str) -> str:

@@ -20,6 +20,7 @@ from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.exports.export import FILE_BYTES, Progress, export_query, no_progress
 from redis_state.reader.exports.folder import Folder
 from redis_state.reader.exports.manifest import COLUMNS, Export
+from redis_state.reader.figures import some_of
 from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
 from redis_state.reader.status import QueryStatus
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
 SQL_MEMORY = "1GB"
-
-_NAMES_MAX, _NAME_MAX = 20, 80
-"""Names of queries that a message has, and letters of each."""
 
 
 class Reader:
@@ -117,7 +115,7 @@ class Reader:
             raise NotFoundError(
                 f"looking for query '{which}'",
                 found="there is no such query in this Redis, database and key prefix",
-                advice=f"{hint}Queries: {_listed(names) or 'none'}.",
+                advice=f"{hint}Queries: {some_of(names) or 'none'}.",
             )
         newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
         return Query(self.client, newest, tenant=self._tenant)
@@ -213,13 +211,6 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Some names, for a message."""
-    shown = [name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…" for name in names]
-    more = [f"{len(shown) - _NAMES_MAX:,} more"] if len(shown) > _NAMES_MAX else []
-    return ", ".join([*shown[:_NAMES_MAX], *more])
 
 
 def connect(url: str, *, replica: bool = False, **options: Unpack[Options]) -> Reader:

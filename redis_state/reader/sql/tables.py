@@ -22,6 +22,7 @@ from redis_state.errors import (
 from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.figures import some_of
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _ODD = re.compile(r"[^0-9A-Za-z_]+")
@@ -122,7 +123,7 @@ def find_tables(
         if not fitting and name in own:
             continue
         if not fitting:
-            there = ", ".join(_name(info) for info in newest(queries)[:20])
+            there = some_of([_name(info) for info in newest(queries)])
             raise NotFoundError(
                 f"looking for table '{name}'",
                 found="there is no such query, operator, store or state variable",
