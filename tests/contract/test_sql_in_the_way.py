@@ -12,7 +12,7 @@ import pytest
 
 import redis_state
 from redis_state import keys
-from redis_state.errors import StateError
+from redis_state.errors import StateError, UsageError
 from tests.contract.planting import Planted, family, schema, uid
 from tests.contract.test_sql import database
 from tests.support.redis_server import RedisServer
@@ -86,6 +86,21 @@ def test_what_cannot_be_read_hides_no_other_table(redis_server: RedisServer) -> 
         planted.commit(1, [])
     with redis_state.connect(redis_server.url, deadline="5s") as reader:
         assert reader.sql("show tables").column("name").to_pylist() == ["good"]
+
+
+def test_a_table_beside_the_catalogue_is_known_by_its_name_in_capitals(
+    redis_server: RedisServer,
+) -> None:
+    client = redis_server.client()
+    for number, name in enumerate(("Odd", "DUCKDB_TABLES")):
+        layout = family(schema(k="long"), schema(n="long", N="long"))
+        planted = Planted(client, layout, gen=str(number) * 32, name=name, partitions=1)
+        planted.register()
+        planted.commit(1, [({"k": 1}, {"n": 1, "N": 2})])
+    with redis_state.connect(redis_server.url, deadline="5s") as reader:
+        assert reader.sql("show tables").column("name").to_pylist() == ["Odd"]
+        with pytest.raises(UsageError, match="to SQL both are one"):
+            reader.sql('select o.n from information_schema.tables t, "Odd" o')
 
 
 @pytest.mark.parametrize("name", ["Größe ÄB", "ÉTÉ", "İstanbul", "Orders"])

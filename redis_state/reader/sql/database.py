@@ -95,10 +95,11 @@ class Database:
             statement = parse(connection, text)
             _check_count(statement, parameters)
             for name, place in self._places(statement).items():
+                used = folded(name)
                 try:
-                    live = self._live(connection, statement, name, place, parameters)
+                    live = self._live(connection, statement, used, place, parameters)
                 except (NotFoundError, StateError, FormatError, ConfigError):
-                    if name in statement.uses:
+                    if used in statement.uses:
                         raise
                     continue  # it is listed where it can be read
                 self.tables[name] = live
@@ -137,7 +138,7 @@ class Database:
     def _places(self, statement: Statement) -> Mapping[str, Place]:
         if statement.lists_tables:
             found = all_tables(self._queries, self._places_there)
-            return {name: place for name, place in found.items() if name not in _OF_DUCKDB}
+            return {name: place for name, place in found.items() if folded(name) not in _OF_DUCKDB}
         return find_tables(statement.uses, self._queries, self._places_of, own=statement.own)
 
     def _places_of(self, info: QueryInfo) -> Iterator[Place]:
