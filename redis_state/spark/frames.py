@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,6 +81,33 @@ def as_arrow(kind: StructType, *, large: bool = False) -> pa.Schema:
 def column_of(df: DataFrame, name: str) -> Column:
     """A column by its name, which may hold dots."""
     return df["`" + name.replace("`", "``") + "`"]
+
+
+def repartition_by_number(df: DataFrame, partitions: int, name: str) -> DataFrame:
+    """Returns the rows of a DataFrame in the partitions that a column of them names.
+
+    Args:
+        name: A column of whole numbers from 0 up to, and not including, `partitions`.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, name)
+    # Spark 4.0 hashes: each partition is named by a number whose hash leads there.
+    from pyspark.sql import functions as f
+
+    led = f.array(*(f.lit(number) for number in _numbers_hashed_to(partitions)))
+    return df.repartition(partitions, f.element_at(led, column_of(df, name).cast("int") + 1))
+
+
+def _numbers_hashed_to(partitions: int) -> list[int]:
+    """For each partition the least number that Spark's hash partitioning puts there."""
+    from redis_state.reader.rows.murmur3 import SEED, hash_int
+
+    found: dict[int, int] = {}
+    for number in itertools.count():
+        found.setdefault(((hash_int(number, SEED) ^ 1 << 31) - (1 << 31)) % partitions, number)
+        if len(found) == partitions:
+            return [found[at] for at in range(partitions)]
+    raise AssertionError
 
 
 def named_columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:

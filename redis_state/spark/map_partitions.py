@@ -18,6 +18,7 @@ from redis_state.spark.frames import (
     column_of,
     config_of,
     named_columns,
+    repartition_by_number,
     row_type,
     sql_conf,
     without_figures,
@@ -234,7 +235,7 @@ def spread_with_each(
     each = df.sparkSession.range(0, partitions, 1, 1).select(
         f.col("id").cast("int").alias(_PARTITION), f.lit(None).cast(kind).alias(_ROW)
     )
-    spread = numbered.unionAll(each).repartitionById(partitions, _PARTITION)
+    spread = repartition_by_number(numbered.unionAll(each), partitions, _PARTITION)
     if sorting:
         spread = spread.sortWithinPartitions(*(f.col(_ROW).getField(name) for name in sorting))
     return spread

@@ -27,13 +27,19 @@ from redis_state.spark.batches import OPERATOR, PLACE, moved, named, not_opened,
 from redis_state.spark.event_time import NOTES_KEY, Notes, watermark_of
 
 PLANNED_COLUMN = "redis_state planned"
-"""Behind the columns of the input: the time that Spark planned the batch for, in ms since 1970."""
+"""Name of the column with the time that Spark planned the batch for, in ms since 1970.
+
+It stands behind the columns of the input. Rows of the input have null in it.
+"""
+
+FRAME_COLUMN = "redis_state frame"
+"""Name of the column with the frame id, the next one. Only marker rows have it."""
 
 PARTITION_COLUMN = "redis_state partition"
-"""Behind the columns of the input: where a row belongs."""
+"""Name of the column with the partition of a row, the last one."""
 
-TICK = -1
-"""In that column: a row that is there for its batch alone."""
+FRAME_LETTERS = 16
+"""Length of a frame id: hexadecimal digits of a random UUID."""
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
 
@@ -98,7 +104,9 @@ class TaskPlace:
 
     Attributes:
         attempt: Of the task; rises within a driver, over all of its queries.
-        planned: The time that Spark planned the batch for, as the rows have it; empty without rows.
+        planned: The time that Spark planned the batch for, in ms since 1970, by the marker row.
+        frame: Id of the frame that the task evaluates, by the marker row. Spark draws it anew for
+            each batch that it plans.
     """
 
     query_id: str
@@ -106,7 +114,8 @@ class TaskPlace:
     batch: int
     partition: int
     attempt: int
-    planned: str = ""
+    planned: str
+    frame: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,7 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
         plan.layout,
         watermark,
         place.planned,
+        place.frame,
     ]
     reply = client.script(what, script("join"), query, args)
     match reply:
@@ -263,9 +273,15 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
         case ["STALE", batch]:
             raise UsageError(
                 what,
-                found=f"these rows are those of {_another(batch)}",
+                found=f"the DataFrame is the one of {_another(batch, place)}",
                 advice="A DataFrame that foreachBatch gets can be evaluated until its function "
-                "returns, not later: call persist() to keep its rows. Nothing was changed.",
+                "returns, not later: collect its rows, or write them, before. Nothing was changed.",
+            )
+        case ["TWICE", _]:
+            raise UsageError(
+                what,
+                found="two calls of transform_with_state in this query have this store",
+                advice="Give each call a store of its own.",
             )
         case ["QUERY", query_id]:
             raise UsageError(
@@ -284,7 +300,9 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
             )
 
 
-def _another(batch: str) -> str:
+def _another(batch: str, place: TaskPlace) -> str:
+    if batch == str(place.batch):
+        return "this batch, but of an earlier start of the query"
     return "another batch" if batch == "-" else f"batch {batch}"
 
 

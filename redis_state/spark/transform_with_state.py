@@ -18,7 +18,6 @@ from redis_state.spark.batches import PARTITIONS_MAX
 from redis_state.spark.frames import (
     arrow_schema,
     check_names,
-    column_of,
     config_of,
     named_columns,
     row_type,
@@ -27,13 +26,11 @@ from redis_state.spark.frames import (
 )
 from redis_state.spark.map_partitions import spread_with_each
 from redis_state.spark.processor.groups import FORMS, Form
+from redis_state.spark.processor.spreading import spread_with_markers
+from redis_state.spark.processor.watermark_plan import watermark_of_plan
 from redis_state.spark.stream_batches import (
-    PARTITION_COLUMN,
-    PLANNED_COLUMN,
-    TICK,
     Inputs,
     Plan,
-    TimeMode,
     known_partitions,
     layout_of,
     list_store,
@@ -81,8 +78,6 @@ if TYPE_CHECKING:
 
 
 _WHAT = "transform_with_state"
-_DELAY = "spark.watermarkDelayMs"
-_TIMES = ("timestamp", "timestamp_ntz")
 
 
 def transform_with_state(
@@ -113,7 +108,7 @@ def transform_with_state(
     server: `store`, `ticks`, `first_batch_id`, `url` and options have no effect then.
 
     Args:
-        df: A DataFrame. Event time of a stream goes by its `withWatermark`.
+        df: A DataFrame. Event time of a stream goes by its `withWatermark`, of which there is one.
         processor: As it is: `init`, `handleInputRows`, `handleExpiredTimer`, `close`.
         store: Name of the store; any text. It is made with the first batch of the query and belongs
             to that query's checkpoint.
@@ -253,7 +248,9 @@ def _operator(
             "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark.",
         )
     check_names(df, grouping, store)
-    event_time, delay_ms = _watermark(df, mode) if df.isStreaming else ("", None)
+    event_time, delay_ms = "", None
+    if df.isStreaming and mode == "eventtime":
+        event_time, delay_ms = watermark_of_plan(df, _WHAT)
     kinds = {field.name: field.dataType for field in df.schema}
     key_schema = _key_schema([(name, kinds[name]) for name in grouping])
     if initial_state is not None:
@@ -302,7 +299,7 @@ def _operator(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = _spread(df, plan.name, grouping, plan.partitions, ticks=ticks)
+    spread = spread_with_markers(df, plan.name, grouping, plan.partitions, ticks=ticks)
     return _with_metrics(spread.mapInArrow(run, output), counted)
 
 
@@ -385,46 +382,6 @@ def _check_initial(initial: DataFrame, df: DataFrame, grouping: Sequence[str]) -
             else f"the initial state has no key column '{wrong[0]}' of type {kinds[wrong[0]]}",
             "Give a batch DataFrame with the same key columns.",
         )
-
-
-def _spread(
-    df: DataFrame, name: str, grouping: Sequence[str], partitions: int, *, ticks: bool
-) -> DataFrame:
-    """Rows in the partition of their key; behind them two columns of ours."""
-    from pyspark.sql import functions as f
-
-    by_key = [column_of(df, name) for name in grouping]
-    planned = f.unix_millis(f.current_timestamp()).alias(PLANNED_COLUMN)
-    number = f.pmod(f.hash(*by_key), f.lit(partitions)).alias(PARTITION_COLUMN)
-    numbered = df.select(*(column_of(df, name) for name in df.columns), planned, number)
-    if ticks:
-        rate = df.sparkSession.readStream.format("rate").option("numPartitions", 1).load()
-        nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in df.schema]
-        tick = f.lit(TICK).alias(PARTITION_COLUMN)
-        numbered = numbered.unionAll(rate.select(*nothing, planned, tick))
-    # In a batch in which these sources have nothing new, Spark leaves a shuffle out, and no task
-    # would begin the batch here. It does not look through an observation.
-    counted = numbered.observe(f"redis_state_{name}", f.count(f.lit(1)).alias("rows"))
-    return counted.repartition(partitions, *(column_of(counted, one) for one in grouping))
-
-
-def _watermark(df: DataFrame, mode: TimeMode) -> tuple[str, int | None]:
-    found = [
-        (field.name, int(field.metadata[_DELAY]))
-        for field in df.schema
-        # window() hands the watermark of its times on to itself.
-        if _DELAY in (field.metadata or {}) and field.dataType.typeName() in _TIMES
-    ]
-    if mode != "eventtime":
-        return "", None
-    if len(found) != 1:
-        raise _wrong(
-            "the time mode is EventTime, and the DataFrame has no watermark"
-            if not found
-            else f"the columns {', '.join(name for name, _ in found)} have a watermark each",
-            "Call df.withWatermark for the column that timers go by, and no other.",
-        )
-    return found[0]
 
 
 def _wrong(found: str, advice: str) -> UsageError:

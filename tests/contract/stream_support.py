@@ -13,7 +13,14 @@ from redis_state.config import Config
 from redis_state.ids import StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
 from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
+from redis_state.spark.stream_batches import (
+    FRAME_LETTERS,
+    JoinedBatch,
+    Plan,
+    TaskPlace,
+    join_batch,
+    take_plan,
+)
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
 
@@ -86,6 +93,11 @@ class Task:
         return self
 
 
+def frame_of(run: str, batch: int) -> str:
+    """The frame that a run has of a batch."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{run}:{batch}").hex[:FRAME_LETTERS]
+
+
 class Driver:
     """A driver: the numbers of its task attempts rise over all of its queries."""
 
@@ -99,8 +111,10 @@ class Driver:
         return call(self.client, self.name, **self.given)
 
     def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
-        planned = given.pop("planned", "")
-        place = TaskPlace(given.pop("query", QUERY), run, batch, partition, self.attempts, planned)
+        planned = given.pop("planned", str(1000 + batch))
+        frame = given.pop("frame", frame_of(run, batch))
+        query = given.pop("query", QUERY)
+        place = TaskPlace(query, run, batch, partition, self.attempts, planned, frame)
         self.attempts += 1
         text = given.pop("text", f"{run}:{batch}")
         return Task(self.client, self.config, plan, place, text, **given)

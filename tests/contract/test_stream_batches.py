@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import pytest
@@ -18,7 +19,7 @@ from redis_state.errors import ConflictError, RedisStateError, StateError, Usage
 from redis_state.protocol.registry import parse_operators
 from redis_state.spark import stream_batches
 from redis_state.spark.stream_batches import Plan, TaskPlace
-from tests.contract.stream_support import DELAY_MS, QUERY, TENANT, Driver, call
+from tests.contract.stream_support import DELAY_MS, QUERY, TENANT, Driver, call, frame_of
 from tests.support.redis_server import RedisServer
 
 
@@ -118,39 +119,92 @@ def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
     driver.task(plan, "r1", 1, partition=1).run()
 
 
-def test_rows_that_a_driver_kept_of_an_earlier_batch_are_refused(driver: Driver) -> None:
+def test_stale_frame_is_refused_in_every_partition(client: Client, config: Config) -> None:
+    driver = Driver(client, config, partitions=2)
     plan = driver.plan()
     for batch in range(3):
-        driver.task(plan, "r1", batch, planned=str(1000 + batch)).run()
-    # Run again, each with its own rows; and a partition without rows has no time.
-    driver.task(plan, "r2", 2, planned="1002").run()
-    driver.task(plan, "r2", 2).run()
-    for old in (0, 1):
-        with pytest.raises(UsageError, match=f"these rows are those of batch {old}"):
-            driver.task(plan, "r2", 2, planned=str(1000 + old)).join()
-    # Planned anew after the entry of the offset log was lost.
-    driver.task(plan, "r3", 2, planned="1009").run()
-    assert driver.task(plan, "r3", 3, planned="1010").run().read == b"r1:0 r1:1 r3:2 "
+        for partition in (0, 1):
+            driver.task(plan, "r1", batch, partition=partition).run()
+    for run in ("r1", "r2"):
+        for partition in (0, 1):
+            for old in (0, 1):
+                stale = driver.task(plan, run, 2, partition=partition, frame=frame_of("r1", old))
+                with pytest.raises(UsageError, match=f"the DataFrame is the one of batch {old}"):
+                    stale.join()
+            # Evaluated twice, and run again by another run: each with its own frame.
+            driver.task(plan, run, 2, partition=partition).run()
+    kept = driver.task(plan, "r2", 2, frame=frame_of("r1", 2))
+    with pytest.raises(UsageError, match="of this batch, but of an earlier start of the query"):
+        kept.join()
+    assert driver.task(plan, "r2", 3).run().read == b"r1:0 r1:1 r2:2 "
 
 
-def test_rows_of_a_batch_that_is_long_gone_are_refused_too(driver: Driver) -> None:
-    """More batches than Redis remembers: within a run, what was planned earlier is older."""
+def test_stale_frame_that_begins_a_batch_begins_nothing(driver: Driver) -> None:
     plan = driver.plan()
-    for batch in range(20):
-        driver.task(plan, "r1", batch, planned=str(1000 + batch)).join()
+    for batch in (0, 1):
         driver.task(plan, "r1", batch).run()
-    for kept in ("1001", "1500"):
-        with pytest.raises(UsageError, match="these rows are those of another batch"):
-            driver.task(plan, "r1", 19, planned=kept).join()
-    with pytest.raises(UsageError, match="these rows are those of another batch"):
-        driver.task(plan, "r1", 20, planned="1001").join()
-    # A driver elsewhere, whose clock is behind.
-    driver.task(plan, "r2", 19, planned="1019").run()
-    driver.task(plan, "r2", 20, planned="900").run()
-    driver.task(plan, "r2", 21, planned="901").run()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="the DataFrame is the one of batch 0"):
+            driver.task(plan, "r1", 2, frame=frame_of("r1", 0)).join()
+    assert driver.task(plan, "r1", 2).run().read == b"r1:0 r1:1 "
 
 
-@pytest.mark.parametrize("again", ["1009", "1001", ""])
+def test_stale_frame_of_a_batch_long_gone_is_refused(driver: Driver) -> None:
+    """More batches than Redis knows planned times of."""
+    plan = driver.plan()
+    for batch in range(40):
+        driver.task(plan, "r1", batch).run()
+    for kept in (1, 20):
+        for batch in (39, 40):
+            with pytest.raises(UsageError, match=f"the DataFrame is the one of batch {kept}"):
+                driver.task(plan, "r1", batch, frame=frame_of("r1", kept)).join()
+    with pytest.raises(UsageError, match="the DataFrame is the one of another batch"):
+        driver.task(plan, "r1", 39, frame=frame_of("r1", 99)).join()
+
+
+def test_frames_are_remembered_up_to_a_bound(driver: Driver) -> None:
+    plan = driver.plan()
+    for batch in range(260):
+        driver.task(plan, "r1", batch).run()
+    (frames,) = driver.client.call(
+        "looking", [("HGET", keys.query(plan.gen, tenant=TENANT), "frames:0:default")]
+    )
+    known = frames.split()
+    assert len(known) == 256
+    assert known[-1] == f"259:{frame_of('r1', 259)}".encode()
+
+
+def test_clock_of_the_driver_does_not_matter(driver: Driver) -> None:
+    """It steps back within a run, and shows one time for several batches."""
+    plan = driver.plan()
+    for batch, planned in enumerate((1000, 999, 1000, 1000, 1, 2_000)):
+        driver.task(plan, "r1", batch, planned=str(planned)).run()
+    for batch, planned in ((5, 2_000), (6, 1000)):
+        driver.task(plan, "r2", batch, planned=str(planned)).run()
+    text = b"r1:0 r1:1 r1:2 r1:3 r1:4 r2:5 r2:6 "
+    assert driver.task(plan, "r2", 7, planned="999").run().read == text
+
+
+def test_task_without_a_frame_commits_nothing(driver: Driver) -> None:
+    plan = driver.plan()
+    for given in ({"frame": ""}, {"planned": ""}):
+        with pytest.raises(UsageError, match="the DataFrame is the one of another batch"):
+            driver.task(plan, "r1", 0, **given).join()
+
+
+def test_second_operator_of_a_query_with_the_same_store_is_refused(driver: Driver) -> None:
+    first, second = driver.plan(), driver.plan()
+    for one, other in ((first, second), (second, first)):
+        run = uuid.uuid4().hex
+        driver.task(one, run, 0).run()
+        with pytest.raises(UsageError, match="two calls of transform_with_state in this query"):
+            driver.task(other, run, 0, frame=frame_of("other", 0)).join()
+        if one is first:
+            driver = Driver(driver.client, driver.config)
+            first, second = driver.plan(), driver.plan()
+
+
+@pytest.mark.parametrize("again", ["1009", "1001"])
 def test_nothing_goes_on_from_what_a_rewind_left(
     client: Client, config: Config, again: str
 ) -> None:
@@ -159,8 +213,7 @@ def test_nothing_goes_on_from_what_a_rewind_left(
     plan = driver.plan()
     for batch in (0, 1):
         for partition in (0, 1):
-            planned = str(1000 + batch)
-            driver.task(plan, "r1", batch, partition=partition, planned=planned).run()
+            driver.task(plan, "r1", batch, partition=partition).run()
     driver.task(plan, "r2", 1, planned=again).run()
     for run in ("r2", "r3"):
         task = driver.task(plan, run, 2, partition=1)
@@ -201,29 +254,48 @@ def test_a_query_that_restarts_for_years_keeps_its_newest_runs(driver: Driver) -
 
 @dataclass
 class Rules:
-    """Who may join: of the calls that ran the latest, and of its runs the latest."""
+    """Who may join: of the calls that ran the latest, and of its runs the latest, with its frame.
+
+    Attributes:
+        epochs: How many there were.
+        frames: The batch of each frame that was shown.
+        shown: By batch, the epoch that showed a frame for it last, and the frame.
+    """
 
     owner: tuple[int, str, int] | None = None
     query: str | None = None
     newest: int | None = None
     begun: tuple[int, str, str] | None = None
+    epochs: int = 0
+    frames: dict[str, int] = field(default_factory=dict)
+    shown: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def join(
-        self, plan: int, run: str, attempt: int, batch: int, query: str, watermark: str
+        self, plan: int, run: str, attempt: int, batch: int, query: str, watermark: str, frame: str
     ) -> tuple[str, str]:
         if self.query is not None and query != self.query:
             return "QUERY", self.query
+        own = self.epochs + 1
         if self.owner is not None:
             was_plan, was_run, was_attempt = self.owner
-            if run != was_run and (plan, attempt) <= (was_plan, was_attempt):
+            if run == was_run:
+                if plan != was_plan:
+                    return "TWICE", ""
+                own = self.epochs
+            elif (plan, attempt) <= (was_plan, was_attempt):
                 return "FENCED", ""
         last = self.newest
         if last is None and batch:
             return "GAP", "-"
         if last is not None and batch not in (last, last + 1):
             return ("GAP" if batch > last else "OLD"), str(last)
-        if self.owner is None or self.owner[1] != run:
-            self.owner, self.query = (plan, run, attempt), query
+        by, shown = self.shown.get(batch, (0, ""))
+        if (by != own and frame in self.frames) or (by == own and frame != shown):
+            return "STALE", str(self.frames.get(frame, "-"))
+        self.frames[frame] = batch
+        self.shown[batch] = own, frame
+        if own > self.epochs:
+            self.owner, self.query, self.epochs = (plan, run, attempt), query, own
         if self.begun is not None and self.begun[:2] == (batch, run):
             return "OK", self.begun[2]
         if not watermark:
@@ -246,16 +318,24 @@ class Script:
         self.plans.append(call(self.client, self.name))
 
     def join(
-        self, plan: int, run: str, attempt: int, batch: int, query: str = QUERY, mark: str = ""
+        self,
+        plan: int,
+        run: str,
+        attempt: int,
+        batch: int,
+        query: str = QUERY,
+        frame: str = "",
+        mark: str = "",
     ) -> str:
-        place = TaskPlace(query, run, batch, 0, attempt)
-        wanted = self.rules.join(plan, run, attempt, batch, query, mark)
+        frame = frame or frame_of(run, batch)
+        place = TaskPlace(query, run, batch, 0, attempt, "1000", frame)
+        wanted = self.rules.join(plan, run, attempt, batch, query, mark, frame)
         try:
             reply = stream_batches._join(self.client, self.plans[plan - 1], place, "it", mark)
         except ConflictError:
             reply = ["FENCED", ""]
         except (UsageError, StateError) as error:
-            reply = self._named(str(error))
+            reply = self._named(str(error), batch)
         assert (reply[0], reply[-1] if reply[0] not in ("BEGIN", "FENCED") else "") == wanted
         if reply[0] in ("OK", "BEGIN"):
             epoch = int(reply[1])
@@ -267,9 +347,15 @@ class Script:
             assert self.began.setdefault(batch, reply[2]) == reply[2]
         return reply[0]
 
-    def _named(self, error: str) -> list[str]:
+    def _named(self, error: str, batch: int) -> list[str]:
         if "belongs to the query" in error:
             return ["QUERY", error.split("belongs to the query ")[1].split(",")[0]]
+        if "two calls" in error:
+            return ["TWICE", ""]
+        if "the DataFrame is the one of" in error:
+            named = re.search(r"the one of (?:batch (\d+)|(this batch)|another)", error)
+            assert named is not None
+            return ["STALE", named[1] or (str(batch) if named[2] else "-")]
         if "Redis knows no store" in error:
             return ["GAP", "-"]
         last = str(self.rules.newest)
@@ -303,7 +389,7 @@ def test_the_script_keeps_its_rules_in_long_schedules(client: Client, seed: int)
     for _ in range(30):
         script = Script(client)
         script.call()
-        pending: list[tuple[int, str, int, int, str]] = []
+        pending: list[tuple[int, str, int, int, str, str]] = []
         runs = {"run-0": 1}
         for attempt in range(1, 41):
             match rng.randrange(8):
@@ -319,7 +405,10 @@ def test_the_script_keeps_its_rules_in_long_schedules(client: Client, seed: int)
                     run = rng.choice(list(runs)[-2:])
                     batch = max(0, (script.rules.newest or 0) + rng.choice([-1, 0, 0, 1, 1, 2]))
                     query = QUERY if rng.random() < 0.95 else "another"
-                    move = (runs[run], run, attempt, batch, query)
+                    # A frame that the driver kept, of this run or of one before.
+                    kept = frame_of(rng.choice(list(runs)), max(0, batch - rng.randrange(3)))
+                    frame = kept if rng.random() < 0.15 else frame_of(run, batch)
+                    move = (runs[run], run, attempt, batch, query, frame)
                     pending.append(move)
                     if rng.random() < 0.8 and script.join(*move) == "BEGIN":
                         script.join(*move, mark=str(rng.randrange(9)))

@@ -444,7 +444,7 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
         frames.append(batch)
         frames[-2:][0].collect()
 
-    with pytest.raises(StreamingQueryException, match="these rows are those of batch 0"):
+    with pytest.raises(StreamingQueryException, match="the DataFrame is the one of batch 0"):
         queries.run(queries.ours(frame, Machine(), "s6"), "kept", with_the_one_before)
 
     def in_a_group(batch: DataFrame, _batch_id: int) -> None:

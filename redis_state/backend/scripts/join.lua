@@ -6,16 +6,21 @@
 --       2 number of the plan   3 run id of the streaming query   4 number of the task attempt, rising within a driver
 --       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
 --       10 watermark in ms to begin the batch with; '' to ask whether it has begun
---       11 the time that Spark planned the batch for, as its rows have it; '' where the task has no rows
+--       11 the time that Spark planned the batch for, in ms since 1970   12 id of the frame (16 hexadecimal digits): of one
+--         plan of one batch. The marker rows of the task's partition have both; a task without them may not join
 -- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch below (not begun by this run: look whether every partition
 --       has the version below, and is held by an epoch from `below` on, then again with ARGV 10) · FENCED newest-epoch
---       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch ('-': another one)
+--       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
+--       STALE batch (the frame was shown for that batch, or by an earlier run; '-': this run has another one for the batch)
+--       TWICE plan (another call of this run has the store)
 -- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
 --        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
---        newest is repeated; a batch that is repeated keeps the time at which it began first; rows that were planned for an
---        earlier batch, which a driver kept, are no rows of this one; what was written before the batch below was planned
---        again, with other rows, is nothing to go on from.
+--        newest is repeated; a batch that is repeated keeps the time at which it began first; a run has one frame for each
+--        batch, and no frame serves two of them, so that a frame which a driver kept commits nothing, whatever clocks say;
+--        what was written before the batch below was planned again, with other rows, is nothing to go on from; a run has
+--        one operator on a store.
 local MARKS_MAX = 16
+local FRAMES_MAX = 256
 local query, place = KEYS[1], ARGV[1]
 local moved = redis.call('HGET', query, 'moved:' .. place)
 if moved then return {'MOVED', moved} end
@@ -45,6 +50,7 @@ if joined then
     string.match(joined, '^(%d+) (%S+) (%d+) (%d+) (%S+)$')
   if of_query ~= ARGV[5] then return {'QUERY', of_query} end
   if was_run == run then
+    if was_plan ~= ARGV[2] then return {'TWICE', was_plan} end
     epoch = was_epoch
     if epoch ~= newest then return {'FENCED', newest} end
   elseif plan < tonumber(was_plan) or (plan == tonumber(was_plan) and attempt <= tonumber(was_attempt)) then
@@ -65,24 +71,26 @@ elseif batch ~= tonumber(first) then
 end
 
 local own = epoch or text(math.max(tonumber(newest) + 1, now_ms))
+local planned, frame = ARGV[11], ARGV[12]
+if planned == '' or frame == '' then return {'STALE', '-'} end
 
 -- The times that batches were planned for: {batch, time, epoch of the run that showed it first, of the one that did last}.
 local marks = {}
 for words in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '%S+') do
   marks[#marks + 1] = {string.match(words, '^(%d+):(%d+):(%d+):(%d+)$')}
 end
+-- The frames that were shown, each as <batch>:<frame>, the newest last.
+local frames = redis.call('HGET', query, 'frames:' .. place) or ''
 
-local function check_rows(planned)
-  for _, mark in ipairs(marks) do
-    local of_batch, time, first_by, last_by = mark[1], mark[2], mark[3], mark[4]
-    local others = of_batch ~= ARGV[6]
-    if others and time == planned then return {'STALE', of_batch} end
-    if not others and time ~= planned and last_by == own then return {'STALE', '-'} end
-    if tonumber(of_batch) < batch and tonumber(time) > tonumber(planned) and first_by == own then return {'STALE', '-'} end
-  end
+local shown_at = string.find(frames, ':' .. frame, 1, true)
+local shown_for = shown_at and string.match(string.sub(frames, 1, shown_at - 1), '(%d+)$')
+local of_run = nil
+for _, mark in ipairs(marks) do
+  if mark[1] == ARGV[6] and mark[4] == own then of_run = string.match(' ' .. frames, '.* ' .. mark[1] .. ':(%x+)') end
 end
+if frame ~= of_run and (of_run or shown_for) then return {'STALE', shown_for or '-'} end
 
-local function note_rows(planned)
+local function note_frame()
   local noted, first_by = {}, own
   for _, mark in ipairs(marks) do
     if mark[1] ~= ARGV[6] then
@@ -93,14 +101,13 @@ local function note_rows(planned)
   end
   if #noted >= MARKS_MAX then table.remove(noted, 1) end
   noted[#noted + 1] = table.concat({ARGV[6], planned, first_by, own}, ':')
-  redis.call('HSET', query, 'planned:' .. place, table.concat(noted, ' '))
+  local known = {}
+  for words in string.gmatch(frames, '%S+') do known[#known + 1] = words end
+  if #known >= FRAMES_MAX then table.remove(known, 1) end
+  known[#known + 1] = ARGV[6] .. ':' .. frame
+  redis.call('HSET', query, 'planned:' .. place, table.concat(noted, ' '), 'frames:' .. place, table.concat(known, ' '))
 end
-
-if ARGV[11] ~= '' then
-  local refusal = check_rows(ARGV[11])
-  if refusal then return refusal end
-  note_rows(ARGV[11])
-end
+if not of_run then note_frame() end
 
 if not epoch then
   epoch = own

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redis_state.config import Config
@@ -18,9 +18,9 @@ from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
 from redis_state.spark.stream_batches import (
+    FRAME_COLUMN,
     PARTITION_COLUMN,
     PLANNED_COLUMN,
-    TICK,
     Plan,
     TaskPlace,
     join_batch,
@@ -31,6 +31,7 @@ from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
     from redis_state.spark.batch_metrics import Counted
 
@@ -44,7 +45,7 @@ class ProcessorTask:
     """Runs a processor over the rows of one partition; travels to the tasks.
 
     Attributes:
-        input: Columns of the input; two of ours come behind them.
+        input: Columns of the input; three of ours come behind them.
     """
 
     plan: Plan
@@ -59,13 +60,10 @@ class ProcessorTask:
         Raises:
             RedisStateError: As `join_batch`, and what opening and committing raise.
         """
-        place = task_place(self.plan)
-        if place.partition >= self.plan.partitions:
-            raise self._moved(place, "there is no such partition")
-        table, planned = self._read(batches, place)
+        place, table = self._read(batches)
         client = WORKER.client(self.config)
         keep_ms = EPHEMERAL_KEEP_MS if self.config.ephemeral else 0
-        joined = join_batch(client, self.plan, replace(place, planned=planned), keep_ms=keep_ms)
+        joined = join_batch(client, self.plan, place, keep_ms=keep_ms)
         warm = (self.config, self.plan.partition(place.partition))
         provider = WORKER.serve(
             warm,
@@ -99,27 +97,28 @@ class ProcessorTask:
             self.counted.add(place.batch, place.partition, figures)
         WORKER.keep(warm, provider, place.run_id)
 
-    def _read(self, batches: Iterator[pa.RecordBatch], place: TaskPlace) -> tuple[pa.Table, str]:
-        """The rows of the partition, and the time that their batch was planned for."""
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> tuple[TaskPlace, pa.Table]:
+        """Where the task stands, by the marker row of its partition, and the other rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        number = _context().partitionId()
         read = [batch for batch in batches if batch.num_rows]
-        if not read:
-            return self.input.empty_table(), ""
-        table = pa.Table.from_batches(read)
-        planned = table[PLANNED_COLUMN][0].as_py()
-        bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
-        if bounds["min"] == TICK:
-            table = table.filter(pc.not_equal(table[PARTITION_COLUMN], TICK))
+        found = "it has no marker row"
+        if read:
+            table = pa.Table.from_batches(read)
             bounds = pc.min_max(table[PARTITION_COLUMN]).as_py()
-        if table.num_rows and bounds != {"min": place.partition, "max": place.partition}:
-            raise self._moved(place, f"its rows are of {bounds['min']} to {bounds['max']}")
-        return table.drop_columns([PLANNED_COLUMN, PARTITION_COLUMN]), str(planned)
+            if bounds == {"min": number, "max": number}:
+                rows, planned, frame = _without_marks(table)
+                if frame:
+                    return task_place(self.plan, str(planned), frame), rows
+            else:
+                found = f"its rows are of {bounds['min']} to {bounds['max']}"
+        raise self._moved(number, found)
 
-    def _moved(self, place: TaskPlace, found: str) -> UsageError:
+    def _moved(self, number: int, found: str) -> UsageError:
         return UsageError(
-            f"evaluating partition {place.partition} of store '{self.plan.name}'",
+            f"evaluating partition {number} of store '{self.plan.name}'",
             found=found,
             advice="A union or coalesce behind transform_with_state gives partitions other "
             "numbers: write repartition(…) between the two. Nothing was committed here.",
@@ -174,17 +173,43 @@ class InitialTask:
         yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int32())})
 
 
-def task_place(plan: Plan) -> TaskPlace:
-    """Where this task stands in its streaming query.
+def _without_marks(table: pa.Table) -> tuple[pa.Table, int, str]:
+    """The rows of the input, without a copy; and the planned time and frame id of a marker row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    Raises:
-        UsageError: It is none of a streaming query.
-    """
+    marks = pc.indices_nonzero(pc.is_valid(table[PLANNED_COLUMN])).to_pylist()
+    planned, frame = 0, ""
+    for at in marks:
+        if table[FRAME_COLUMN][at].is_valid:
+            planned, frame = table[PLANNED_COLUMN][at].as_py(), table[FRAME_COLUMN][at].as_py()
+    rows = table.drop_columns([PLANNED_COLUMN, FRAME_COLUMN, PARTITION_COLUMN])
+    begins, ends = [0, *(at + 1 for at in marks)], [*marks, rows.num_rows]
+    pieces = [rows.slice(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
+    kept = [piece for piece in pieces if piece.num_rows] or pieces[:1]
+    return pa.concat_tables(kept), planned, frame
+
+
+def _context() -> TaskContext:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
         raise InternalError("running transform_with_state", found="this is no task of Spark")
+    return context
+
+
+def task_place(plan: Plan, planned: str, frame: str) -> TaskPlace:
+    """Returns where this task stands in its streaming query.
+
+    Args:
+        planned: The time that the batch was planned for, by the marker row.
+        frame: The frame id, by the marker row.
+
+    Raises:
+        UsageError: It is none of a streaming query.
+    """
+    context = _context()
     batch = context.getLocalProperty("streaming.sql.batchId")
     query_id = context.getLocalProperty("sql.streaming.queryId")
     run_id = context.getLocalProperty("spark.jobGroup.id")
@@ -201,4 +226,5 @@ def task_place(plan: Plan) -> TaskPlace:
             advice="Leave setJobGroup out of the function of foreachBatch: the group tells the "
             "runs of a query apart.",
         )
-    return TaskPlace(query_id, run_id, int(batch), context.partitionId(), context.taskAttemptId())
+    number, attempt = context.partitionId(), context.taskAttemptId()
+    return TaskPlace(query_id, run_id, int(batch), number, attempt, planned, frame)

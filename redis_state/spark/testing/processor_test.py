@@ -28,6 +28,7 @@ from redis_state.spark.processor.groups import FORMS, Form
 from redis_state.spark.processor.handle import Handle, QueryInfo, Times
 from redis_state.spark.processor.state import ListState, MapState, ValueState
 from redis_state.spark.stream_batches import (
+    FRAME_LETTERS,
     Inputs,
     JoinedBatch,
     TaskPlace,
@@ -315,7 +316,17 @@ class ProcessorTest:
     def _opened(self, batch: _Batch) -> Iterator[tuple[FamilyStore, JoinedBatch]]:
         """The store of an attempt, which is given up unless it is committed."""
         self._attempts += 1
-        place = TaskPlace(self._query_id, self._run_id, batch.number, _PARTITION, self._attempts)
+        # A run has one frame for each batch, as Spark plans it.
+        frame = uuid.uuid5(uuid.UUID(self._run_id), str(batch.number)).hex[:FRAME_LETTERS]
+        place = TaskPlace(
+            self._query_id,
+            self._run_id,
+            batch.number,
+            _PARTITION,
+            self._attempts,
+            str(batch.began_ms),
+            frame,
+        )
         keep_ms = EPHEMERAL_KEEP_MS if self._config.ephemeral else 0
         joined = join_batch(self._client, self._plan, place, keep_ms=keep_ms)
         before, self._provider = self._provider, None
