@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,8 @@ def test_clock_of_the_driver_does_not_matter(driver: Driver) -> None:
 
 def test_task_without_a_frame_commits_nothing(driver: Driver) -> None:
     plan = driver.plan()
-    for given in ({"frame": ""}, {"planned": ""}):
+    nothing: tuple[dict[str, Any], ...] = ({"frame": ""}, {"planned": ""})
+    for given in nothing:
         with pytest.raises(UsageError, match="the DataFrame is the one of another batch"):
             driver.task(plan, "r1", 0, **given).join()
 

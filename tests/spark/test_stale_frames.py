@@ -192,7 +192,7 @@ def test_two_calls_with_one_store_in_a_query_are_refused(streams: Streams) -> No
     # The two are told apart by what their tasks show, not by the name of a metric.
     united = one.repartition(2).union(two.repartition(2))
     with pytest.raises(StreamingQueryException, match="two calls of transform_with_state"):
-        queries.run(united, "q", lambda batch, _: batch.collect())
+        queries.start(united, "q", [])
 
 
 def test_coalesce_behind_is_refused_in_the_first_batch(queries: Queries) -> None:
@@ -201,7 +201,7 @@ def test_coalesce_behind_is_refused_in_the_first_batch(queries: Queries) -> None
     store = f"{queries.folder} merged"
     merged = by_group(source.stream(queries.spark), store).coalesce(1)
     with pytest.raises(StreamingQueryException, match="union or coalesce behind"):
-        queries.run(merged, "q", lambda batch, _: batch.collect())
+        queries.start(merged, "q", [])
 
 
 def test_progress_counts_the_rows_of_the_source_alone(queries: Queries) -> None:

@@ -51,7 +51,7 @@ _REQUIRED = {
     "batches begun again by a later start": "batches begun again",
     "tasks of earlier starts sent away": "join: FENCED",
     "tasks of other queries, or with another layout, sent away": "strangers refused",
-    "rows of kept batches refused": "kept batches refused",
+    "kept frames refused": "kept frames refused",
     "batches refused over missing versions": "batches refused over missing versions",
     "queries forgotten before their first batch": "queries forgotten",
 }

@@ -40,6 +40,12 @@ JOIN_MUTANTS: tuple[tuple[str, str, str, str], ...] = (
         "",
     ),
     (
+        "two-operators-of-a-run",
+        "a run has one operator on a store",
+        "    if was_plan ~= ARGV[2] then return {'TWICE', was_plan} end\n",
+        "",
+    ),
+    (
         "any-number-of-partitions",
         "the number of partitions never changes",
         "if count ~= partitions then return {'PARTITIONS', count} end",
@@ -88,10 +94,29 @@ JOIN_MUTANTS: tuple[tuple[str, str, str, str], ...] = (
         "    if of_run == run then return {'OK', epoch, text(now_ms), watermark} end\n",
     ),
     (
-        "rows-of-another-batch",
-        "rows that were planned for another batch are refused",
-        "    if others and time == planned then return {'STALE', of_batch} end\n",
-        "",
+        "frame-of-another-batch",
+        "a frame that was shown for one batch is let into no other",
+        "(of_run or shown_for)",
+        "of_run",
+    ),
+    (
+        "second-frame-of-a-batch",
+        "a run has one frame for each batch",
+        "(of_run or shown_for)",
+        "shown_for and shown_for ~= ARGV[6]",
+    ),
+    (
+        "frames-told-apart-by-time",
+        "what tells frames apart is not the time that their batch was planned for",
+        "local shown_at = string.find(frames, ':' .. frame, 1, true)",
+        "frames = redis.call('HGET', query, 'planned:' .. place) or ''\n"
+        "local shown_at = string.find(frames, ':' .. planned .. ':', 1, true)",
+    ),
+    (
+        "frames-forgotten",
+        "a frame that was shown stays known in later batches",
+        "  known[#known + 1] = ARGV[6] .. ':' .. frame\n",
+        "  known = {ARGV[6] .. ':' .. frame}\n",
     ),
     (
         "what-a-rewind-left-counts",

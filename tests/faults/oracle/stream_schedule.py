@@ -68,6 +68,7 @@ class StreamSchedule:
         self._tasks: dict[Actor, StreamTask] = {}
         self._warm: dict[tuple[int, int], StateStoreProvider] = {}
         self._entries = 0
+        self._entries_of: Counter[int] = Counter()
         self._runs = 0
         self._app = 0
         self._attempts: Counter[int] = Counter()
@@ -170,7 +171,7 @@ class StreamSchedule:
             self._rewind()
         elif chance == 6:
             self._start_stranger()
-        elif chance == 7:
+        elif chance < 9:
             self._start_task(kept=True)
         else:
             self._start_task(crashes=self._dice.one_in(8))
@@ -329,6 +330,7 @@ class StreamSchedule:
         while self._now_ms() <= latest:
             pass
         timeline.joined.clear()
+        timeline.shown.clear()
         timeline.times.clear()
         timeline.begun.clear()
         known = self._keyspace.field(self._query, "batch:0:default")
@@ -348,7 +350,8 @@ class StreamSchedule:
         Args:
             alone: Of a partition that is not done yet.
             crashes: The driver ends before it logs the batch that this attempt was the last of.
-            kept: Its rows are those of an earlier batch, which the function of `foreachBatch` kept.
+            kept: It evaluates a frame of an earlier batch or start, which the function of
+                `foreachBatch` kept.
         """
         timeline = self.timeline
         living = list(timeline.drivers)
@@ -367,10 +370,12 @@ class StreamSchedule:
         again = not alone and self._dice.one_in(5)
         partition = self._dice.choice(sorted(wanted if again else open_ or wanted))
         name = f"run {run.number}, version {at}, partition {partition}"
-        task = StreamTask(name, start, at, partition, chain, entry)
-        earlier = [one for one in chain if one.times[partition]]
-        if kept and earlier:
-            task.rows_of, task.kept = self._dice.choice(earlier), True
+        frame = self._frame(run, at, entry)
+        task = StreamTask(name, start, at, partition, chain, entry, frame)
+        stale = self._stale_frames(run, at) if kept else []
+        if stale:
+            task.frame, task.rows_of = self._dice.choice(stale)
+            task.kept = True
         place = self._place(task)
         self._go(task, lambda: self._evaluate(task, place, crashes=crashes))
 
@@ -392,14 +397,24 @@ class StreamSchedule:
                 (replace(start.plan, first=start.plan.first + 1), _QUERY, "began with batch"),
             )
         )
+        if start in timeline.joined and not self._keyspace.expires(self._query):
+            twice = replace(start.plan, number=start.plan.number + self._dice.choice((-1, 1)))
+            if self._dice.one_in(3):
+                self._send_stranger(Start(start.run, twice, start.app), at, _QUERY, "two calls of")
+                return
         # As a newer start, so that nothing but what does not fit is in its way.
         self._runs += 1
         run = Run(self._runs, f"stranger-{self._runs}", by_driver=True)
+        self._send_stranger(Start(run, plan, start.app), at, query, told)
+
+    def _send_stranger(self, stranger: Start, at: int, query: str, told: str) -> None:
+        timeline = self.timeline
         chain, entry = timeline.chain(at), timeline.entries[at]
-        stranger = Start(run, plan, start.app)
-        task = StreamTask("stranger", stranger, at, 0, chain, entry, refused=told)
+        task = StreamTask("stranger", stranger, at, 0, chain, entry, "5" * 16, refused=told)
         place = replace(self._place(task), query_id=query)
-        self._go(task, lambda: timeline.was_joined(task, join_batch(self._client, plan, place)))
+        self._go(
+            task, lambda: timeline.was_joined(task, join_batch(self._client, stranger.plan, place))
+        )
 
     def _go(self, task: StreamTask, body: Callable[[], None]) -> None:
         self._tasks[self.network.start(task.name, body, writes=True)] = task
@@ -412,8 +427,21 @@ class StreamSchedule:
             self._first + task.at,
             task.partition,
             self._attempts[task.start.app],
-            task.rows_of.planned(task.partition),
+            str(task.rows_of.planned),
+            task.frame,
         )
+
+    def _frame(self, run: Run, at: int, entry: Entry) -> str:
+        """The frame that a run has of a batch: Spark draws its id when it plans the batch."""
+        frames = self.timeline.frames
+        if (run.run_id, at) not in frames:
+            frames[run.run_id, at] = f"{len(frames) + 1:016x}", entry
+        return frames[run.run_id, at][0]
+
+    def _stale_frames(self, run: Run, at: int) -> list[tuple[str, Entry]]:
+        """Frames that tasks have shown, of other batches or starts: with and without rows."""
+        shown, own = self.timeline.shown, (run.run_id, at)
+        return [one for of, one in self.timeline.frames.items() if of != own and one[0] in shown]
 
     def _entry(self, at: int) -> Entry:
         """The entry of the offset log, which is written now if it is not there."""
@@ -423,7 +451,10 @@ class StreamSchedule:
                 0 if self._dice.one_in(3) else self._dice.between(1, 90) + 40 * at
                 for _ in range(_PARTITIONS)
             ]
-            self.timeline.entries[at] = Entry(1000 + self._entries, tuple(times))
+            # The clock of the driver stands and steps back, but one batch has a time only once.
+            planned = 1000 + self._dice.below(8) + 10 * self._entries_of[at]
+            self._entries_of[at] += 1
+            self.timeline.entries[at] = Entry(1000 + self._entries, tuple(times), planned)
         return self.timeline.entries[at]
 
     def _evaluated(self, at: int, *, alone: bool) -> frozenset[int]:

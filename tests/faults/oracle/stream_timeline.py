@@ -27,14 +27,13 @@ class Entry:
     Attributes:
         stamp: Another one for each entry, also of one batch that is planned again after a rewind.
         times: The newest event time in each partition; 0 where no row comes.
+        planned: The time that Spark planned the batch for. The clock of a driver may stand or step
+            back, so it says nothing of the order; entries of one batch differ.
     """
 
     stamp: int
     times: tuple[int, ...]
-
-    def planned(self, partition: int) -> str:
-        """What the rows of a partition say of the time that Spark planned the batch for."""
-        return str(self.stamp) if self.times[partition] else ""
+    planned: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class StreamTask:
     Attributes:
         chain: The entries of the batches before it.
         rows_of: The entry that its rows come from.
-        kept: Whether these are rows of an earlier batch, which the driver kept.
+        frame: Id of the frame that it evaluates.
+        kept: Whether that is the frame of an earlier batch or start, which the driver kept.
         refused: What it has to be told if it is of no start of this query; empty for all others.
         alone: Whether no other writer did anything while it ran.
     """
@@ -74,6 +74,7 @@ class StreamTask:
     partition: int
     chain: Sequence[Entry]
     rows_of: Entry
+    frame: str
     kept: bool = False
     refused: str = ""
     alone: bool = False
@@ -94,7 +95,8 @@ class StreamTimeline:
         present: Rows and writers of the versions that are there, by partition and version.
         written: Those that ever were there.
         begun: Runs that began each version, the last one last; `newest` is the newest version.
-        shown: For which times the rows of tasks were planned, by run and version.
+        frames: The frame that each run has of each version, with its entry.
+        shown: Frames that the script let in.
         times: When each of them began, as the server told it first.
         rewound: Whether a user took back the logs.
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
@@ -117,7 +119,8 @@ class StreamTimeline:
     present: dict[tuple[int, int], tuple[bytes, Run]] = field(default_factory=dict)
     written: set[tuple[int, int]] = field(default_factory=set)
     begun: dict[int, list[Run]] = field(default_factory=dict)
-    shown: dict[tuple[Run, int], set[str]] = field(default_factory=dict)
+    shown: set[str] = field(default_factory=set)
+    frames: dict[tuple[str, int], tuple[str, Entry]] = field(default_factory=dict)
     newest: int | None = None
     times: dict[int, int] = field(default_factory=dict)
     contents: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -170,8 +173,8 @@ class StreamTimeline:
         self.counters["batches joined by tasks"] += 1
         if task.refused and not self.forgot:
             self.wrong(f"{task.name}: was not told that {task.refused}")
-        if task.kept and not self.forgot:
-            self.wrong(f"{task.name}: took rows of another batch")
+        if task.kept and task.frame in self.shown and not self.forgot:
+            self.wrong(f"{task.name}: a frame of another batch was let in")
         if joined.version != task.at:
             self.wrong(f"{task.name}: goes on from version {joined.version}")
         if joined.watermark_ms != self.watermark(task.chain) and not self._may_differ:
@@ -284,10 +287,7 @@ class StreamTimeline:
         there = [self.present.get((one, task.at)) for one in range(self.partitions)]
         rows = self.rows(task.chain)
         lacks = task.at > 0 and any(one is None or one[0] != rows for one in there)
-        # Without rows nobody knows whether a run began the batch as it was planned before, or anew.
-        runs = {one[1] for one in there if one} | set(self.begun.get(task.at - 1, [])[-1:])
-        unsure = any((run, task.at - 1) not in self.shown for run in runs)
-        fair = self.destroyed or self.is_over(task.start) or lacks or unsure
+        fair = self.destroyed or self.is_over(task.start) or lacks
         if task.alone and not fair:
             self.counters["false lost"] += 1
             self.problem(f"{task.name}: every partition has it: {error}")
@@ -296,11 +296,9 @@ class StreamTimeline:
         if task.refused and task.refused in text:
             self.counters["strangers refused"] += 1
             return True
-        if "these rows are those of" in text:
-            self.counters["kept batches refused"] += task.kept
-            # Rows that a limit left out are known to nobody, and come first.
-            own = task.rows_of.planned(task.partition)
-            return task.kept or bool(self.shown.get((task.start.run, task.at), set()) - {own})
+        if "the DataFrame is the one of" in text:
+            self.counters["kept frames refused"] += task.kept
+            return task.kept
         if "newest batch is" in text:
             return self.newest is None or task.at not in (self.newest, self.newest + 1)
         return False

@@ -46,8 +46,7 @@ class StreamWatch:
             return
         at = int(ran.args[5]) - timeline.first
         timeline.was_registered(start, int(ran.reply[1]))
-        if ran.args[10]:
-            timeline.shown.setdefault((start.run, at), set()).add(ran.args[10])
+        timeline.shown.add(ran.args[11])
         if ran.word == "OK":
             timeline.was_begun(start, at, int(ran.reply[2]))
 
