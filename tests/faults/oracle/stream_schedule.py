@@ -370,9 +370,9 @@ class StreamSchedule:
         again = not alone and self._dice.one_in(5)
         partition = self._dice.choice(sorted(wanted if again else open_ or wanted))
         name = f"run {run.number}, version {at}, partition {partition}"
-        frame = self._frame(run, at, entry)
+        frame = timeline.frame_of(run, at, entry)
         task = StreamTask(name, start, at, partition, chain, entry, frame)
-        stale = self._stale_frames(run, at) if kept else []
+        stale = timeline.stale_frames(run, at) if kept else []
         if stale:
             task.frame, task.rows_of = self._dice.choice(stale)
             task.kept = True
@@ -430,18 +430,6 @@ class StreamSchedule:
             str(task.rows_of.planned),
             task.frame,
         )
-
-    def _frame(self, run: Run, at: int, entry: Entry) -> str:
-        """The frame that a run has of a batch: Spark draws its id when it plans the batch."""
-        frames = self.timeline.frames
-        if (run.run_id, at) not in frames:
-            frames[run.run_id, at] = f"{len(frames) + 1:016x}", entry
-        return frames[run.run_id, at][0]
-
-    def _stale_frames(self, run: Run, at: int) -> list[tuple[str, Entry]]:
-        """Frames that tasks have shown, of other batches or starts: with and without rows."""
-        shown, own = self.timeline.shown, (run.run_id, at)
-        return [one for of, one in self.timeline.frames.items() if of != own and one[0] in shown]
 
     def _entry(self, at: int) -> Entry:
         """The entry of the offset log, which is written now if it is not there."""

@@ -120,7 +120,7 @@ class StreamTimeline:
     written: set[tuple[int, int]] = field(default_factory=set)
     begun: dict[int, list[Run]] = field(default_factory=dict)
     shown: set[str] = field(default_factory=set)
-    frames: dict[tuple[str, int], tuple[str, Entry]] = field(default_factory=dict)
+    frames: dict[tuple[Run, int], tuple[str, Entry]] = field(default_factory=dict)
     newest: int | None = None
     times: dict[int, int] = field(default_factory=dict)
     contents: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -144,6 +144,15 @@ class StreamTimeline:
     def chain(self, at: int) -> list[Entry]:
         """The entries that make up a version."""
         return [self.entries[before] for before in range(at)]
+
+    def frame_of(self, run: Run, at: int, entry: Entry) -> str:
+        """The frame that a run has of a batch: Spark draws its id when it plans the batch."""
+        name = f"{len(self.frames) + 1:016x}"
+        return self.frames.setdefault((run, at), (name, entry))[0]
+
+    def stale_frames(self, run: Run, at: int) -> list[tuple[str, Entry]]:
+        """Frames of other batches or starts that tasks have shown, with their entries."""
+        return [one for of, one in self.frames.items() if of != (run, at) and one[0] in self.shown]
 
     def watermark(self, chain: Sequence[Entry]) -> int:
         """Of the batch that goes on from these."""
