@@ -67,8 +67,6 @@ class StreamSchedule:
         self.timeline = StreamTimeline(_PARTITIONS, self._first, delay_ms, counters)
         self._tasks: dict[Actor, StreamTask] = {}
         self._warm: dict[tuple[int, int], StateStoreProvider] = {}
-        self._entries = 0
-        self._entries_of: Counter[int] = Counter()
         self._runs = 0
         self._app = 0
         self._attempts: Counter[int] = Counter()
@@ -362,7 +360,7 @@ class StreamSchedule:
             return
         at = timeline.drivers.alive[run].at
         chain = timeline.chain(at)
-        entry = self._entry(at)
+        entry = timeline.entry_at(at, self._dice)
         start = timeline.starts[run.run_id]
         wanted = timeline.wanted.setdefault((run, at), self._evaluated(at, alone=alone))
         open_ = wanted - timeline.done.get((run, at), set())
@@ -430,20 +428,6 @@ class StreamSchedule:
             str(task.rows_of.planned),
             task.frame,
         )
-
-    def _entry(self, at: int) -> Entry:
-        """The entry of the offset log, which is written now if it is not there."""
-        if at not in self.timeline.entries:
-            self._entries += 1
-            times = [
-                0 if self._dice.one_in(3) else self._dice.between(1, 90) + 40 * at
-                for _ in range(_PARTITIONS)
-            ]
-            # The clock of the driver stands and steps back, but one batch has a time only once.
-            planned = 1000 + self._dice.below(8) + 10 * self._entries_of[at]
-            self._entries_of[at] += 1
-            self.timeline.entries[at] = Entry(1000 + self._entries, tuple(times), planned)
-        return self.timeline.entries[at]
 
     def _evaluated(self, at: int, *, alone: bool) -> frozenset[int]:
         """The partitions that are evaluated: a limit behind the operator stops tasks early."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import Pin
 from redis_state.spark.stream_batches import JoinedBatch, Plan
+from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.drivers import Drivers
 from tests.faults.oracle.runs import Run
 
@@ -87,6 +88,7 @@ class StreamTimeline:
     Attributes:
         delay_ms: Of the watermark; ``None`` without one.
         entries: The offset log, by version.
+        planned_of: How often each version was planned.
         logged: The newest version of the commit log.
         wanted: The partitions that a run evaluates of a version: not all of them behind a limit.
         done: Those of which its driver has heard that they committed.
@@ -109,6 +111,7 @@ class StreamTimeline:
     delay_ms: int | None
     counters: Counter[str]
     entries: dict[int, Entry] = field(default_factory=dict)
+    planned_of: Counter[int] = field(default_factory=Counter)
     logged: int = 0
     drivers: Drivers = field(default_factory=Drivers)
     starts: dict[str, Start] = field(default_factory=dict)
@@ -144,6 +147,22 @@ class StreamTimeline:
     def chain(self, at: int) -> list[Entry]:
         """The entries that make up a version."""
         return [self.entries[before] for before in range(at)]
+
+    def entry_at(self, at: int, dice: Dice) -> Entry:
+        """The entry of a batch in the offset log, which is written now if it is not there.
+
+        The clock of the driver stands and steps back, but one batch has a time only once.
+        """
+        if at not in self.entries:
+            times = [
+                0 if dice.one_in(3) else dice.between(1, 90) + 40 * at
+                for _ in range(self.partitions)
+            ]
+            planned = 1000 + dice.below(8) + 10 * self.planned_of[at]
+            self.planned_of[at] += 1
+            stamp = 1000 + self.planned_of.total()
+            self.entries[at] = Entry(stamp, tuple(times), planned)
+        return self.entries[at]
 
     def frame_of(self, run: Run, at: int, entry: Entry) -> str:
         """The frame that a run has of a batch: Spark draws its id when it plans the batch."""
