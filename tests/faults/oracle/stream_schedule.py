@@ -24,7 +24,7 @@ from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.runs import Run
-from tests.faults.oracle.stream_timeline import Entry, Start, StreamTask, StreamTimeline
+from tests.faults.oracle.stream_timeline import Start, StreamTask, StreamTimeline
 from tests.faults.oracle.stream_watch import StreamWatch
 
 _STEPS = 170
