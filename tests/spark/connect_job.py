@@ -2,7 +2,8 @@
 
     python connect_job.py FOLDER REDIS_URL QUERY ...
 
-The last line of the output says, as JSON, what each run gave out.
+The last line of the output says, as JSON, what each run gave out. `limits` alone instead runs a
+query with batches without rows, and what is refused.
 """
 
 # The names and arguments of a processor's methods are Spark's.
@@ -11,18 +12,21 @@ The last line of the output says, as JSON, what each run gave out.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import redis_state
+from redis_state.errors import UsageError
 
 INPUT = (["a", "b", "a"], ["b", "c"])
 SEEN = "word string, n long"
@@ -88,8 +92,79 @@ def ended(query: StreamingQuery) -> int:
     return int(operators[0].customMetrics["redisStateRowsWritten"]) if operators else 0
 
 
+def batches_without_rows(spark: SparkSession, folder: Path) -> list[list[Any]]:
+    """Returns the rows of a query whose first and third batch have none."""
+    source, out = folder / "filtered input", folder / "filtered"
+    source.mkdir()
+    for number, word in enumerate(("left out", "kept", "left out", "kept")):
+        (source / f"{number}.json").write_text(json.dumps({"word": word}))
+        os.utime(source / f"{number}.json", (number, number))
+    stream = spark.readStream.schema("word string").option("maxFilesPerTrigger", 1)
+    words = stream.json(str(source)).where("word = 'kept'")
+    seen = redis_state.transform_with_state(
+        words, Seen(), store="filtered over Connect", key="word", schema=SEEN
+    )
+    writer = seen.writeStream.format("json").option("path", str(out / "rows"))
+    writer = writer.option("checkpointLocation", str(out / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    rows = spark.read.schema(SEEN).json(str(out / "rows")).collect()
+    return sorted([row.word, row.n] for row in rows)
+
+
+def refused_in_foreach_batch(spark: SparkSession, folder: Path) -> str:
+    """Returns what a processor says in the function of foreachBatch: its batch is not there."""
+    words = spark.readStream.schema("word string").json(str(folder / "filtered input"))
+    seen = redis_state.transform_with_state(
+        words, Seen(), store="foreachBatch over Connect", key="word", schema=SEEN
+    )
+
+    def evaluate(batch: DataFrame, _batch_id: int) -> None:
+        batch.collect()
+
+    writer = seen.writeStream.foreachBatch(evaluate).trigger(availableNow=True)
+    try:
+        writer.option("checkpointLocation", str(folder / "each")).start().awaitTermination()
+    except StreamingQueryException as error:
+        return str(error)
+    return ""
+
+
+def refused_watermarks(spark: SparkSession) -> list[str]:
+    """What the call says of plans with several watermarks."""
+
+    def rate() -> DataFrame:
+        return spark.readStream.format("rate").load()
+
+    first = rate().withWatermark("timestamp", "1 minute")
+    first.createOrReplaceTempView("first")
+    second = rate().withWatermark("timestamp", "2 hours")
+    told = []
+    for united in (
+        first.unionAll(second),
+        first.unionAll(rate()),
+        spark.table("first").unionAll(second),
+        rate().unionAll(rate()).withWatermark("timestamp", "1 minute"),
+    ):
+        try:
+            redis_state.transform_with_state(
+                united, Seen(), store="s", key="value", schema=SEEN, time_mode="EventTime"
+            )
+        except UsageError as error:
+            told.append(str(error))
+    return told
+
+
 def main(folder: Path, url: str, names: list[str]) -> None:
     spark = session(folder, url)
+    if names == ["limits"]:
+        told = {
+            "filtered": batches_without_rows(spark, folder),
+            "foreachBatch": refused_in_foreach_batch(spark, folder),
+            "watermarks": refused_watermarks(spark),
+        }
+        print(json.dumps({"session": type(spark).__module__, **told}))
+        spark.stop()
+        return
     source = folder / "input"
     source.mkdir()
     queries = {name: QUERIES[name] for name in names}

@@ -57,6 +57,16 @@ def test_a_connect_session_keeps_its_state_in_redis(
     assert [run["rows"] for run in found["in the worker"]] == SEEN
 
 
+def test_connect_session_runs_batches_without_rows_and_refuses_by_name(
+    shared_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    found = run("connect_job.py", shared_redis_server, tmp_path, "limits")
+    assert found["filtered"] == [["kept", 0], ["kept", 1]]
+    assert "Over Spark Connect, foreachBatch evaluates it outside of" in found["foreachBatch"]
+    assert ["comes from 2 calls" in one for one in found["watermarks"]] == [1, 0, 1]
+    assert "only some of the united streams have a watermark" in found["watermarks"][1]
+
+
 @pytest.mark.long
 @pytest.mark.compatibility(
     "Spark Connect",

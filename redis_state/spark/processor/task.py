@@ -217,7 +217,8 @@ def task_place(plan: Plan, planned: str, frame: str) -> TaskPlace:
         raise UsageError(
             f"running transform_with_state on store '{plan.name}'",
             found="the task is not one of a streaming query's batch",
-            advice="Start the DataFrame as a query; map_partitions_with_state_store takes batches.",
+            advice="Start the DataFrame as a query; map_partitions_with_state_store takes batches. "
+            "Over Spark Connect, foreachBatch evaluates it outside of the batch: use another sink.",
         )
     if not _RUN_ID.fullmatch(run_id):
         raise UsageError(
