@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -357,7 +356,10 @@ def _take_initial(
     list_store(client, plan, keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0)
     owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
     schema = arrow_schema(initial.sparkSession, initial.schema)
-    task = InitialTask(plan, config, owner, engine, schema, time.time_ns() // 1_000_000)
+    (time,) = client.call("reading the time of the server", [("TIME",)])
+    # Values with a time to live expire by it, as those of batches do.
+    began_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    task = InitialTask(plan, config, owner, engine, schema, began_ms)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
