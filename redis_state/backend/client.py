@@ -281,7 +281,8 @@ class Client:
     def _asked_aside(self, commands: Sequence[Command]) -> list[Any]:
         """What the server answers about a failure; empty if it does not."""
         try:
-            return self._transport.exchange(commands)
+            # Of a cluster any node: the commands name no keys.
+            return self._transport.parts()[0].exchange(commands)
         except (redis.RedisError, RedisStateError):
             return []
 
