@@ -385,14 +385,14 @@ class Client:
                 raise self._judged(attempted, message_of(error)) from error
             if isinstance(error, redis.exceptions.BusyLoadingError):
                 raise self._judged(attempted, message_of(error)) from error
+            why = hint(error, self._config, was_answered=self._was_answered)
             if isinstance(error, NoServerError):
-                raise _TryAgainError(message_of(error), hint_of(str(error))) from error
+                raise _TryAgainError(message_of(error), hint_of(str(error)) or why) from error
             shown = in_words(error, self._config)
             hung_up = commands if is_hung_up(error) else ()
             too_large = self._too_large(attempted, hung_up)
             if too_large is not None:
                 raise too_large from error
-            why = hint(error, self._config, was_answered=self._was_answered)
             raise _TryAgainError(shown, why, hung_up=hung_up) from error
 
     def _checked(
