@@ -158,8 +158,9 @@ object ReplyClass {
     val found = s"$what: the server answers '${bare(message).stripSuffix(".")}'"
     of(message) match {
       case Full =>
-        new FullException(s"$found. Nothing of this attempt stays. Free memory or disk space there " +
-          "(a lower versionsToRetain helps); the query can then go on.")
+        new FullException(
+          s"$found. Nothing of this attempt stays. Free memory or disk space there " +
+            "(a lower versionsToRetain helps); the query can then go on.")
       case Permission if isLogin(message) || message.startsWith("WRONGPASS") =>
         new PermissionException(s"$found. Check username and password (or passwordFile).")
       case Permission =>

@@ -133,6 +133,7 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
 }
 
 private object SentinelTransport {
+
   /** What is asked lacks the command of sentinels. */
   private final class NoSentinel(asked: Address)
       extends RuntimeException(

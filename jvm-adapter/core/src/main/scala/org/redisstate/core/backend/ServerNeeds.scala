@@ -28,7 +28,8 @@ object ServerNeeds {
     "PEXPIRE",
     "PTTL",
     "PERSIST",
-    "UNLINK")
+    "UNLINK"
+  )
 
   /** A server takes no lower limit for requests, so that a smaller request is never above one. */
   val BytesAllowedMin: Long = 1L << 20
@@ -55,9 +56,10 @@ object ServerNeeds {
   }
 
   /** The settings among the answers to [[AskLimits]], without those that the user may not see. */
-  def settingsIn(replies: Seq[AnyRef]): Map[String, String] = replies.collect { case words: Seq[_] =>
-    words.map(text).grouped(2).collect { case Seq(name, value) => name -> value }.toSeq
-  }.flatten.toMap
+  def settingsIn(replies: Seq[AnyRef]): Map[String, String] =
+    replies.collect { case words: Seq[_] =>
+      words.map(text).grouped(2).collect { case Seq(name, value) => name -> value }.toSeq
+    }.flatten.toMap
 
   /** One sentence for each limit below what a row may need. */
   def warnings(url: String, settings: Map[String, String]): Seq[String] = {
