@@ -10,9 +10,25 @@ from typing import Any, TypeVar
 
 import redis
 
-from redis_state.backend.connection import final_error, hint, in_words, no_redis, refused
+from redis_state.backend import needs
+from redis_state.backend.connection import (
+    final_error,
+    hint,
+    in_words,
+    is_hung_up,
+    no_redis,
+    refused,
+)
 from redis_state.backend.durability import Durability, Waiting
-from redis_state.backend.replies import failure, is_transient
+from redis_state.backend.replies import (
+    MAXCLIENTS,
+    failure,
+    hint_of,
+    is_lacking_in_script,
+    is_login,
+    is_transient,
+    lacking,
+)
 from redis_state.backend.script import Command, Script, ScriptCall
 from redis_state.backend.transport import NoServerError, ReplacedError, Transport, message_of
 from redis_state.backend.transports import transport_to
@@ -20,11 +36,14 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import (
     CommitOutcomeUnknownError,
+    ConfigError,
     FormatError,
     InternalError,
     Kind,
+    RedisStateError,
     UnavailableError,
 )
+from redis_state.url import ClusterEndpoint
 
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
@@ -33,8 +52,6 @@ _DOUBLINGS_MAX = 10
 _REPLACED_MAX = 5
 _WAITS_A_TRY = 6
 """To connect, to log in, to choose a database and to be answered take no longer in one try."""
-
-_MASTER = "It is a replica: give the address of its master."
 
 T = TypeVar("T")
 
@@ -82,6 +99,11 @@ class Client:
         """Address of the server; it never holds a user name or password."""
         return self._config.url.url
 
+    @property
+    def has_user(self) -> bool:
+        """Whether it logs in as a user, who may have rights of its own."""
+        return self._config.username is not None
+
     def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """The replies of one pipeline; none of them is an error.
 
@@ -90,8 +112,28 @@ class Client:
             RedisStateError: The server refuses a command for good.
         """
         return self._until_answered(
-            attempted, lambda: self._checked(attempted, self._exchange(attempted, commands))
+            attempted,
+            lambda: self._checked(attempted, self._exchange(attempted, commands), commands),
         )
+
+    def answers(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+        """The replies of one pipeline, final errors of the server among them.
+
+        Raises:
+            UnavailableError: The deadline passed.
+            RedisStateError: The server refuses the login.
+        """
+
+        def once() -> list[Any]:
+            replies = self._exchange(attempted, commands)
+            for reply in replies:
+                if isinstance(reply, redis.RedisError):
+                    judged = self._judged(attempted, message_of(reply))
+                    if isinstance(judged, _TryAgainError) or is_login(message_of(reply)):
+                        raise judged from reply
+            return replies
+
+        return self._until_answered(attempted, once)
 
     def call_in_pieces(
         self, attempted: str, commands: Sequence[Command], *, at_once: int
@@ -115,10 +157,12 @@ class Client:
         """
 
         def once() -> list[Any]:
-            replies = self._exchange(attempted, [script.by_hash(keys, *args)])
+            sent = [script.by_hash(keys, *args)]
+            replies = self._exchange(attempted, sent)
             if isinstance(replies[0], redis.exceptions.NoScriptError):
-                replies = self._exchange(attempted, [script.by_text(keys, *args)])
-            return self._checked(attempted, replies)
+                sent = [script.by_text(keys, *args)]
+                replies = self._exchange(attempted, sent)
+            return self._checked(attempted, replies, sent)
 
         return words(attempted, self._until_answered(attempted, once)[0])
 
@@ -150,17 +194,19 @@ class Client:
 
         def once() -> list[Any]:
             waits = self._waiting.commands(self._wait_ms()) if asks else []
-            replies = self._exchange(attempted, [("MULTI",), *by_hash, ("EXEC",), *waits])
+            sent = [("MULTI",), *by_hash, ("EXEC",)]
+            replies = self._exchange(attempted, [*sent, *waits])
             if _lacks_script(replies[: len(commands) + 2]):
                 by_text = [one.by_text if isinstance(one, ScriptCall) else one for one in commands]
-                replies = self._exchange(attempted, [("MULTI",), *by_text, ("EXEC",), *waits])
+                sent = [("MULTI",), *by_text, ("EXEC",)]
+                replies = self._exchange(attempted, [*sent, *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
             # A command that could not be queued says why; EXEC then only says that it was so.
-            self._checked(attempted, replies)
+            self._checked(attempted, replies, sent)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
                 raise InternalError(attempted, found="EXEC answered something other than results")
-            self._checked(attempted, results)
+            self._checked(attempted, results, sent[1:-1])
             if counts is not None and waits and counts(results):
                 self._check_waits(attempted, waits, waited)
             return results
@@ -175,7 +221,7 @@ class Client:
         missing = self._waiting.missing(attempted, sent, waited)
         if missing:
             raise _TryAgainError(missing, lasts=False)
-        self._checked(attempted, waited)
+        self._checked(attempted, waited, sent)
 
     def _until_answered(
         self,
@@ -200,14 +246,58 @@ class Client:
                 if left <= 0 and not error.lasts:
                     raise self._not_durable(attempted, tries, error) from error.__cause__
                 if left <= 0:
-                    raise late(
-                        attempted,
-                        found=f"{self._config.url.url} gave no answer in {tries} tries: {error}",
-                        advice=f"{late.default_advice} {error.hint}".rstrip(),
-                    ) from error.__cause__
+                    raise self._too_late(attempted, tries, error, late) from error.__cause__
                 ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
                 wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
                 self._clock.sleep_s(min(left, wait))
+
+    def _too_late(
+        self,
+        attempted: str,
+        tries: int,
+        error: _TryAgainError,
+        late: type[UnavailableError] | type[CommitOutcomeUnknownError],
+    ) -> RedisStateError:
+        url, advice, why = self._config.url.url, late.default_advice, error.hint
+        if error.hung_up:
+            sent, longest = needs.sizes_of(error.hung_up)
+            limits = self._limits()
+            if limits or self._was_answered or longest > needs.BYTES_ALLOWED_MIN:
+                named = needs.hint_of_limits(limits, sent_bytes=sent, argument_bytes=longest)
+                why = f"{named} {why}".rstrip()
+        if late is UnavailableError and (error.is_answer or why != error.hint):
+            advice = "" if why else "Try again when it can."
+        did = "refused it" if error.is_answer else "gave no answer"
+        return late(
+            attempted,
+            found=f"{url} {did} in {tries} tries: {error}",
+            advice=f"{advice} {why}".strip(),
+        )
+
+    def _limits(self) -> dict[str, str]:
+        """The limits of the server; empty if it does not say."""
+        return needs.settings_in(self._asked_aside(needs.ASK_LIMITS))
+
+    def _asked_aside(self, commands: Sequence[Command]) -> list[Any]:
+        """What the server answers about a failure; empty if it does not."""
+        try:
+            # Of a cluster any node: the commands name no keys.
+            return self._transport.parts()[0].exchange(commands)
+        except (redis.RedisError, RedisStateError):
+            return []
+
+    def _too_large(self, attempted: str, commands: Sequence[Command]) -> ConfigError | None:
+        """The error for a request that the server never takes; ``None`` if it may take it."""
+        _, longest = needs.sizes_of(commands)
+        limit = longest > needs.BYTES_ALLOWED_MIN and needs.exceeded(self._limits(), longest)
+        if not limit:
+            return None
+        return ConfigError(
+            attempted,
+            found=f"{self.url} closes the connection: it has {limit}, and an argument has "
+            f"{longest} bytes",
+            advice="Raise that limit there, or make the rows smaller.",
+        )
 
     def _not_durable(
         self, attempted: str, tries: int, error: _TryAgainError
@@ -272,9 +362,11 @@ class Client:
 
     def _exchange(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         self.round_trips += 1
-        return self._reached(attempted, lambda: self._transport.exchange(commands))
+        return self._reached(attempted, lambda: self._transport.exchange(commands), commands)
 
-    def _reached(self, attempted: str, once: Callable[[], list[Any]]) -> list[Any]:
+    def _reached(
+        self, attempted: str, once: Callable[[], list[Any]], commands: Sequence[Command] = ()
+    ) -> list[Any]:
         try:
             replies = once()
             self._was_answered = True
@@ -289,19 +381,47 @@ class Client:
             final = final_error(attempted, error, self._config)
             if final is not None:
                 raise final from error
-            if isinstance(error, redis.ResponseError):
-                raise _judged(attempted, message_of(error)) from error
-            said = isinstance(error, (NoServerError, redis.exceptions.BusyLoadingError))
-            shown = message_of(error) if said else in_words(error, self._config)
-            raise _TryAgainError(shown, hint(error, self._config)) from error
+            if isinstance(error, redis.ResponseError) or MAXCLIENTS in str(error):
+                raise self._judged(attempted, message_of(error)) from error
+            if isinstance(error, redis.exceptions.BusyLoadingError):
+                raise self._judged(attempted, message_of(error)) from error
+            why = hint(error, self._config, was_answered=self._was_answered)
+            if isinstance(error, NoServerError):
+                raise _TryAgainError(message_of(error), hint_of(str(error)) or why) from error
+            shown = in_words(error, self._config)
+            hung_up = commands if is_hung_up(error) else ()
+            too_large = self._too_large(attempted, hung_up)
+            if too_large is not None:
+                raise too_large from error
+            raise _TryAgainError(shown, why, hung_up=hung_up) from error
 
-    def _checked(self, attempted: str, replies: list[Any]) -> list[Any]:
-        for reply in replies:
+    def _checked(
+        self, attempted: str, replies: list[Any], commands: Sequence[Command]
+    ) -> list[Any]:
+        for reply, command in zip(replies, commands, strict=False):
             if isinstance(reply, redis.AuthenticationError):
                 raise refused(attempted, str(reply), self._config)
             if isinstance(reply, redis.RedisError):
-                raise _judged(attempted, message_of(reply)) from reply
+                raise self._judged(attempted, message_of(reply), _name_of(command)) from reply
         return replies
+
+    def _judged(self, attempted: str, message: str, command: str = "") -> Exception:
+        url = self._config.url
+        if is_login(message):
+            return refused(attempted, message, self._config)
+        if message.startswith(("MOVED ", "ASK ")) and not isinstance(url, ClusterEndpoint):
+            return ConfigError(
+                attempted,
+                found=f"{url.url} is a node of a cluster, and another node has the key ('"
+                f"{message.split(' ')[0]}')",
+                advice="Give the cluster's URL: redis+cluster://host:port.",
+            )
+        if is_lacking_in_script(message):
+            names = self._asked_aside(needs.trial())
+            return lacking(attempted, needs.absent(names) or ["that a script calls"], at=url.url)
+        if not is_transient(message):
+            return failure(attempted, message, command)
+        return _TryAgainError(message.rstrip("."), hint_of(message), is_answer=True)
 
 
 def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
@@ -337,15 +457,24 @@ class ServersChangedError(UnavailableError):
 class _TryAgainError(Exception):
     """Sending the same again may help."""
 
-    def __init__(self, found: str, hint: str = "", *, lasts: bool = True) -> None:
+    def __init__(
+        self,
+        found: str,
+        hint: str = "",
+        *,
+        lasts: bool = True,
+        is_answer: bool = False,
+        hung_up: Sequence[Command] = (),
+    ) -> None:
         super().__init__(found)
         self.hint = hint
+        self.is_answer = is_answer
+        # What was sent when the server closed the connection.
+        self.hung_up = hung_up
         # False: it was done, and a crash might undo it.
         self.lasts = lasts
 
 
-def _judged(attempted: str, message: str) -> Exception:
-    if not is_transient(message):
-        return failure(attempted, message)
-    is_replica = message.startswith("READONLY")
-    return _TryAgainError(message.rstrip("."), _MASTER if is_replica else "")
+def _name_of(command: Command) -> str:
+    name = command[0]
+    return (name.decode("ascii", "replace") if isinstance(name, bytes) else name).upper()

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redis_state.backend.replies import failure
+from redis_state.backend.replies import ReplyClass, class_of, failure
 from redis_state.backend.routing import Together, owners, redirect, split, taught, texts_of
 from redis_state.backend.script import Command, touches_undeclared_keys
 from redis_state.backend.transport import (
@@ -185,8 +185,8 @@ class ClusterTransport:
                 found="it is not a node of a cluster",
                 advice="Use a redis:// URL for one server.",
             )
-        if error_word(reply) in _RIGHTS:
-            raise failure(attempted, message_of(reply))
+        if error_word(reply) in _RIGHTS or class_of(message_of(reply)) is ReplyClass.LACKING:
+            raise failure(attempted, message_of(reply), "CLUSTER")
         raise NoServerError(str(reply))
 
     def _retire(self, wanted: set[Address]) -> None:

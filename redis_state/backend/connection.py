@@ -13,13 +13,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from redis_state.backend.replies import ends_connection, is_of_database, wants_no_password
 from redis_state.config import Config
 from redis_state.errors import ConfigError, InternalError, Kind, RedisStateError
 from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 
 _CAUSES_MAX = 16
 _TICKETS_MAX = 8
-_NO_DATABASE = ("DB index is out of range", "invalid DB index", "Invalid Database")
+_LAST_WORDS_BYTES = 1 << 16
 # What OpenSSL says when the answer to its greeting is not TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -60,8 +61,8 @@ def new_connections(
         retry=Retry(NoBackoff(), 0),
         **options,
     )
-    if config.url.tls:
-        client.connection_pool.connection_class = _TlsConnection
+    pool = client.connection_pool
+    pool.connection_class = _CONNECTIONS.get(pool.connection_class, pool.connection_class)
     return client
 
 
@@ -108,7 +109,79 @@ def let_go(client: redis.Redis) -> None:
                 connection.disconnect()
 
 
-class _TlsConnection(redis.SSLConnection):
+class _LastWords:
+    """Reads why the server closed a connection while a request was still being sent.
+
+    A server that takes no more connections, or no request of that size, says so before it closes.
+    redis-py closes its side, too, when sending fails, and reads nothing more.
+    """
+
+    _sock: Any
+    _sends = False
+    _said = b""
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As redis-py has it.
+
+        Raises:
+            redis.ResponseError: What the server said before it closed the connection.
+        """
+        sends, self._sends, self._said = self._sends, True, b""
+        try:
+            super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except redis.ConnectionError as error:
+            line = (
+                self._said.removesuffix(b"\r\n").rpartition(b"\r\n")[2].decode("ascii", "replace")
+            )
+            if ends_connection(line.removeprefix("-")):
+                raise redis.ResponseError(line.removeprefix("-").removeprefix("ERR ")) from error
+            raise
+        finally:
+            self._sends = sends
+
+    def disconnect(self, *args: object) -> None:
+        """As redis-py has it."""
+        if self._sends and self._sock is not None:
+            with suppress(OSError, ValueError):
+                self._sock.settimeout(0)
+                self._said = self._sock.recv(_LAST_WORDS_BYTES)
+        super().disconnect(*args)  # type: ignore[misc]
+
+
+class _FirstWords(_LastWords):
+    """Reads why the server does not take a connection, before anything is sent.
+
+    redis-py takes such an answer for one that another request has left behind, and only says that
+    the connection is not ready.
+    """
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether there is something to read; then the pool drops the connection.
+
+        Raises:
+            redis.ResponseError: What the server said.
+        """
+        if not super().can_read(timeout):  # type: ignore[misc]
+            return False
+        with suppress(redis.TimeoutError):
+            try:
+                self.read_response()  # type: ignore[attr-defined]
+            except (redis.ConnectionError, redis.ResponseError) as error:
+                if ends_connection(str(error)):
+                    self.disconnect()
+                    raise redis.ResponseError(str(error)) from error
+        return True
+
+
+class _PlainConnection(_FirstWords, redis.Connection):
+    """A connection by TCP."""
+
+
+class _SocketConnection(_FirstWords, redis.UnixDomainSocketConnection):
+    """A connection by a unix socket."""
+
+
+class _TlsConnection(_LastWords, redis.SSLConnection):
     """A connection that is not given up because of what TLS itself sends.
 
     redis-py looks before each use whether there is anything to read, since 8.1 at the bare socket.
@@ -138,6 +211,13 @@ class _TlsConnection(redis.SSLConnection):
         return True
 
 
+_CONNECTIONS: dict[type, type] = {
+    redis.Connection: _PlainConnection,
+    redis.UnixDomainSocketConnection: _SocketConnection,
+    redis.SSLConnection: _TlsConnection,
+}
+
+
 def _place(location: Location, address: Address | None) -> dict[str, Any]:
     if isinstance(location, SocketEndpoint):
         return {"unix_socket_path": location.path}
@@ -159,6 +239,8 @@ def refused(attempted: str, message: str, config: Config) -> RedisStateError:
     """The server refuses the login."""
     given = config.password is not None or config.password_file is not None
     why = "user name or password is wrong" if given else "it wants a password, and none was given"
+    if wants_no_password(message):
+        why = "it has no password, and one was given"
     return ConfigError(
         attempted,
         found=f"{config.url.url} does not let this user in: {why} ('{message[:200].rstrip('.')}')",
@@ -183,7 +265,7 @@ def final_error(attempted: str, error: Exception, config: Config) -> RedisStateE
         return error.__cause__
     if isinstance(error, redis.AuthenticationError):
         return refused(attempted, str(error), config)
-    if any(text in str(error) for text in _NO_DATABASE):
+    if is_of_database(str(error)):
         return ConfigError(
             attempted,
             found=f"{config.url.url}: the server has no database {config.url.database}",
@@ -244,16 +326,27 @@ def in_words(error: Exception, config: Config) -> str:
         return "the host name is not known"
     if any(isinstance(cause, (TimeoutError, redis.TimeoutError)) for cause in causes):
         return f"no reply came within {config.socket_timeout} ms ({name})"
-    if "closed by server" in str(error) or "reset by peer" in str(error).lower():
+    if is_hung_up(error):
         return f"the server closed the connection ({name})"
     return name
 
 
-def hint(error: Exception, config: Config) -> str:
-    """A hint at another cause for a missing answer; empty if there is none."""
+def is_hung_up(error: BaseException) -> bool:
+    """Whether the server closed a connection that was made."""
+    text = str(error).lower()
+    return any(part in text for part in ("closed by server", "reset by peer", "broken pipe"))
+
+
+def hint(error: Exception, config: Config, *, was_answered: bool) -> str:
+    """A hint at another cause for a missing answer; empty if there is none.
+
+    Args:
+        was_answered: Whether a server of ours has answered there before.
+    """
+    if was_answered:
+        return ""
     if config.url.tls:
         # A server without TLS waits for the end of a line in the greeting.
         silent = isinstance(error, redis.TimeoutError)
         return "If the server speaks no TLS, use a redis:// URL." if silent else ""
-    hung_up = "closed by server" in str(error) or "reset by peer" in str(error).lower()
-    return "If the server speaks TLS only, use a rediss:// URL." if hung_up else ""
+    return "If the server speaks TLS only, use a rediss:// URL." if is_hung_up(error) else ""

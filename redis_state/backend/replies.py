@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 
 from redis_state.errors import (
@@ -26,7 +27,11 @@ class ReplyClass(Enum):
     FULL = "full"
     """Out of memory, or disk: nothing partial stays."""
     PERMISSION = "permission"
-    """The user lacks a right."""
+    """The user lacks a right, or may not log in."""
+    LACKING = "lacking"
+    """The server, or a proxy before it, lacks a command."""
+    SETTING = "setting"
+    """A setting of the server forbids it."""
     PROGRAMMING = "programming"
     """Nothing helps."""
 
@@ -50,6 +55,28 @@ _WORDS = {
     "NOAUTH": ReplyClass.PERMISSION,
 }
 _FULL_IN_SCRIPT = "OOM command not allowed"
+MAXCLIENTS = "max number of clients"
+"""What a server or a node of a cluster answers to a connection above its limit `maxclients`."""
+# A server limits what it reads of a connection that has not logged in.
+_UNAUTHENTICATED = "Protocol error: unauthenticated"
+_NO_PASSWORD_SET = ("without any password configured", "Client sent AUTH")
+_PROTECTED = "DENIED"
+_BULK_LENGTH = "Protocol error: invalid bulk length"
+_NO_DATABASE = (
+    "DB index is out of range",
+    "invalid DB index",
+    "Invalid Database",
+    "SELECT is not allowed in cluster mode",
+)
+# Redis, Valkey and proxies each have words of their own for it.
+_LACKING = re.compile(
+    r"(?:unknown|unsupported|disabled) (?:redis )?(?:sub)?command"
+    r"|command\b.{0,60}\bnot (?:be )?(?:supported|available|enabled)",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"""command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""", re.IGNORECASE
+)
 # What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
 # A key that only the script names is on another node, for as long as its slot is half moved.
@@ -61,12 +88,31 @@ _ABORTED = "EXECABORT"
 _SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 # What Redis 6.2 puts before the reply to a command inside a script.
 _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
+_ARGUMENTS = ", with args beginning with"
+# What a caller can do about a reply that was the same until the deadline.
+_HINTS = {
+    "LOADING": "It loads its data: wait until it has.",
+    "BUSY": "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
+    "CLUSTERDOWN": "CLUSTER INFO there shows which slots nobody serves.",
+    "MASTERDOWN": "It is a replica that has lost its master: bring the master back.",
+    "READONLY": "It is a replica: give the address of its master.",
+    "NOREPLICAS": "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
+    "TRYAGAIN": "A slot is half moved: finish the move.",
+}
+_MAXCLIENTS_HINT = (
+    "Raise maxclients there, or make fewer connections: fewer executors, or a lower "
+    "'connectionsMax'."
+)
 
 
 def bare(message: str) -> str:
-    """An error reply without the prefix of an old server; its first word says what it is."""
+    """An error reply without the prefix of an old server; its first word says what it is.
+
+    Without the arguments, too, that a server repeats of a command which it does not know: they may
+    be keys and rows.
+    """
     around = _AROUND.search(message)
-    return message[around.end() :] if around else message
+    return (message[around.end() :] if around else message).partition(_ARGUMENTS)[0]
 
 
 def class_of(message: str) -> ReplyClass:
@@ -81,9 +127,39 @@ def class_of(message: str) -> ReplyClass:
         return ReplyClass.PERMISSION
     if any(text in message for text in _TRANSIENT_IN_SCRIPT):
         return ReplyClass.TRANSIENT
-    if _TRANSIENT_AFTER_COMMIT in message:
+    if _TRANSIENT_AFTER_COMMIT in message or MAXCLIENTS in message:
         return ReplyClass.TRANSIENT
-    return _WORDS.get(word, ReplyClass.PROGRAMMING)
+    return _WORDS.get(word) or _class_by_text(message)
+
+
+def _class_by_text(message: str) -> ReplyClass:
+    if _UNAUTHENTICATED in message or wants_no_password(message):
+        return ReplyClass.PERMISSION
+    if message.startswith(_PROTECTED) or _BULK_LENGTH in message or is_of_database(message):
+        return ReplyClass.SETTING
+    return ReplyClass.LACKING if _LACKING.search(message) else ReplyClass.PROGRAMMING
+
+
+def is_of_database(message: str) -> bool:
+    """Whether the server has no database of the number that the URL gives."""
+    return any(text in message for text in _NO_DATABASE)
+
+
+def is_login(message: str) -> bool:
+    """Whether the server refuses the login, or wants one."""
+    has_word = message.startswith(("WRONGPASS", "NOAUTH"))
+    return has_word or _UNAUTHENTICATED in message or wants_no_password(message)
+
+
+def wants_no_password(message: str) -> bool:
+    """Whether a password was given to a server that has none."""
+    return any(text in message for text in _NO_PASSWORD_SET)
+
+
+def ends_connection(message: str) -> bool:
+    """Whether the server closes the connection behind this reply."""
+    closing = ("Protocol error", MAXCLIENTS, _PROTECTED)
+    return message.removeprefix("ERR ").startswith(closing)
 
 
 def is_transient(message: str) -> bool:
@@ -91,10 +167,25 @@ def is_transient(message: str) -> bool:
     return class_of(message) in (ReplyClass.TRANSIENT, ReplyClass.SCRIPT)
 
 
-def failure(attempted: str, message: str) -> RedisStateError:
-    """The named error for an error reply that is final."""
+def hint_of(message: str) -> str:
+    """What to do about a transient reply that does not go away; empty if nobody knows."""
+    if MAXCLIENTS in message:
+        return _MAXCLIENTS_HINT
+    return _HINTS.get(bare(message).split(" ", 1)[0], "")
+
+
+def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
+    """The named error for an error reply that is final.
+
+    Args:
+        command: The one that was answered; empty if that is not known.
+    """
     found = f"the server answers '{_SCRIPT.sub('', bare(message))[:200].rstrip('.')}'"
     match class_of(message):
+        case ReplyClass.LACKING:
+            return lacking(attempted, [command_in(message) or command or "that a script calls"])
+        case ReplyClass.SETTING:
+            return ConfigError(attempted, found=found, advice=_advice(message))
         case ReplyClass.FULL:
             return FullError(attempted, found=found)
         case ReplyClass.PERMISSION:
@@ -105,6 +196,46 @@ def failure(attempted: str, message: str) -> RedisStateError:
                 advice="Give the user that right; `redis-state acl` prints all that are needed.",
             )
     return InternalError(attempted, found=found)
+
+
+def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") -> ConfigError:
+    """The error for commands that a server lacks."""
+    one = len(commands) == 1
+    names = ", ".join(commands)
+    what = f"the command {names}: it is" if one else f"commands ({names}): they are"
+    them = "the command under its own name" if one else "the commands under their own names"
+    return ConfigError(
+        attempted,
+        found=f"{at} lacks {what} renamed or disabled there (rename-command), or what answers is a "
+        "proxy or a Sentinel",
+        advice=f"Restore {them}, or give the address of a server that has "
+        f"{'it' if one else 'them'}.",
+    )
+
+
+def is_lacking_in_script(message: str) -> bool:
+    """Whether a script calls a command that the server lacks; the reply does not name it."""
+    return class_of(message) is ReplyClass.LACKING and "called from" in message
+
+
+def command_in(message: str) -> str:
+    """The command that an error reply names; empty if it names none."""
+    named = _NAMED.search(bare(message))
+    return named[1].upper() if named else ""
+
+
+def _advice(message: str) -> str:
+    if message.startswith(_PROTECTED):
+        return (
+            "Its protected mode takes connections from its own machine only. Set a password there, "
+            "or set protected-mode no if only trusted machines can reach it."
+        )
+    if is_of_database(message):
+        return "Give /0 at the end of the URL; a cluster has no other database."
+    return (
+        "A block has more bytes than its proto-max-bulk-len. Raise that limit there (512mb is the "
+        "server's default), or make the rows smaller."
+    )
 
 
 def purged_gen(format_number: str) -> str:

@@ -10,8 +10,15 @@ from typing import Any
 
 import redis
 
+from redis_state.backend.replies import ReplyClass, bare, class_of
 from redis_state.backend.script import Command
-from redis_state.backend.transport import NoServerError, ServerTransport, Transport, error_word
+from redis_state.backend.transport import (
+    NoServerError,
+    ServerTransport,
+    Transport,
+    error_word,
+    message_of,
+)
 from redis_state.clock import Clock
 from redis_state.config import Config
 from redis_state.errors import ConfigError
@@ -31,6 +38,10 @@ REPLICA_LOOK_S = 5.0
 
 _LOOK_SHARE = 0.1
 """Of the time: a sentinel that is down may take long to be given up."""
+
+
+class _NoSentinelError(NoServerError):
+    """What is asked lacks the command of sentinels."""
 
 
 class SentinelTransport:
@@ -120,7 +131,9 @@ class SentinelTransport:
             try:
                 found = self._ask(sentinel, question)
             except redis.RedisError as error:
-                failure = error
+                # One that may be asked again decides over one that never names a master.
+                if failure is None or not isinstance(error, _NoSentinelError):
+                    failure = error
                 continue
             if found is not None:
                 return found
@@ -131,6 +144,12 @@ class SentinelTransport:
                 advice="Put the name from their configuration (sentinel monitor NAME …) into the "
                 "URL.",
             )
+        if isinstance(failure, _NoSentinelError):
+            raise ConfigError(
+                "asking the sentinels for the master",
+                found=f"{failure}: it is no Sentinel, or the command is renamed there",
+                advice="Give the addresses of Sentinels, or a redis:// URL for one server.",
+            ) from failure
         raise NoServerError(f"no sentinel names a master ({failure})") from failure
 
     def _ask(self, sentinel: Address, question: str) -> Any:
@@ -141,7 +160,9 @@ class SentinelTransport:
         if isinstance(reply, redis.RedisError) and "No such master" in str(reply):
             return None
         if isinstance(reply, redis.RedisError):
-            raise NoServerError(f"a sentinel answers '{reply}'")
+            if class_of(message_of(reply)) is ReplyClass.LACKING:
+                raise _NoSentinelError(f"{sentinel} lacks the command SENTINEL")
+            raise NoServerError(f"a sentinel answers '{bare(message_of(reply))}'")
         if question == _REPLICAS:
             return [address for one in reply if (address := _followed(_fields(one))) is not None]
         return None if reply is None else _address(*reply)
@@ -236,7 +257,9 @@ def _role_in(reply: Any) -> list[Any] | None:
     if error_word(reply) in _UNNAMED:
         return None
     if isinstance(reply, redis.RedisError):
-        raise NoServerError(str(reply))
+        if class_of(message_of(reply)) is ReplyClass.LACKING:
+            return None
+        raise NoServerError(message_of(reply))
     found: list[Any] = [one.encode() if isinstance(one, str) else one for one in reply]
     return found
 

@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import redis
+
+from redis_state.backend import needs
 from redis_state.backend.client import Client
 from redis_state.backend.durability import (
     FILE_SETTINGS,
@@ -15,7 +18,9 @@ from redis_state.backend.durability import (
     check_settings,
     no_file,
 )
-from redis_state.errors import ConfigError, Kind
+from redis_state.backend.replies import bare, lacking
+from redis_state.backend.transport import message_of
+from redis_state.errors import ConfigError
 
 VERSION_MIN = (6, 2)
 _LOG = logging.getLogger(__name__)
@@ -25,7 +30,7 @@ _said: set[str] = set()
 
 
 def check_server(client: Client) -> None:
-    """Refuse a server that would lose state or is too old; once for each run.
+    """Refuse a server that would lose state, is too old or lacks commands; once for each run.
 
     Every master of a cluster is checked: each has its own memory and its own settings.
 
@@ -43,21 +48,33 @@ def check_server(client: Client) -> None:
 
 
 def _judged(client: Client) -> list[str]:
-    info = _asked(client, "INFO")
-    if not isinstance(info, Mapping):
-        return []
-    return judge(client.url, info, client.durability, partial(_asked, client, *FILE_SETTINGS))
+    trial = needs.trial()
+    # A user with rules of its own most likely may not ask, and each refusal is an entry in ACL LOG.
+    asked = () if client.has_user else needs.ASK_LIMITS
+    said, *replies = client.answers(_ATTEMPTED, [("INFO",), *trial, *asked])
+    warnings = []
+    if isinstance(said, Mapping):
+        warnings = judge(
+            client.url, said, client.durability, partial(_asked, client, *FILE_SETTINGS)
+        )
+    elif isinstance(said, redis.RedisError):
+        _LOG.warning(
+            "%s: its settings could not be checked: %s", client.url, bare(message_of(said))
+        )
+    absent = needs.absent(replies[: len(trial)])
+    if absent:
+        raise lacking(_ATTEMPTED, absent, at=client.url)
+    return warnings + needs.warnings_of(client.url, needs.settings_in(replies[len(trial) :]))
 
 
 def _asked(client: Client, *command: str | bytes) -> object:
     """The answer; ``None``, with a warning, if the user may not ask."""
-    try:
-        return client.call(_ATTEMPTED, [command])[0]
-    except ConfigError as error:
-        if error.kind is not Kind.PERMISSION or "NOPERM" not in str(error):
-            raise
-        _LOG.warning("%s: its settings could not be checked: %s", client.url, error)
-        return None
+    (reply,) = client.answers(_ATTEMPTED, [command])
+    if not isinstance(reply, redis.RedisError):
+        return reply
+    text = bare(message_of(reply))
+    _LOG.warning("%s: its settings could not be checked: %s", client.url, text)
+    return None
 
 
 def judge(
@@ -101,6 +118,12 @@ def judge(
 
 
 def _refuse(url: str, info: Mapping[str, object]) -> None:
+    if info.get("redis_mode") == "sentinel":
+        raise ConfigError(
+            _ATTEMPTED,
+            found=f"{url} is a Sentinel, which holds no state",
+            advice="Use a redis+sentinel:// URL, with the name of the master behind the port.",
+        )
     if _version(info) < VERSION_MIN:
         raise ConfigError(
             _ATTEMPTED,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import redis
 
 from redis_state.backend.connection import let_go, new_connections
-from redis_state.backend.replies import bare
+from redis_state.backend.replies import bare, ends_connection
 from redis_state.backend.script import Command
 from redis_state.config import Config
 from redis_state.process import tell_after_fork
@@ -90,11 +90,15 @@ class _Pipeline(redis.client.Pipeline):
     """A pipeline that closes its connection where replies are still to come.
 
     redis-py does so when reading fails, and not when it is interrupted between two replies, as by
-    Control-C: the next one to use the connection would get the replies of this one.
+    Control-C: the next one to use the connection would get the replies of this one. A refused
+    `EXEC` leaves the connection inside the transaction, so that one is closed, too.
+
+    Where the server has said why it closes the connection, that is the reply to the rest as well.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._missing = 0
+        self._last_words: redis.ResponseError | None = None
         super().__init__(client.connection_pool, client.response_callbacks, False, None)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
@@ -104,12 +108,17 @@ class _Pipeline(redis.client.Pipeline):
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         """As redis-py has it."""
+        if self._last_words is not None:
+            raise self._last_words
         try:
             reply = super().parse_response(  # type: ignore[no-untyped-call]  # redis-py has no types
                 connection, command_name, **options
             )
-        except redis.ResponseError:
-            self._missing -= 1
+        except redis.ResponseError as error:
+            if ends_connection(str(error)):
+                self._last_words = error
+            elif command_name != "EXEC":
+                self._missing -= 1
             raise
         self._missing -= 1
         return reply

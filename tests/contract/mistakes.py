@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from collections.abc import Callable
 
@@ -104,6 +105,34 @@ def replica(scene: Scene) -> str:
     follower = scene.start(options={"replicaof": f"{master.host} {master.port}"})
     scene.call(f"{follower.host}:{follower.port}", "localhost:6379")
     return told(lambda: begin(follower, number=0))
+
+
+def no_free_connection(scene: Scene) -> str:
+    """The server takes no more connections"""
+    server = scene.server(options={"maxclients": "1"})
+    with server.client(single_connection_client=True) as only:
+        only.ping()
+        return read(server.url)
+
+
+def lacking_command(scene: Scene) -> str:
+    """A command is renamed or disabled, or a proxy lacks it"""
+    return told(lambda: scene.store(scene.server(lacks=["MULTI", "EXEC"])))
+
+
+def low_limit(scene: Scene) -> str:
+    """A row is larger than the server takes"""
+    server = scene.server(options={"client-query-buffer-limit": "1mb"})
+    provider = scene.provider(server)
+    store = provider.get_store(0)
+    store.put("o-1", bytes(os.urandom(1 << 21)))
+    return re.sub(r"has \d{7} bytes", "has 2097201 bytes", told(store.commit))
+
+
+def sentinel(scene: Scene) -> str:
+    """A redis+sentinel:// URL, and no Sentinel listens there"""
+    server = scene.server()
+    return read(server.url.replace("redis://", "redis+sentinel://").replace("/0", "/main/0"))
 
 
 def full_server(scene: Scene) -> str:
@@ -398,6 +427,10 @@ MISTAKES: dict[str, list[Callable[[Scene], str]]] = {
         unknown_authority,
         evicting_server,
         replica,
+        no_free_connection,
+        lacking_command,
+        low_limit,
+        sentinel,
         full_server,
     ],
     "Options": [

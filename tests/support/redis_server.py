@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,11 @@ def bytes_of(reply: object) -> bytes:
     return reply
 
 
+def hidden(command: str) -> str:
+    """The name under which a server that lacks a command keeps it for the test."""
+    return f"TEST-{command}"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
@@ -65,6 +71,7 @@ class RedisServer:
         tls: Serve TLS only, with a certificate made for this server (`certificates`), or with one
             that several servers share.
         options: More of the server's options, as `{"maxmemory-policy": "allkeys-lru"}`.
+        lacks: Commands that it does not know under their names.
         unix_socket: Listen on `socket` too.
         old_program: Program of a server below Redis 6; `None` means `program`.
         program: `None` means that of `tools.servers.of_this_machine`.
@@ -78,6 +85,7 @@ class RedisServer:
         maxmemory: int | str | None = None,
         tls: bool | Certificates = False,
         options: dict[str, str] | None = None,
+        lacks: Sequence[str] = (),
         unix_socket: bool = False,
         old_program: str | None = None,
         program: str | None = None,
@@ -94,6 +102,7 @@ class RedisServer:
         self._keeps = folder is not None
         self._maxmemory = maxmemory
         self._options = dict(options or {})
+        self._lacks = lacks
         if unix_socket:
             self._options["unixsocket"] = str(self.socket)
         self._process: subprocess.Popen[bytes] | None = None
@@ -244,7 +253,12 @@ class RedisServer:
                 "tls-auth-clients": "no",
             }
         options |= self._options
-        return [part for option in options.items() for part in _as_arguments(*option)]
+        renamed = [["--rename-command", name, hidden(name)] for name in self._lacks]
+        return [
+            part
+            for several in (*(_as_arguments(*option) for option in options.items()), *renamed)
+            for part in several
+        ]
 
     def _is_ready(self, *, loaded: bool = True) -> bool:
         assert self._process is not None
@@ -254,7 +268,7 @@ class RedisServer:
                 try:
                     client.ping()
                     # Another lane's server may have taken the port since it was found free.
-                    if client.info("server")["process_id"] == self._process.pid:
+                    if self._id_of(client) == self._process.pid:
                         return True
                 except redis.BusyLoadingError:
                     if not loaded:
@@ -265,6 +279,12 @@ class RedisServer:
                     self._process.wait(_READY_POLL_S)
                     return False
         return False
+
+    def _id_of(self, client: redis.Redis) -> int:
+        name = hidden("INFO") if "INFO" in self._lacks else "INFO"
+        reply = client.execute_command(name.encode(), "server")  # type: ignore[no-untyped-call]
+        info = bytes_of(reply).decode()
+        return int(info.partition("process_id:")[2].split()[0])
 
     def _end(self, *, force: bool) -> None:
         process, self._process = self._process, None

@@ -5,20 +5,45 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from redis_state.backend.replies import ReplyClass, class_of
+from redis_state.backend.replies import ReplyClass, class_of, failure, hint_of
+from redis_state.errors import ConfigError, FullError, InternalError
 
 ROOT = Path(__file__).parent.parent.parent
-VECTORS: list[dict[str, str]] = json.loads(
+VECTORS: list[dict[str, Any]] = json.loads(
     (ROOT / "tests" / "vectors" / "replies.json").read_text("utf-8")
 )
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["reply"][:40])
-def test_a_reply_has_its_class(vector: dict[str, str]) -> None:
+def test_a_reply_has_its_class(vector: dict[str, Any]) -> None:
     assert class_of(vector["reply"]).value == vector["class"]
+
+
+ERRORS = {
+    "full": FullError,
+    "permission": ConfigError,
+    "lacking": ConfigError,
+    "setting": ConfigError,
+    "programming": InternalError,
+}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["reply"][:40])
+def test_a_reply_becomes_an_error_with_its_advice(vector: dict[str, Any]) -> None:
+    reply = vector["reply"].removeprefix("ERR ")
+    if vector["class"] in ERRORS:
+        error = failure("trying", reply, "PING")
+        assert type(error) is ERRORS[vector["class"]]
+        text = str(error)
+    else:
+        text = hint_of(reply)
+    assert [word for word in vector.get("says", ()) if word not in text] == []
+    assert "hides" not in vector or vector["hides"] not in text
+    assert "args beginning" not in text
 
 
 def test_the_page_says_the_same() -> None:
@@ -28,6 +53,6 @@ def test_the_page_says_the_same() -> None:
     named = [
         (word, cell.strip()) for cell, words in rows for word in re.findall("`([A-Z]+)`", words)
     ]
-    assert len(named) == 18
+    assert len(named) == 19
     for word, name in named:
         assert class_of(f"{word} and more").value == name

@@ -123,7 +123,8 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     val fresh = found.getOrElse {
       throw new TransportException(
         s"no node of ${settings.url} answers: ${failures.last.getMessage}",
-        failures.last)
+        failures.last,
+        isAnswer = failures.last.isAnswer)
     }
     // From here on another thread whose connection fails may set it to null.
     table = fresh
@@ -137,8 +138,9 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
         throw new ConfigException(
           s"${settings.url}: $address is not a node of a cluster. Use a redis:// URL for one " +
             "server.")
-      case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Permission =>
-        throw ReplyClass.failure(s"asking $address for the nodes of the cluster", message)
+      case ErrorReply(message) if isFinal(message) =>
+        val what = s"asking $address for the nodes of the cluster"
+        throw ReplyClass.failure(what, message, "CLUSTER")
       case reply => Routing.owners(reply, address)
     }
 
@@ -160,6 +162,11 @@ private[core] object ClusterTransport {
 
   private def mustWait(part: Routing.Together): Boolean =
     part.commands.exists(command => Script.Undeclared.exists(_.isRunBy(command)))
+
+  private def isFinal(message: String): Boolean = {
+    val found = ReplyClass.of(message)
+    found == ReplyClass.Permission || found == ReplyClass.Lacking
+  }
 
   private def isDown(reply: AnyRef): Boolean = reply match {
     case ErrorReply(message) => message.startsWith("CLUSTERDOWN") || message.startsWith("READONLY")

@@ -1,5 +1,6 @@
 package org.redisstate.core.backend
 
+import java.io.IOException
 import java.net.Socket
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{ConcurrentLinkedDeque, Semaphore, TimeUnit}
@@ -9,14 +10,16 @@ import scala.jdk.CollectionConverters._
 
 import redis.clients.jedis.{
   ClientSetInfoConfig,
+  CommandArguments,
   Connection,
   DefaultJedisClientConfig,
   DefaultJedisSocketFactory,
   HostAndPort,
   JedisClientConfig,
-  RedisProtocol
+  Protocol
 }
 import redis.clients.jedis.commands.ProtocolCommand
+import redis.clients.jedis.util.RedisOutputStream
 import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataException, JedisException}
 
 import org.redisstate.core.errors.{ConfigException, PermissionException}
@@ -45,8 +48,10 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     try {
       val connection = Option(idle.pollFirst()).getOrElse(connect())
       val replies = exchangeOn(connection, commands)
-      idle.addFirst(connection)
+      if (commands.lazyZip(replies).exists(JedisTransport.endsIt)) quietly(connection)
+      else idle.addFirst(connection)
       if (closed) disconnectIdle()
+      replies.foreach(rejectRedirect)
       replies
     } finally permits.release()
   }
@@ -62,8 +67,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private def exchangeOn(connection: Link, commands: Seq[Command]): Seq[AnyRef] =
     try {
       connection.send(commands)
-      val replies =
-        connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).toVector
+      val replies = connection.receive(commands.size)
       wasAnswered = true
       replies
     } catch {
@@ -71,15 +75,27 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         quietly(connection)
         // What ended this one has most likely ended those, and each would cost a try to find out.
         disconnectIdle()
-        if (isOtherProtocol(e)) throw noRedis(e)
+        if (!wasAnswered) throw notConnected(e)
         throw new TransportException(
           s"the connection to $shown failed: ${JedisTransport.reasonOf(e)}${hint(e)}",
-          e)
+          e,
+          isHungUp = JedisTransport.isHungUp(e))
       case e: Throwable =>
         // Replies may be on their way, which nobody else must take for theirs.
         quietly(connection)
         throw e
     }
+
+  /** A client of one server does not follow to another node. */
+  private def rejectRedirect(reply: AnyRef): Unit = reply match {
+    case ErrorReply(message)
+        if settings.url.topology != Topology.Cluster &&
+          (message.startsWith("MOVED ") || message.startsWith("ASK ")) =>
+      throw new ConfigException(
+        s"$shown is a node of a cluster, and another node has the key " +
+          s"('${message.takeWhile(_ != ' ')}'). Give the cluster's URL: redis+cluster://host:port.")
+    case _ => ()
+  }
 
   private def quietly(connection: Connection): Unit =
     try connection.disconnect()
@@ -88,62 +104,82 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private def connect(): Link = {
     val config = DefaultJedisClientConfig
       .builder()
-      .protocol(RedisProtocol.RESP2)
       .connectionTimeoutMillis(settings.socketTimeoutMs)
       .socketTimeoutMillis(settings.socketTimeoutMs)
-      .database(settings.url.database)
       .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
-    settings.username.foreach(config.user)
-    settings.currentPassword().foreach(config.password)
     if (settings.url.tls) {
       config.ssl(true).sslSocketFactory(PemTls.socketFactory(settings.tls))
       val parameters = new SSLParameters
       if (settings.tls.verifyHostname) parameters.setEndpointIdentificationAlgorithm("HTTPS")
       config.sslParameters(parameters)
     }
-    try {
-      val built = config.build()
-      val sockets = new Sockets(new HostAndPort(address.host, address.port), built)
-      val connection = new Link(sockets, built, settings.socketTimeoutMs.toLong)
-      connection.connect()
-      connection
-    } catch {
-      case e: JedisDataException => throw refused(e)
-      case e: JedisConnectionException if JedisTransport.isTls(e) =>
-        throw new ConfigException(
-          s"the TLS handshake with $shown failed: ${JedisTransport.reasonOf(e)}. " +
-            "Check that the port speaks TLS, and tls.caFile and the host name in the URL.",
-          e
-        )
-      case e: JedisException if isOtherProtocol(e) => throw noRedis(e)
-      case e: JedisException =>
-        throw new TransportException(
-          s"no connection to $shown: ${JedisTransport.reasonOf(e)}${hint(e)}",
-          e)
+    val connection =
+      try {
+        val built = config.build()
+        val sockets = new Sockets(new HostAndPort(address.host, address.port), built)
+        val made = new Link(sockets, built, settings.socketTimeoutMs.toLong)
+        made.connect()
+        made
+      } catch { case e: JedisException => throw notConnected(e) }
+    logIn(connection)
+    connection
+  }
+
+  /** Without HELLO, which proxies lack: a new connection speaks the protocol that we do. */
+  private def logIn(connection: Link): Unit = {
+    val password = settings.currentPassword().map { password =>
+      Command("AUTH", settings.username.toSeq :+ password: _*)
+    }
+    val database = Option.when(settings.url.database > 0) {
+      Command("SELECT", settings.url.database.toString)
+    }
+    val commands = password.toSeq ++ database
+    if (commands.nonEmpty) {
+      commands.zip(exchangeOn(connection, commands)).foreach {
+        case (command, ErrorReply(message)) =>
+          quietly(connection)
+          throw refused(command, message)
+        case _ => ()
+      }
     }
   }
 
-  /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
-  private def refused(e: JedisDataException): RuntimeException = {
-    val message = Option(e.getMessage).getOrElse("")
-    if (ReplyClass.of(message) == ReplyClass.Transient)
-      new TransportException(message, e, isAnswer = true)
-    else if (message.contains("DB index")) {
+  private def notConnected(e: Throwable): RuntimeException =
+    if (JedisTransport.isTls(e)) {
       new ConfigException(
-        s"$shown: the server has no database ${settings.url.database}. " +
-          "Name one that it has at the end of the URL.",
-        e)
-    } else if (message.contains("unknown command") && message.contains("HELLO"))
-      ServerChecks.tooOld(shown, "a version older than 6")
-    else if (message.startsWith("NOAUTH"))
-      ServerChecks.noPassword(shown)
-    else {
-      new PermissionException(
-        s"$shown: the server refuses the login: ${message.stripSuffix(".")}. " +
-          "Check username and password (or passwordFile).",
-        e)
+        s"the TLS handshake with $shown failed: ${JedisTransport.reasonOf(e)}. " +
+          "Check that the port speaks TLS, and tls.caFile and the host name in the URL.",
+        e
+      )
+    } else if (isOtherProtocol(e)) {
+      new ConfigException(
+        s"what answers at $shown is not Redis: it does not speak Redis's protocol. " +
+          "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
+        e
+      )
+    } else {
+      new TransportException(
+        s"no connection to $shown: ${JedisTransport.reasonOf(e)}${hint(e)}",
+        e,
+        isHungUp = JedisTransport.isHungUp(e))
     }
-  }
+
+  /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
+  private def refused(command: Command, message: String): RuntimeException =
+    ReplyClass.of(message) match {
+      case ReplyClass.Transient => new TransportException(message, null, isAnswer = true)
+      case _ if ReplyClass.isOfDatabase(message) =>
+        new ConfigException(s"$shown: the server has no database ${settings.url.database}. " +
+          "Name one that it has at the end of the URL.")
+      case _ if message.contains("wrong number of arguments for 'auth'") =>
+        ServerChecks.tooOld(shown, "a version older than 6, which has no users")
+      case _ if ReplyClass.wantsLogin(message) => ServerChecks.noPassword(shown)
+      case ReplyClass.Permission =>
+        new PermissionException(
+          s"$shown: the server refuses the login: ${message.stripSuffix(".")}. " +
+            "Check username and password (or passwordFile).")
+      case _ => ReplyClass.failure(s"connect to $shown", message, command.name)
+    }
 
   /** Until a Redis has answered, TLS at one end only looks like this. */
   private def hint(e: Throwable): String =
@@ -154,12 +190,6 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
 
   private def isOtherProtocol(e: Throwable): Boolean =
     !wasAnswered && Option(e.getMessage).exists(_.startsWith("Unknown reply"))
-
-  private def noRedis(e: Throwable) = new ConfigException(
-    s"what answers at $shown is not Redis: it does not speak Redis's protocol. " +
-      "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
-    e
-  )
 }
 
 private object JedisTransport {
@@ -175,15 +205,64 @@ private object JedisTransport {
     }
   }
 
-  /** A connection that sends with a limit; it is connected once. */
+  /**
+   * A connection that sends with a limit; it is connected once. It writes past Jedis, which reads, where a write fails, what the server
+   * may have said before it closed the connection, and keeps it to itself.
+   */
   private final class Link(sockets: Sockets, config: JedisClientConfig, timeoutMs: Long)
       extends Connection(sockets, config) {
     private lazy val limit = new SendLimit(sockets.last, timeoutMs)
+    private lazy val out = new RedisOutputStream(sockets.last.getOutputStream)
+    private var lastWords: ErrorReply = _
 
-    def send(commands: Seq[Command]): Unit = limit.within(commands.iterator.map(_.bytes).sum) {
-      commands.foreach(c => sendCommand(JedisTransport.protocol(c.name), c.args: _*))
-      flush()
+    def send(commands: Seq[Command]): Unit =
+      try limit.within(commands.iterator.map(_.bytes).sum) {
+          commands.foreach { c =>
+            val all = new CommandArguments(JedisTransport.protocol(c.name))
+            c.args.foreach(all.add(_: Array[Byte]))
+            Protocol.sendCommand(out, all)
+          }
+          try out.flush()
+          catch { case e: IOException => throw new JedisConnectionException(e) }
+        }
+      catch {
+        case e: JedisConnectionException =>
+          lastWords = pending().getOrElse(throw e)
+      }
+
+    /** Behind a reply that ends the connection comes none; it is that of the rest, too. */
+    def receive(count: Int): Vector[AnyRef] = Vector.fill(count) {
+      if (lastWords != null) lastWords
+      else {
+        val one =
+          try JedisTransport.reply(readProtocolWithCheckingBroken())
+          catch { case e: JedisDataException => JedisTransport.reply(e) }
+        one match {
+          case error @ ErrorReply(message) if ReplyClass.endsConnection(message) =>
+            lastWords = error
+          case _ => ()
+        }
+        one
+      }
     }
+
+    private def pending(): Option[ErrorReply] =
+      try {
+        sockets.last.setSoTimeout(1)
+        val bytes = new Array[Byte](LastWordsBytes)
+        val read = sockets.last.getInputStream.read(bytes)
+        val lines = new String(bytes, 0, math.max(read, 0), UTF_8).linesIterator
+        lines.filter(_.startsWith("-")).map(_.drop(1)).filter(
+          ReplyClass.endsConnection).nextOption().map(ErrorReply(_))
+      } catch { case _: IOException => None }
+  }
+
+  private val LastWordsBytes = 1 << 16
+
+  /** Whether the connection is of no use behind this reply: a refused EXEC leaves it inside the transaction. */
+  def endsIt(command: Command, reply: AnyRef): Boolean = reply match {
+    case ErrorReply(message) => command.name == "EXEC" || ReplyClass.endsConnection(message)
+    case _ => false
   }
 
   private val commands = new java.util.concurrent.ConcurrentHashMap[String, ProtocolCommand]

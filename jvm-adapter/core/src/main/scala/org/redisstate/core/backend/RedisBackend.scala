@@ -6,6 +6,7 @@ import java.util.concurrent.atomic.AtomicLong
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors.{
+  ConfigException,
   InternalException,
   NotDurableException,
   OutcomeUnknownException,
@@ -67,7 +68,7 @@ final class RedisBackend(
   def call(what: String, commands: Seq[Command]): Seq[AnyRef] =
     retry(what, mayHaveApplied = false) {
       val replies = exchange(commands)
-      replies.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
+      check(what, commands, replies)
       replies
     }
 
@@ -76,8 +77,8 @@ final class RedisBackend(
     retry(what, mayHaveApplied = false) {
       exchange(Seq(script.byHash(keys, args))).head match {
         case ErrorReply(m) if ReplyClass.of(m) == ReplyClass.NoScript =>
-          asSeq(what, exchange(Seq(script.byText(keys, args))).head)
-        case reply => asSeq(what, reply)
+          asSeq(what, exchange(Seq(script.byText(keys, args))).head, "EVAL")
+        case reply => asSeq(what, reply, "EVALSHA")
       }
     }
 
@@ -102,12 +103,12 @@ final class RedisBackend(
         .splitAt(commands.size + 2)
       val sent = send(commands)
       val (replies, waited) = if (lacksScript(sent._1)) send(byText) else sent
-      replies.init.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
+      check(what, Multi +: commands, replies.init)
       replies.last match {
-        case ErrorReply(m) => reject(what, m)
+        case ErrorReply(m) => reject(what, m, Exec.name)
         case found: Seq[_] if found.size == commands.size =>
           val results = found.asInstanceOf[Seq[AnyRef]]
-          results.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
+          check(what, commands, results)
           if (waits.nonEmpty && counts.exists(_(results))) checkWaits(what, waits, waited)
           results
         case _ =>
@@ -124,7 +125,7 @@ final class RedisBackend(
   private def checkWaits(what: String, sent: Seq[Command], waited: Seq[AnyRef]): Unit = {
     val missing = waiting.missing(what, sent, waited)
     if (missing.nonEmpty) throw new NotYetDurable(missing)
-    waited.foreach { case ErrorReply(m) => reject(what, m); case _ => () }
+    check(what, sent, waited)
   }
 
   /**
@@ -174,6 +175,7 @@ final class RedisBackend(
 
   private val waiting = new Waiting(durability)
   @volatile private var contacted = false
+  @volatile private var answered = false
 
   private def exchange(commands: Seq[Command]): Seq[AnyRef] = {
     if (!contacted) {
@@ -182,21 +184,53 @@ final class RedisBackend(
     }
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
-    val replies = transport.exchange(commands)
+    val replies =
+      try transport.exchange(commands)
+      catch { case e: TransportException if e.isHungUp => throw new HungUp(e, commands) }
+    answered = true
     bytesRead.addAndGet(replies.iterator.map(sizeOf).sum)
     replies
   }
 
-  private def asSeq(what: String, reply: AnyRef): Seq[AnyRef] = reply match {
-    case ErrorReply(m) => reject(what, m)
+  private def asSeq(what: String, reply: AnyRef, command: String): Seq[AnyRef] = reply match {
+    case ErrorReply(m) => reject(what, m, command)
     case results: Seq[_] => results.asInstanceOf[Seq[AnyRef]]
     case _ => throw new InternalException(s"$what: a script answered something other than an " +
         "array.")
   }
 
-  private def reject(what: String, message: String): Nothing =
+  private def check(what: String, commands: Seq[Command], replies: Seq[AnyRef]): Unit =
+    commands.lazyZip(replies).foreach {
+      case (command, ErrorReply(message)) => reject(what, message, command.name)
+      case _ => ()
+    }
+
+  private def reject(what: String, message: String, command: String): Nothing =
     if (ReplyClass.of(message) == ReplyClass.Transient) throw new TransientReply(message)
-    else throw ReplyClass.failure(what, message)
+    else if (ReplyClass.isLackingInScript(message)) {
+      val absent = ServerNeeds.absent(askedAside(ServerNeeds.trial))
+      val names = if (absent.isEmpty) Seq(ReplyClass.UnnamedInScript) else absent
+      throw ReplyClass.lacking(what, names)
+    } else throw ReplyClass.failure(what, message, command)
+
+  /** What the server answers about a failure, of a cluster any node; empty if it does not. */
+  private def askedAside(commands: Seq[Command]): Seq[AnyRef] =
+    try transport.exchanges.headOption.fold(Seq.empty[AnyRef])(_(commands))
+    catch { case _: TransportException | _: RedisStateException => Nil }
+
+  /** The error for a request that the server never takes. */
+  private def tooLarge(what: String, sent: Seq[Command]): Option[ConfigException] = {
+    val (_, longest) = ServerNeeds.sizesOf(sent)
+    if (longest <= ServerNeeds.BytesAllowedMin) None
+    else {
+      val limits = ServerNeeds.settingsIn(askedAside(ServerNeeds.AskLimits))
+      ServerNeeds.exceeded(limits, longest).map { limit =>
+        new ConfigException(
+          s"$what: the server closes the connection: it has $limit, and an argument has $longest " +
+            "bytes. Raise that limit there, or make the rows smaller.")
+      }
+    }
+  }
 
   private def retry[A](what: String, mayHaveApplied: Boolean)(attempt: => A): A = {
     var end = Option(queuedMs.get).fold(clock.nowMs)(_.longValue) + deadlineMs
@@ -209,6 +243,9 @@ final class RedisBackend(
       catch {
         case e: TransportException => last = e
         case e: TransientReply => last = e
+        case e: HungUp =>
+          tooLarge(what, e.sent).foreach(throw _)
+          last = e
         case e: NotYetDurable => last = e
       }
       tries += 1
@@ -228,7 +265,18 @@ final class RedisBackend(
 
   private def isAnswered(last: RuntimeException): Boolean = last match {
     case failed: TransportException => failed.isAnswer
+    case _: HungUp => false
     case _ => true
+  }
+
+  /** What to do about the last failure, where that is known better than for any failure. */
+  private def hint(last: RuntimeException): String = last match {
+    case e: HungUp if !cancelled() =>
+      val (sent, longest) = ServerNeeds.sizesOf(e.sent)
+      val limits = ServerNeeds.settingsIn(askedAside(ServerNeeds.AskLimits))
+      if (limits.isEmpty && longest <= ServerNeeds.BytesAllowedMin && !answered) ""
+      else ServerNeeds.hintOfLimits(limits, sent, longest)
+    case e => ReplyClass.hintOf(e.getMessage)
   }
 
   private def late(
@@ -236,7 +284,8 @@ final class RedisBackend(
       tries: Int,
       mayHaveApplied: Boolean,
       last: RuntimeException): RedisStateException = {
-    val found = s"$what: no answer after $tries tries in $deadlineMs ms: ${last.getMessage}."
+    val did = if (isAnswered(last)) "not served" else "no answer"
+    val found = s"$what: $did after $tries tries in $deadlineMs ms: ${last.getMessage}."
     last match {
       case e: NotYetDurable =>
         new NotDurableException(
@@ -249,15 +298,15 @@ final class RedisBackend(
       case e if mayHaveApplied =>
         new OutcomeUnknownException(
           s"$found It may have been applied. Spark runs the batch again, " +
-            "which is safe either way.",
+            s"which is safe either way. ${hint(e)}".trim,
           e)
       case e =>
-        new UnavailableException(
-          s"$found Check that the server runs and is reachable from driver and " +
-            "executors; the query can be started again without loss.",
-          e,
-          isAnswered(e)
-        )
+        val known = hint(e)
+        val reachable = "Check that the server runs and is reachable from driver and executors"
+        val todo =
+          if (known.isEmpty) s"$reachable; the query can be started again without loss."
+          else s"$known The query can be started again without loss."
+        new UnavailableException(s"$found $todo", e, isAnswered(e))
     }
   }
 }
@@ -269,7 +318,12 @@ object RedisBackend {
   private[core] val BackoffMinMs = 50L
   private[core] val BackoffMaxMs = 2000L
 
-  private final class TransientReply(message: String) extends RuntimeException(message)
+  private final class TransientReply(message: String)
+      extends RuntimeException(message.stripSuffix("."))
+
+  /** The server closed the connection in place of an answer to what was sent. */
+  private final class HungUp(e: TransportException, val sent: Seq[Command])
+      extends RuntimeException(e.getMessage, e)
 
   /** It was done, and a crash might undo it. */
   private final class NotYetDurable(message: String) extends RuntimeException(message)

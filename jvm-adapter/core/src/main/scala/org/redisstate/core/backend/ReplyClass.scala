@@ -1,6 +1,7 @@
 package org.redisstate.core.backend
 
 import org.redisstate.core.errors.{
+  ConfigException,
   FullException,
   InternalException,
   PermissionException,
@@ -21,8 +22,14 @@ object ReplyClass {
   /** The script cache was flushed: send the script itself. */
   case object NoScript extends ReplyClass
 
-  /** The user lacks a right. */
+  /** The user lacks a right, or may not log in. */
   case object Permission extends ReplyClass
+
+  /** The server, or a proxy before it, lacks a command. */
+  case object Lacking extends ReplyClass
+
+  /** A setting of the server forbids it. */
+  case object Setting extends ReplyClass
 
   case object Programming extends ReplyClass
 
@@ -55,9 +62,46 @@ object ReplyClass {
   /** What Redis 6.2 puts before the reply to a command inside a script. */
   private val around = """(?s)Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )""".r
 
-  /** An error reply without what an old server puts before it; its first word says what it is. */
-  def bare(reply: String): String =
-    around.findFirstMatchIn(reply).fold(reply)(found => reply.substring(found.end))
+  /** What a server, or a node of a cluster, answers to a connection above its limit `maxclients`. */
+  private val maxClients = "max number of clients"
+
+  /** A server limits what it reads of a connection that has not logged in. */
+  private val unauthenticated = "Protocol error: unauthenticated"
+  private val noPasswordSet = Seq("without any password configured", "Client sent AUTH")
+  private val protectedMode = "DENIED"
+  private val bulkLength = "Protocol error: invalid bulk length"
+  private val noDatabase = Seq(
+    "DB index is out of range",
+    "invalid DB index",
+    "Invalid Database",
+    "SELECT is not allowed in cluster mode")
+
+  /** Redis, Valkey and proxies each have words of their own for it. */
+  private val lacks = ("(?i)(?:unknown|unsupported|disabled) (?:redis )?(?:sub)?command" +
+    "|command\\b.{0,60}\\bnot (?:be )?(?:supported|available|enabled)").r
+  private val named =
+    """(?i)command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""".r
+
+  /** Before the arguments that a server repeats of a command which it does not know: they may be rows. */
+  private val arguments = ", with args beginning with"
+
+  /** What to do about a reply that was the same until the deadline. */
+  private val hints = Map(
+    "LOADING" -> "It loads its data: wait until it has.",
+    "BUSY" -> "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
+    "CLUSTERDOWN" -> "CLUSTER INFO there shows which slots nobody serves.",
+    "MASTERDOWN" -> "It is a replica that has lost its master: bring the master back.",
+    "READONLY" -> "It is a replica: give the address of its master.",
+    "NOREPLICAS" -> "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
+    "TRYAGAIN" -> "A slot is half moved: finish the move."
+  )
+
+  /** An error reply without what an old server puts before it, and without arguments; its first word says what it is. */
+  def bare(reply: String): String = {
+    val cut = reply.indexOf(arguments)
+    val message = if (cut < 0) reply else reply.take(cut)
+    around.findFirstMatchIn(message).fold(message)(found => message.substring(found.end))
+  }
 
   def of(reply: String): ReplyClass = {
     val message = bare(reply)
@@ -66,19 +110,96 @@ object ReplyClass {
     else if (full(word) || message.contains("OOM command not allowed")) Full
     else if (word == "NOSCRIPT") NoScript
     else if (permission(word) || permissionInScript.exists(message.contains)) Permission
-    else if (word == "EXECABORT") of(message.split(": ").lift(1).getOrElse(""))
-    else Programming
+    else if (word == "EXECABORT") of(message.split(": ", 2).lift(1).getOrElse(""))
+    else ofText(message)
   }
 
-  /** The named error for a reply that is final. */
-  def failure(what: String, message: String): RedisStateException = of(message) match {
-    case Full =>
-      new FullException(s"$what: the server answers '$message'. Nothing of this attempt stays. " +
-        "Free memory or disk space there (a lower versionsToRetain helps); the query can then go " +
-        "on.")
-    case Permission =>
-      new PermissionException(s"$what: the server answers '$message'. Give the user that right; " +
-        "`redis-state acl` prints all that it needs.")
-    case _ => new InternalException(s"$what: the server answers '$message'.")
+  private def ofText(message: String): ReplyClass =
+    if (message.contains(maxClients)) Transient
+    else if (isLogin(message)) Permission
+    else if (message.startsWith(protectedMode) || message.contains(bulkLength)) Setting
+    else if (isOfDatabase(message)) Setting
+    else if (lacks.findFirstIn(message).isDefined) Lacking
+    else Programming
+
+  /** Whether the server has no database of the number that the URL gives. */
+  def isOfDatabase(message: String): Boolean = noDatabase.exists(message.contains)
+
+  /** Whether the server wants a login, and there was none. */
+  def wantsLogin(message: String): Boolean =
+    message.startsWith("NOAUTH") || message.contains(unauthenticated)
+
+  private def isLogin(message: String): Boolean =
+    wantsLogin(message) || noPasswordSet.exists(message.contains)
+
+  /** Whether the server closes the connection behind this reply. */
+  def endsConnection(message: String): Boolean = {
+    val text = message.stripPrefix("ERR ")
+    Seq("Protocol error", maxClients, protectedMode).exists(text.startsWith)
   }
+
+  /** Whether a script calls a command that the server lacks; the reply does not name it. */
+  def isLackingInScript(message: String): Boolean =
+    of(message) == Lacking && message.contains("called from")
+
+  /** What to do about a transient reply that does not go away; empty if nobody knows. */
+  def hintOf(message: String): String =
+    if (message.contains(maxClients)) {
+      "Raise maxclients there, or make fewer connections: fewer executors, or a lower " +
+        "'connectionsMax'."
+    } else hints.getOrElse(bare(message).takeWhile(_ != ' '), "")
+
+  /**
+   * The named error for a reply that is final.
+   *
+   * @param command the one that was answered; empty if that is not known
+   */
+  def failure(what: String, message: String, command: String = ""): RedisStateException = {
+    val found = s"$what: the server answers '${bare(message).stripSuffix(".")}'"
+    of(message) match {
+      case Full =>
+        new FullException(
+          s"$found. Nothing of this attempt stays. Free memory or disk space there " +
+            "(a lower versionsToRetain helps); the query can then go on.")
+      case Permission if isLogin(message) || message.startsWith("WRONGPASS") =>
+        new PermissionException(s"$found. Check username and password (or passwordFile).")
+      case Permission =>
+        new PermissionException(s"$found. Give the user that right; `redis-state acl` prints all " +
+          "that it needs.")
+      case Lacking =>
+        val name = named.findFirstMatchIn(bare(message)).map(_.group(1).toUpperCase)
+        lacking(what, Seq(name.getOrElse(if (command.isEmpty) UnnamedInScript else command)))
+      case Setting => new ConfigException(s"$found. ${advice(message)}")
+      case _ => new InternalException(s"$found.")
+    }
+  }
+
+  /** What an error names where a script calls a command that the server lacks, and does not say which. */
+  val UnnamedInScript = "that a script calls"
+
+  /** The error for commands that a server lacks. */
+  def lacking(
+      what: String,
+      commands: Seq[String],
+      at: String = "the server"): ConfigException = {
+    val one = commands.size == 1
+    val names = commands.mkString(", ")
+    val (found, them, it) =
+      if (one) (s"the command $names: it is", "the command under its own name", "it")
+      else (s"commands ($names): they are", "the commands under their own names", "them")
+    new ConfigException(
+      s"$what: $at lacks $found renamed or disabled there (rename-command), or what answers is a " +
+        s"proxy or a Sentinel. Restore $them, or give the address of a server that has $it.")
+  }
+
+  private def advice(message: String): String =
+    if (message.startsWith(protectedMode)) {
+      "Its protected mode takes connections from its own machine only. Set a password there, or " +
+        "set protected-mode no if only trusted machines can reach it."
+    } else if (isOfDatabase(message))
+      "Give /0 at the end of the URL; a cluster has no other database."
+    else {
+      "A block has more bytes than its proto-max-bulk-len. Raise that limit there (512mb is the " +
+        "server's default), or make the rows smaller."
+    }
 }

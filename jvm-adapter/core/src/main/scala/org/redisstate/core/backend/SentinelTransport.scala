@@ -64,8 +64,7 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
   private def verifyRole(server: JedisTransport): Unit =
     server.exchange(Seq(Command("ROLE"))).head match {
       case Seq(role: Array[Byte], _*) if new String(role, UTF_8) == "master" => ()
-      // A user without the right to ask may still be one that can read and write.
-      case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Permission => ()
+      case ErrorReply(message) if isUnnamed(message) => ()
       case ErrorReply(message) =>
         throw new TransportException(message, null, isAnswer = true)
       case _ =>
@@ -78,12 +77,20 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
     val answers = settings.url.addresses.iterator.map(sentinel => ask(sentinel))
     var unknown = false
     var last: TransportException = null
+    var other: NoSentinel = null
     while (answers.hasNext) {
-      answers.next() match {
-        case Right(Some(address)) => return address
-        case Right(None) => unknown = true
-        case Left(failure) => last = failure
-      }
+      try answers.next() match {
+          case Right(Some(address)) => return address
+          case Right(None) => unknown = true
+          case Left(failure) => last = failure
+        }
+      catch { case e: NoSentinel => other = e }
+    }
+    // One that may be asked again decides over one that never names a master.
+    if (other != null && last == null) {
+      throw new ConfigException(
+        s"asking the sentinels for the master; ${other.getMessage}. Give the addresses of " +
+          "Sentinels, or a redis:// URL for one server.")
     }
     if (unknown && last == null) {
       throw new ConfigException(
@@ -93,13 +100,16 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
     throw new TransportException(
       s"no sentinel of ${settings.url} names a master" +
         Option(last).fold("")(e => s": ${e.getMessage}"),
-      last)
+      last,
+      isAnswer = Option(last).exists(_.isAnswer))
   }
 
   private def ask(sentinel: Address): Either[TransportException, Option[Address]] =
     try {
       val open = anonymous(settings)
       askOnce(sentinel, open) match {
+        case ErrorReply(m) if ReplyClass.of(m) == ReplyClass.Lacking =>
+          throw new NoSentinel(sentinel)
         case ErrorReply(m) if ReplyClass.of(m) == ReplyClass.Permission =>
           address(askOnce(sentinel, settings.copy(url = open.url)))
         case reply => address(reply)
@@ -123,6 +133,18 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
 }
 
 private object SentinelTransport {
+
+  /** What is asked lacks the command of sentinels. */
+  private final class NoSentinel(asked: Address)
+      extends RuntimeException(
+        s"$asked lacks the command SENTINEL: it is no Sentinel, or the command is renamed there")
+
+  /** A user without the right to ask for the role may still be one that can read and write. */
+  private def isUnnamed(message: String): Boolean = {
+    val found = ReplyClass.of(message)
+    found == ReplyClass.Permission || found == ReplyClass.Lacking
+  }
+
   private val NoMaster = Set("READONLY", "MASTERDOWN", "LOADING")
 
   private def fallsShort(command: Command, reply: AnyRef): Boolean = (command.name, reply) match {

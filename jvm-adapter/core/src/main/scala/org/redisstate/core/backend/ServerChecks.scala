@@ -21,24 +21,35 @@ object ServerChecks {
 
   /**
    * @param durability what commits will wait for
-   * @throws ConfigException for a server that would lose state or is too old
+   * @param asksLimits whether the user may see settings; a refusal is an entry in the server's ACL LOG
+   * @throws ConfigException for a server that would lose state, is too old or lacks commands
    */
   def check(
       url: String,
       durability: Durability,
-      exchange: Seq[Command] => Seq[AnyRef]): Unit =
-    exchange(Seq(Command("INFO"))).head match {
+      asksLimits: Boolean,
+      exchange: Seq[Command] => Seq[AnyRef]): Unit = {
+    val trial = ServerNeeds.trial
+    val asked = if (asksLimits) ServerNeeds.AskLimits else Nil
+    val replies = exchange((Command("INFO") +: trial) ++ asked)
+    val warnings = replies.head match {
       case ErrorReply(message) if ReplyClass.of(message) == ReplyClass.Transient =>
         throw new TransportException(message, null, isAnswer = true)
-      case ErrorReply(message) if message.startsWith("NOAUTH") =>
+      case ErrorReply(message) if ReplyClass.wantsLogin(message) =>
         throw noPassword(url)
       case ErrorReply(message) =>
         log.warn("{}: its settings could not be checked: {}", url: Any, message: Any)
+        Nil
       case bytes: Array[Byte] =>
         val settings = () => exchange(Seq(Durability.FileSettings)).head
-        judge(url, new String(bytes, UTF_8), durability, settings).foreach(warn)
-      case _ => ()
+        judge(url, new String(bytes, UTF_8), durability, settings)
+      case _ => Nil
     }
+    val absent = ServerNeeds.absent(replies.slice(1, trial.size + 1))
+    if (absent.nonEmpty) throw ReplyClass.lacking(Checking, absent, url)
+    val limits = ServerNeeds.settingsIn(replies.drop(trial.size + 1))
+    (warnings ++ ServerNeeds.warnings(url, limits)).foreach(warn)
+  }
 
   /** A job has several connections to a server, and many queries; the log gets each sentence once. */
   private def warn(sentence: String): Unit = {
@@ -66,6 +77,10 @@ object ServerChecks {
       durability: Durability,
       settings: () => AnyRef): Seq[String] = {
     val info = parse(text)
+    if (info.get("redis_mode").contains("sentinel")) {
+      throw new ConfigException(s"$Checking; $url is a Sentinel, which holds no state. Use a " +
+        "redis+sentinel:// URL, with the name of the master behind the port.")
+    }
     val version = info.getOrElse("redis_version", "0.0")
     val numbers = Version
       .findPrefixMatchOf(version)

@@ -19,8 +19,13 @@ final case class ErrorReply(message: String)
  * The connection failed before all replies were read: what was sent may or may not have been applied.
  *
  * @param isAnswer whether a server of ours was reached, and said that it cannot serve now
+ * @param isHungUp whether the server closed the connection in place of an answer
  */
-final class TransportException(message: String, cause: Throwable, val isAnswer: Boolean = false)
+final class TransportException(
+    message: String,
+    cause: Throwable,
+    val isAnswer: Boolean = false,
+    val isHungUp: Boolean = false)
     extends RuntimeException(message, cause)
 
 /** Where a node listens; the host is without brackets. */

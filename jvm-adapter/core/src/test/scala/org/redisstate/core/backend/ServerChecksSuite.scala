@@ -35,6 +35,33 @@ class ServerChecksSuite extends AnyFunSuite {
     }
   }
 
+  private val table = Vectors.read("servers").getAsJsonObject
+
+  test("the commands looked for are those of the table") {
+    assert(ServerNeeds.Commands == Vectors.items(table.get("needed")).map(_.getAsString))
+  }
+
+  Vectors.objects(table.get("limits")).foreach { one =>
+    test(s"limits: $one") {
+      val settings = one.getAsJsonObject("settings").entrySet.asScala.toSeq
+      val words = settings.flatMap(e => Seq(e.getKey, e.getValue.getAsString)).map(Command.bytes)
+      val limits = ServerNeeds.settingsIn(Seq(words, ErrorReply("NOPERM no right")))
+      assert(limits == settings.map(e => e.getKey -> e.getValue.getAsString).toMap)
+      val warnings = ServerNeeds.warnings(url, limits)
+      val expected = Vectors.items(one.get("warns"))
+      assert(warnings.size == expected.size, warnings)
+      warnings.zip(expected).foreach { case (warning, all) =>
+        assert(Vectors.items(all).forall(word => warning.contains(word.getAsString)), warning)
+        assert(warning.contains(url))
+      }
+      val longest = one.get("longest").getAsLong
+      val exceeded = Option(one.get("exceeded")).filterNot(_.isJsonNull).map(_.getAsString)
+      assert(ServerNeeds.exceeded(limits, longest) == exceeded)
+      val hint = ServerNeeds.hintOfLimits(limits, one.get("sent").getAsLong, longest)
+      assert(Vectors.items(one.get("hint")).forall(word => hint.contains(word.getAsString)), hint)
+    }
+  }
+
   private def durability(one: JsonObject): Durability =
     Durability.of(Option(one.get("durability")).fold("none")(_.getAsString))
 

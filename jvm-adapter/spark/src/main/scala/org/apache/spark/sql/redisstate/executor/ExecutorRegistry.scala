@@ -185,7 +185,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
       settings.deadlineMs,
       Clock.System,
       () => Option(TaskContext.get()).exists(_.isInterrupted()),
-      ServerChecks.check(settings.url.toString, settings.durability, _),
+      ServerChecks.check(settings.url.toString, settings.durability, settings.username.isEmpty, _),
       settings.durability,
       // The server has to answer well before its connection is taken for broken.
       settings.socketTimeoutMs / 2L,

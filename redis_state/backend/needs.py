@@ -1,0 +1,125 @@
+"""What a job needs of a server: its commands, and limits that what it sends fits into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis
+
+from redis_state.backend.replies import ReplyClass, class_of
+from redis_state.backend.script import Command
+from redis_state.backend.transport import message_of
+from redis_state.format.block import RAW_LENGTH_MAX
+
+_WITHOUT_ARGUMENTS = ("MULTI", "EXEC", "TIME")
+COMMANDS = (
+    *_WITHOUT_ARGUMENTS,
+    *("EVAL", "EVALSHA"),
+    *("HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HEXISTS", "HLEN", "HDEL", "HRANDFIELD"),
+    *("SET", "GET", "MGET", "EXISTS", "PEXPIRE", "PTTL", "PERSIST", "UNLINK"),
+)
+"""What a job calls, and its scripts call."""
+
+BYTES_ALLOWED_MIN = 1 << 20
+"""A server takes no lower limit for requests, so that a smaller request is never above one."""
+
+_BULK = "proto-max-bulk-len"
+_QUERY = "client-query-buffer-limit"
+_OUTPUT = "client-output-buffer-limit"
+_CLIENTS = "maxmemory-clients"
+ASK_LIMITS: tuple[Command, ...] = tuple(
+    ("CONFIG", "GET", name) for name in (_BULK, _QUERY, _OUTPUT, _CLIENTS)
+)
+"""One by one: Redis 6.2 takes one name."""
+
+
+def trial() -> list[Command]:
+    """Each command with too few arguments, or too many, so that it does nothing.
+
+    A server looks for the command first, then counts its arguments, and only then asks for rights.
+    """
+    return [(name, "x") if name in _WITHOUT_ARGUMENTS else (name,) for name in COMMANDS]
+
+
+def absent(replies: Sequence[Any]) -> list[str]:
+    """The commands that the server lacks, by its replies to `trial`."""
+    return [
+        name
+        for name, reply in zip(COMMANDS, replies, strict=False)
+        if isinstance(reply, redis.RedisError) and class_of(message_of(reply)) is ReplyClass.LACKING
+    ]
+
+
+def settings_in(replies: Sequence[Any]) -> dict[str, str]:
+    """The settings among the answers to `ASK_LIMITS`, without those that the user may not see."""
+    found: dict[str, str] = {}
+    for reply in replies:
+        if isinstance(reply, list):
+            words = list(map(_text, reply))
+            found |= dict(zip(words[::2], words[1::2], strict=False))
+    return found
+
+
+def warnings_of(url: str, settings: Mapping[str, str]) -> list[str]:
+    """One sentence for each limit below what a row may need."""
+    found = [
+        f"{url} has {name} {settings[name]}: a block may have {RAW_LENGTH_MAX} bytes, and a commit "
+        "with one above that limit fails"
+        for name in (_BULK, _QUERY)
+        if 0 < _number(settings, name) < RAW_LENGTH_MAX
+    ]
+    return found + [
+        f"{url} has {limit}: an answer above that limit ends the connection, so that a large "
+        "partition may not be read"
+        for limit in _reply_limits(settings)
+    ]
+
+
+def exceeded(settings: Mapping[str, str], argument_bytes: int) -> str:
+    """The limit that an argument of so many bytes is above; empty if it is above none."""
+    for name in (_BULK, _QUERY):
+        if 0 < _number(settings, name) < argument_bytes:
+            return f"{name} {settings[name]}"
+    return ""
+
+
+def hint_of_limits(settings: Mapping[str, str], *, sent_bytes: int, argument_bytes: int) -> str:
+    """What to look at where the server closes the connection again and again."""
+    low = _reply_limits(settings)
+    if 0 < _number(settings, _QUERY) < sent_bytes:
+        low.append(f"{_QUERY} {settings[_QUERY]}")
+    if low:
+        return f"It has {' and '.join(low)}, which ends a connection: raise that limit."
+    if settings:
+        return "Its log says why it closes the connection."
+    size = f" (sent: {sent_bytes} bytes, {argument_bytes} of them in one argument)"
+    return (
+        f"It closes the connection, as it does above {_BULK}, {_QUERY}{size}, {_OUTPUT} or "
+        f"{_CLIENTS}: compare these limits, and read its log."
+    )
+
+
+def sizes_of(commands: Sequence[Command]) -> tuple[int, int]:
+    """Bytes of all arguments, and of the longest one."""
+    sizes = [len(argument) for command in commands for argument in command]
+    return sum(sizes), max(sizes, default=0)
+
+
+def _reply_limits(settings: Mapping[str, str]) -> list[str]:
+    words = settings.get(_OUTPUT, "").split()
+    of_class = dict(zip(words[::4], zip(words[1::4], words[2::4], strict=False), strict=False))
+    hard, soft = of_class.get("normal", ("0", "0"))
+    found = [f"{_OUTPUT} normal {hard} {soft}"] if (hard, soft) != ("0", "0") else []
+    if settings.get(_CLIENTS, "0") != "0":
+        found.append(f"{_CLIENTS} {settings[_CLIENTS]}")
+    return found
+
+
+def _number(settings: Mapping[str, str], name: str) -> int:
+    found = settings.get(name, "")
+    return int(found) if found.isdigit() else 0
+
+
+def _text(raw: object) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
