@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -206,22 +205,6 @@ def test_a_password_for_a_server_without_one(redis_server: RedisServer) -> None:
     assert error.kind is Kind.PERMISSION
     assert "it has no password, and one was given" in str(error)
     assert "geheim" not in str(error)
-
-
-def test_protected_mode(start_redis: Start) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            pytest.skip("this machine has no address but loopback")
-        host = probe.getsockname()[0]
-    server = start_redis(options={"bind": f"127.0.0.1 {host}", "protected-mode": "yes"})
-    error = error_of(
-        Client(config.parse({"url": f"redis://{host}:{server.port}/0", "deadline": "1s"})),
-        ("PING",),
-    )
-    assert isinstance(error, ConfigError)
-    assert "protected-mode no" in str(error)
 
 
 # ---- limits -------------------------------------------------------------------------------------
