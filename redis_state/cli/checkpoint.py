@@ -32,6 +32,18 @@ def add_storage_options(parser: Adds) -> None:
     )
 
 
+def add_stores(parser: Adds) -> None:
+    """Add the names of stores that Spark does not tell the query of."""
+    parser.add_argument(
+        "--store",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a Python store that the query writes, if it does so in foreachBatch over Spark "
+        "Connect, or since an older release; all others are found. May be given again",
+    )
+
+
 def folder_of(arguments: argparse.Namespace) -> Folder:
     """The folder that the arguments name.
 
@@ -50,5 +62,6 @@ def words_of(arguments: argparse.Namespace) -> list[str]:
     given = (
         ("--checkpoint", arguments.checkpoint),
         ("--storage-options", arguments.storage_options),
+        *(("--store", name) for name in getattr(arguments, "store", ())),
     )
     return [word for name, value in given if value is not None for word in (name, value)]

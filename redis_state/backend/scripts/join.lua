@@ -9,14 +9,15 @@
 --       11 the time that Spark planned the batch for, as its rows have it; '' where the task has no rows
 -- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch below (not begun by this run: look whether every partition
 --       has the version below, and is held by an epoch from `below` on, then again with ARGV 10) · FENCED newest-epoch
---       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch ('-': another one)
+--       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · STALE batch ('-': another one) · PURGED
 -- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
 --        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
 --        newest is repeated; a batch that is repeated keeps the time at which it began first; rows that were planned for an
 --        earlier batch, which a driver kept, are no rows of this one; what was written before the batch below was planned
---        again, with other rows, is nothing to go on from.
+--        again, with other rows, is nothing to go on from; a purged query is neither planned nor begun.
 local MARKS_MAX = 16
 local query, place = KEYS[1], ARGV[1]
+if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. place)
 if moved then return {'MOVED', moved} end
 
