@@ -42,7 +42,7 @@ class PartitionHealth:
         problem: Why nothing can be said; empty if something can.
         purged: Whether it expires, because its checkpoint was purged within the last day.
         ahead: Batch b makes the version b + `ahead`.
-        first: The first batch of its store; before it there is nothing to serve.
+        first: The first batch of its store: after an earlier one the state is as before this one.
     """
 
     id: PartitionId
@@ -59,7 +59,7 @@ class PartitionHealth:
 
     def serves(self, batch: int) -> bool:
         """Whether the state after a batch loads."""
-        return batch < self.first or batch + self.ahead in self.loadable
+        return max(batch, self.first - 1) + self.ahead in self.loadable
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,14 @@ class CountedStore:
     query_id: str
     raw: bytes
 
+    def at(self, batch: int) -> int:
+        """Its newest batch when that is the query's: the one before the first, before that."""
+        return max(batch, self.first - 1)
+
     def follows(self, committed: int | None) -> bool:
         """Whether a query goes on after its newest committed batch, which the store has written."""
-        following = 0 if committed is None else committed + 1
-        return self.newest in (following - 1, following)
+        newest = -1 if committed is None else committed
+        return self.newest in (self.at(newest), newest + 1)
 
     def set_to(self, client: Client, batch: int, *, tenant: str, word: str = _REWOUND) -> None:
         """Make a batch the newest one; all partitions have to hold what it left.
@@ -76,7 +80,7 @@ class CountedStore:
             StateError: The checkpoint was purged.
         """
         what = f"setting store '{self.name}' to batch {batch}"
-        number = str(batch) if batch >= self.first else "-"
+        number = str(self.at(batch))
         query = [keys.query(self.gen, tenant=tenant)]
         reply = client.script(what, script("rewind"), query, [self.place, self.raw, number, word])
         match reply:
@@ -114,10 +118,9 @@ class QueryState:
     def changes(self, batch: int) -> list[str]:
         """What `set_to` would do, a line for each store."""
         return [
-            f"store {one.name[:80]!r}: batch {one.newest} -> "
-            f"{batch if batch >= one.first else 'none'}"
+            f"store {one.name[:80]!r}: batch {one.newest} -> {one.at(batch)}"
             for one in self.stores
-            if one.newest != batch
+            if one.newest != one.at(batch)
         ]
 
     def set_to(self, client: Client, batch: int, *, tenant: str) -> None:
@@ -128,7 +131,7 @@ class QueryState:
             StateError: A checkpoint was purged.
         """
         for store in self.stores:
-            if store.newest != batch:
+            if store.newest != store.at(batch):
                 store.set_to(client, batch, tenant=tenant)
 
 

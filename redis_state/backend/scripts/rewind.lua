@@ -1,7 +1,7 @@
 -- Make another batch the newest one of a store of Python batches: what is known of later ones is forgotten.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 operator and store, as <operator>:<store name>   2 its newest batch, as `batch:…` was read   3 batch id that becomes the newest;
---         below the first one, '-': no batch has begun then   4 word in place of the run
+-- ARGV  1 operator and store, as <operator>:<store name>   2 its newest batch, as `batch:…` was read   3 batch id that becomes the newest,
+--         at least the one before the first   4 word in place of the run
 -- Reply OK · CHANGED · MOVED gen (the store has another checkpoint by now) · PURGED
 -- Keeps: the newest batch, what it began with and what batches were planned for change together, and only as they were read;
 --        plans, runs and epochs stay, so whoever ran before is fenced by the next run.
@@ -10,11 +10,8 @@ if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. place)
 if moved then return {'MOVED', moved} end
 
-local wanted = false
-if ARGV[3] ~= '-' then
-  local first, partitions, layout = string.match(ARGV[2], '^%d+ (%d+) (%d+) %S+ (.*)$')
-  wanted = table.concat({ARGV[3], first, partitions, ARGV[4], layout}, ' ')
-end
+local first, partitions, layout = string.match(ARGV[2], '^%d+ (%d+) (%d+) %S+ (.*)$')
+local wanted = table.concat({ARGV[3], first, partitions, ARGV[4], layout}, ' ')
 local found = redis.call('HGET', query, 'batch:' .. place)
 if found == wanted then return {'OK'} end
 if found ~= ARGV[2] then return {'CHANGED'} end
@@ -22,7 +19,7 @@ if found ~= ARGV[2] then return {'CHANGED'} end
 local kept = {}
 for mark in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '%S+') do
   local of_batch = tonumber(string.match(mark, '^%d+'))
-  if of_batch and wanted and of_batch <= tonumber(ARGV[3]) then kept[#kept + 1] = mark end
+  if of_batch and of_batch <= tonumber(ARGV[3]) then kept[#kept + 1] = mark end
 end
 if #kept > 0 then
   redis.call('HSET', query, 'planned:' .. place, table.concat(kept, ' '))
@@ -30,9 +27,5 @@ else
   redis.call('HDEL', query, 'planned:' .. place)
 end
 redis.call('HDEL', query, 'begun:' .. place)
-if wanted then
-  redis.call('HSET', query, 'batch:' .. place, wanted)
-else
-  redis.call('HDEL', query, 'batch:' .. place)
-end
+redis.call('HSET', query, 'batch:' .. place, wanted)
 return {'OK'}

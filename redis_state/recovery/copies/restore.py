@@ -76,7 +76,7 @@ class Restore:
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
         for store in self.set_back:
-            if store.newest != self.copy.batch:
+            if store.newest != store.at(self.copy.batch):
                 store.set_to(client, self.copy.batch, tenant=self.tenant)
         self.rewind.carry_out()
 
