@@ -57,11 +57,12 @@ def folder_of(arguments: argparse.Namespace) -> Folder:
     return folder_at(arguments.checkpoint, storage_options=options)
 
 
-def words_of(arguments: argparse.Namespace) -> list[str]:
+def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:
     """The same arguments for another command, for advice that can be pasted."""
     given = (
         ("--checkpoint", arguments.checkpoint),
         ("--storage-options", arguments.storage_options),
+        ("--gen", gen),
         *(("--store", name) for name in getattr(arguments, "store", ())),
     )
     return [word for name, value in given if value is not None for word in (name, value)]

@@ -129,8 +129,7 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Plac
         )
     if gen is not None:
         check_gen(gen, attempted="looking at a checkpoint")
-    words = words_of(arguments)
-    words += [] if gen is None else ["--gen", gen]
+    words = words_of(arguments, gen=gen)
     folder = None if checkpoint is None else folder_of(arguments)
     state = state_of(client, folder, gen=gen, names=arguments.store, tenant=tenant)
     return Place(folder, shlex.join(words), command_of(arguments), state)
@@ -283,6 +282,11 @@ def _at_the_beginning(behind: list[CountedStore], place: Place) -> tuple[str, in
     )
 
 
+def _goes_back_with(found: Diagnosis, gen: str, batch: int) -> bool:
+    """Whether what the copy of a checkpoint does not hold serves its batch."""
+    return all(one.serves(batch) for one in found.partitions if one.id.store.gen != gen)
+
+
 def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> str:
     """The ways to recover, the best one first."""
     text = "No batch is served by all partitions."
@@ -296,10 +300,15 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> s
         f"       redis-state queries {place.server}",
         "If Redis has a backup of its own (an RDB or AOF file), restart Redis from it.",
     ]
-    if copy is not None:
+    if copy is not None and _goes_back_with(found, copy.gen, copy.batch):
+        own = [one for one in found.partitions if one.id.store.gen == copy.gen]
+        # What is there is never replaced.
+        in_the_way = any(one.present and not one.serves(copy.batch) for one in own)
+        away = f"       {place.purge(copy.gen, '--now')}\n" if in_the_way else ""
         ways.append(
             f"The checkpoint has a copy of the state after batch {copy.batch}. Stop the query, "
-            f"then\n       {place.command('restore', '--yes')}\n"
+            f"wait {LATELY_MS // 60_000} minutes, or add --force below, then\n"
+            f"{away}       {place.command('restore', '--yes')}\n"
             "     and start it: it runs the later batches again, and the sink gets them twice."
         )
     ways.append(

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan.there:
         print(
             f"{plan.there} partitions were there, serve that version, and were not read again: "
-            "`redis-state maintain` verifies them"
+            "`redis-state maintain --once` verifies them"
         )
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from redis_state.cli.checkpoint import (
     add_storage_options,
     add_stores,
     folder_of,
+    words_of,
 )
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
@@ -75,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         for gen in found.purged:
             raise purged_error(what, gen, where=arguments.checkpoint or "")
         if not found.serves(batch):
-            raise _unserved(what, found, state, folder)
+            place = shlex.join(words_of(arguments, gen=arguments.gen))
+            raise _unserved(what, found, state, folder, place=place)
         changes = state.changes(batch)
         for text in changes:
             print(text)
@@ -126,7 +129,9 @@ def _state_of(
     return state
 
 
-def _unserved(what: str, found: Diagnosis, state: QueryState, folder: Folder | None) -> StateError:
+def _unserved(
+    what: str, found: Diagnosis, state: QueryState, folder: Folder | None, *, place: str
+) -> StateError:
     among = None
     if folder is not None:
         among = {batch for batch in startable_batches(folder) if batch >= state.since}
@@ -135,7 +140,8 @@ def _unserved(what: str, found: Diagnosis, state: QueryState, folder: Folder | N
         what,
         kind=Kind.STATE_LOST,
         found="not all partitions have the state after it",
-        advice="No batch can be served; nothing was moved. `redis-state doctor` says how to go on."
+        advice=f"No batch can be served; nothing was moved. `redis-state doctor {place}` says how "
+        "to go on."
         if newest is None
         else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
         f"--to-batch {newest}.",

@@ -43,8 +43,8 @@ def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) 
         found="Redis has this partition, but in other versions"
         if not health.problem
         else health.problem,
-        advice="Nothing was changed: existing state is never replaced. `redis-state doctor` "
-        "says what it serves. If that does not help, stop the query, remove all of it with "
+        advice="Nothing was changed: existing state is never replaced. `redis-state doctor --gen "
+        f"{gen}` says what it serves. If that does not help, stop the query, remove all of it with "
         f"`redis-state purge --gen {gen} --now`, and {verb}.",
         where=str(id_),
     )

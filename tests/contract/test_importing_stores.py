@@ -14,7 +14,7 @@ from redis_state.errors import RedisStateError
 from redis_state.maintain.recall import expire
 from tests.contract.query_scene import Batches, Processors, Query, Store
 from tests.contract.test_going_back import STORES, id_of
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 EXPORTED = 4  # of every store at least one batch
 BATCHES = 7
@@ -49,7 +49,8 @@ def folder_of(query: Query, store: Store) -> Path:
 def lose(raw: redis.Redis, store: Store, partition: int) -> None:
     """All keys of a partition are gone; the registry is in another node, or of another age."""
     id_ = id_of(store, partition)
-    names = [name for name in raw.keys("*") if name.startswith(keys.partition(id_).encode())]
+    own = keys.partition(id_)
+    names = [name for name in map(bytes_of, raw.keys("*")) if name.startswith(own.encode())]
     assert names
     raw.unlink(*names)
 

@@ -430,7 +430,8 @@ def test_a_full_server_refuses_a_purge_that_can_be_called_back(
     before = state(raw)
     raw.config_set("maxmemory", 1)
     assert purge(redis_server, "--yes") == 1
-    assert f"`redis-state purge --gen {GEN} --now` needs none" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"`redis-state purge --gen {GEN} --now --url {redis_server.url}` needs none" in said
     assert state(raw) == before
     assert purge(redis_server, "--yes", "--now") == 0
     assert raw.keys(f"*{planted.gen}*") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ class Import:
         named = [("HSETNX", key, field, self.gen), ("HGET", key, field)]
         found = client.call(what, named)[-1]
         if found != self.gen.encode():
-            raise _name_taken(what, self.name)
+            raise _name_taken(what, self.name, (found or b"").decode("ascii", "replace"))
 
 
 def _batch_field(operator: int, store: str) -> str:
@@ -232,19 +233,20 @@ def _target(
     own = export.gen
     if wanted != export.name:
         own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
-    if checkpoint_gen(client, wanted, tenant=tenant) not in (None, own):
-        raise _name_taken(what, wanted)
+    there = checkpoint_gen(client, wanted, tenant=tenant)
+    if there not in (None, own):
+        raise _name_taken(what, wanted, there or "")
     return own, wanted
 
 
-def _name_taken(what: str, name: str) -> StateError:
+def _name_taken(what: str, name: str, gen: str) -> StateError:
     return StateError(
         what,
         kind=Kind.STATE_LOST,
         found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
         "id, or imported from another export",
         advice="It was not replaced. Import under another name, with --as NAME; or purge that "
-        "store with `redis-state purge --gen … --now`, and import again.",
+        f"store with `redis-state purge --gen {gen} --now`, and import again.",
     )
 
 
@@ -296,8 +298,8 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
             what,
             kind=Kind.STATE_LOST,
             found=f"the export belongs to a timeline that a rewind of the query has left: {found}",
-            advice="Nothing was changed. Use an export of this timeline, or a copy "
-            "(`redis-state restore`).",
+            advice="Nothing was changed. Use an export of this timeline, or a copy, if the query "
+            f"makes any: `redis-state restore --checkpoint {shlex.quote(str(checkpoint))}`.",
             where=str(checkpoint),
         )
 
