@@ -172,7 +172,7 @@ class QuotaError(RedisStateError):
     kinds = (Kind.QUOTA,)
     default_advice = (
         "Raise the limit, keep fewer versions (versionsToRetain), or remove state, then start the "
-        "query again. `redis-state size` shows where the bytes are."
+        "query again. `redis-state size QUERY` shows where the bytes are."
     )
 
 

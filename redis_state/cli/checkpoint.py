@@ -32,6 +32,18 @@ def add_storage_options(parser: Adds) -> None:
     )
 
 
+def add_stores(parser: Adds) -> None:
+    """Add the names of stores that Spark does not tell the query of."""
+    parser.add_argument(
+        "--store",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a Python store that the query writes, if it does so in foreachBatch over Spark "
+        "Connect, or since an older release; all others are found. May be given again",
+    )
+
+
 def folder_of(arguments: argparse.Namespace) -> Folder:
     """The folder that the arguments name.
 
@@ -45,10 +57,12 @@ def folder_of(arguments: argparse.Namespace) -> Folder:
     return folder_at(arguments.checkpoint, storage_options=options)
 
 
-def words_of(arguments: argparse.Namespace) -> list[str]:
+def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:
     """The same arguments for another command, for advice that can be pasted."""
     given = (
         ("--checkpoint", arguments.checkpoint),
         ("--storage-options", arguments.storage_options),
+        ("--gen", gen),
+        *(("--store", name) for name in getattr(arguments, "store", ())),
     )
     return [word for name, value in given if value is not None for word in (name, value)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from typing import Any
@@ -12,6 +13,8 @@ from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE, server_optio
 from redis_state.config import PASSWORD_VARIABLE, Config, parse
 
 _DEADLINE = "10s"
+# With arguments, or the one that needs none; a bare name is a tool that is talked of.
+_PRINTED = re.compile(r"`(redis-state (?:queries|[a-z-]+(?: [^\s`]+)+))`")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +68,21 @@ def command_of(arguments: argparse.Namespace) -> str:
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     return shlex.join(words)
+
+
+def with_server(text: str, arguments: argparse.Namespace) -> str:
+    """The text of an error, its commands with the server that this command was given.
+
+    What raises an error does not know by which arguments its caller was started.
+    """
+    if not hasattr(arguments, "url"):
+        return text
+    server = command_of(arguments)
+    return _PRINTED.sub(rf"`\g<1> {_escaped(server)}`", text) if server else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\")
 
 
 def options_of(arguments: argparse.Namespace, *, url: str | None = None) -> dict[str, Any]:

@@ -76,9 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
             _tell(plan)
             if arguments.yes:
                 what = "importing an export"
-                refuse_if_used(
-                    client, plan.gen, tenant=tenant, attempted=what, force=arguments.force
-                )
+                for gen in plan.gens:
+                    refuse_if_used(
+                        client, gen, tenant=tenant, attempted=what, force=arguments.force
+                    )
                 plan.carry_out(client, line)
         finally:
             line.end()
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan.there:
         print(
             f"{plan.there} partitions were there, serve that version, and were not read again: "
-            "`redis-state maintain` verifies them"
+            "`redis-state maintain --once` verifies them"
         )
     return 0
 
@@ -103,6 +104,8 @@ def _tell(plan: Import) -> None:
         print(f"{plan.there} partitions serve it already")
     if plan.missing:
         print(f"about {plan.stored:,} bytes go to Redis")
+    for store in plan.set_back:
+        print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.export.batch}")
     if plan.rewind is not None:
         for name in plan.rewind.files:
             print(f"{name} -> {plan.rewind.folder}/{name}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from redis_state._version import __version__
 from redis_state.cli.command import Run
+from redis_state.cli.connection import with_server
 from redis_state.cli.help import Formatter, Intermixed
 from redis_state.cli.registry import COMMANDS
 from redis_state.errors import RedisStateError
@@ -58,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from redis_state.reader.figures import plain
 
         # A name in it may have what changes the terminal.
-        print("\n".join(map(plain, str(error).split("\n"))), file=sys.stderr)
+        text = "\n".join(map(plain, str(error).split("\n")))
+        print(with_server(text, arguments), file=sys.stderr)
         return 1
     except BrokenPipeError:
         # Whoever read, such as `head`, has enough.

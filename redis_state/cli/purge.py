@@ -121,7 +121,7 @@ def _tell_recalled(gen: str, found: Recalled) -> None:
     if found.incomplete:
         print(
             f"warning: {found.incomplete} segments do not have all their blocks; `redis-state "
-            "doctor` says what can be served",
+            f"doctor --gen {gen}` says what can be served",
             file=sys.stderr,
         )
 

@@ -58,9 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         try:
-            if arguments.yes:
-                what = "restoring a copy"
-                refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
             plan = plan_restore(
                 client,
                 folder,
@@ -70,9 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
                 progress=line,
             )
             line.end()
+            for one in plan.gens if arguments.yes else ():
+                what, force = "restoring a copy", arguments.force
+                refuse_if_used(client, one, tenant=tenant, attempted=what, force=force)
             print(_told(plan.copy))
             if plan.there:
                 print(f"{plan.there} partitions serve it already")
+            for store in plan.set_back:
+                print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.copy.batch}")
             for name in plan.rewind.files:
                 print(f"{name} -> {plan.rewind.folder}/{name}")
             if arguments.yes:

@@ -17,7 +17,7 @@ from redis_state.backend.scan import Progress, scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId, is_gen
-from redis_state.protocol.registry import counted_partitions, parse_listing, parse_operators
+from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
@@ -104,29 +104,15 @@ def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
 
 
 def _forget_name(client: Client, gen: str, tenant: str) -> None:
-    """First of all: a Python store that takes the name from now on begins a new checkpoint."""
+    """First of all: a Python store that takes the name from now on begins a new checkpoint.
+
+    By its id alone: one that never began a batch is neither listed, nor does its query name it.
+    """
     names = keys.names(tenant=tenant)
-    listed, path = client.call(
-        _WHAT,
-        [
-            ("HGET", keys.checkpoints(tenant=tenant), gen),
-            # Of one that was purged before the list says nothing any more.
-            ("HGET", keys.query(gen, tenant=tenant), "path"),
-        ],
-    )
-    for field_ in {_name_field(gen, listed), (path or b"").decode("ascii", "replace")} - {""}:
-        (known,) = client.call(_WHAT, [("HGET", names, field_)])
-        if known == gen.encode():
-            client.call(_WHAT, [("HDEL", names, field_)])
-
-
-def _name_field(gen: str, listed: bytes | None) -> str:
-    """By what the list of names knows a listed checkpoint; empty if its entry is damaged."""
-    try:
-        (info,) = parse_listing({gen.encode(): listed or b""})
-        return keys.name_field(info.name)
-    except (FormatError, UnicodeEncodeError):
-        return ""
+    (known,) = client.call(_WHAT, [("HGETALL", names)])
+    own = [field_ for field_, found in known.items() if found == gen.encode()]
+    if own:
+        client.call(_WHAT, [("HDEL", names, *own)])
 
 
 def registered_partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:

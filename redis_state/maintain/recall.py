@@ -22,12 +22,10 @@ from redis_state.maintain.purge import (
     registered_partitions,
     scan_checkpoint,
 )
+from redis_state.protocol.runs import PURGED_FIELD
 
 KEPT_MS = 24 * 3600 * 1000
 """For so long what was purged can be called back."""
-
-RECORD = "purged"
-"""The field of a query that says when it was purged, and how it was listed."""
 
 RECALLED = "recalled"
 """The field of a query that says when it was called back last: somebody counts on it."""
@@ -155,15 +153,8 @@ def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = _
 
 def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Purged) -> None:
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    there, left_ms, listing = client.call(
-        _PURGING, [("EXISTS", query), ("PTTL", query), ("HGETALL", checkpoints)]
-    )
-    listed = {
-        name.decode(): value.decode()
-        for name, value in listing.items()
-        if name.partition(b":")[0] == gen.encode()
-    }
-    found.listed = bool(listed)
+    there, left_ms = client.call(_PURGING, [("EXISTS", query), ("PTTL", query)])
+    listed = _listed(client, gen, tenant)
     if there:
         found.names.add(query)
         known = _record(client, gen, tenant)
@@ -173,14 +164,26 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
         # One by one: a full server refuses the note, and would carry out the rest.
-        client.call(_PURGING, [("HSET", query, RECORD, json.dumps(record))])
+        client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
         client.call(_PURGING, [("PEXPIRE", query, str(expiry_ms))])
+    # Who entered it before the note was there has not seen the note.
+    listed |= _listed(client, gen, tenant)
+    found.listed = bool(listed)
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
     client.call(
         _PURGING,
         [("HDEL", keys.looks(tenant=tenant), gen), ("HDEL", keys.sizes(tenant=tenant), gen)],
     )
+
+
+def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
+    (listing,) = client.call(_PURGING, [("HGETALL", keys.checkpoints(tenant=tenant))])
+    return {
+        name.decode(): value.decode()
+        for name, value in listing.items()
+        if name.partition(b":")[0] == gen.encode()
+    }
 
 
 def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:
@@ -197,11 +200,11 @@ def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> Non
     if record.left_ms != _NO_EXPIRY:
         stay = ("PEXPIRE", query, str(record.left_ms))
     client.call(_RECALLING, [("HSET", query, RECALLED, str(now_ms))])
-    client.call(_RECALLING, [stay, ("HDEL", query, RECORD)])
+    client.call(_RECALLING, [stay, ("HDEL", query, PURGED_FIELD)])
 
 
 def _record(client: Client, gen: str, tenant: str) -> _Record | None:
-    (raw,) = client.call(_RECALLING, [("HGET", keys.query(gen, tenant=tenant), RECORD)])
+    (raw,) = client.call(_RECALLING, [("HGET", keys.query(gen, tenant=tenant), PURGED_FIELD)])
     if raw is None:
         return None
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
@@ -21,6 +22,9 @@ from redis_state.protocol.registry import PYTHON_OPERATOR
 
 STAGED_TTL_MS = 24 * 3600 * 1000
 """What nobody uses lives this long: staged segments, queries without a partition."""
+
+PURGED_FIELD = "purged"
+"""The field of a query that says when it was purged, and how it was listed."""
 
 _DRIVER, _EXECUTOR = "d", "x"
 _NAME_BYTES_MAX = 64 << 10
@@ -159,6 +163,7 @@ def register_run(
     Raises:
         ConfigError: The server is too old, a replica, or may evict keys.
         ConflictError: A newer run is registered, and this one's epoch does not exceed `above`.
+        StateError: The checkpoint was purged within the last day.
         UsageError: The run id is malformed.
     """
     if not is_uid(run_id):
@@ -178,6 +183,8 @@ def register_run(
             return _run(run_id, epoch, found)
         case ["FENCED", newest]:
             raise ConflictError(what, found=f"a newer run is registered (epoch {newest})")
+        case ["PURGED"]:
+            raise purged_error(what, gen)
     raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
 
 
@@ -201,31 +208,62 @@ def confirm_checkpoint(
     Args:
         families: As far as they are known, for display and for readers that look up keys.
         keep_ms: 0, or the expiry of an ephemeral checkpoint.
+
+    Raises:
+        StateError: The checkpoint was purged within the last day.
     """
     what = "listing a checkpoint"
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    place = f"op:{operator}:{store}"
-    stay = ("PEXPIRE", query, str(keep_ms)) if keep_ms else ("PERSIST", query)
-    time, known, _ = client.call(what, [("TIME",), ("HGET", listed, gen), stay])
+    place = f"{operator}:{store}"
+    time, known = client.call(what, [("TIME",), ("HGET", listed, gen)])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     created = json.loads(known)["created"] if known else now_ms
-    entry = {"path": keys.name_field(name), "id": gen, "name": name, "created": created}
-    shown = _operator_json(families)
-    client.call(
-        what,
-        [
-            ("HSET", listed, gen, json.dumps(entry | {"seen": now_ms})),
-            ("HSET", query, "name", name, "path", keys.name_field(name), "id", gen),
-        ],
-    )
-    reply = client.script(what, script("describe"), [query], [place, str(partitions), shown])
-    client.call(what, [("HSET", listed, f"{gen}:{operator}:{store}", reply[1])])
+    path = keys.name_field(name)
+    entry = {"path": path, "id": gen, "name": name, "created": created, "seen": now_ms}
+    shown = [f"op:{place}", str(partitions), _operator_json(families), str(keep_ms)]
+    fields = ["name", name, "path", path, "id", gen]
+    reply = client.script(what, script("describe"), [query], [*shown, *fields])
+    if reply == ["PURGED"]:
+        raise purged_error(what, gen)
+    _enter(client, what, gen, {gen: json.dumps(entry), f"{gen}:{place}": reply[1]}, tenant=tenant)
+
+
+def _enter(client: Client, what: str, gen: str, fields: Mapping[str, str], *, tenant: str) -> None:
+    """Enter a checkpoint in the list, unless a purge took it off meanwhile.
+
+    The list and the query are two keys: the purge marks the query first, so who looks at the mark
+    behind the entry finds out.
+    """
+    query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
+    words = [word for pair in fields.items() for word in pair]
+    is_purged: Command = ("HEXISTS", query, PURGED_FIELD)
+    while True:
+        client.call(what, [("HSET", listed, *words)])
+        (purged,) = client.call(what, [is_purged])
+        if not purged:
+            return
+        client.call(what, [("HDEL", listed, *fields)])
+        (purged,) = client.call(what, [is_purged])
+        if purged:
+            raise purged_error(what, gen)
+        # It was called back in between, with the entry that is gone now.
 
 
 def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:
-    """Renew the expiries of an ephemeral checkpoint."""
-    command = ("PEXPIRE", keys.query(gen, tenant=tenant), str(keep_ms))
-    client.call("renewing a checkpoint", [command])
+    """Renew the expiry of an ephemeral checkpoint, unless it was purged."""
+    query = [keys.query(gen, tenant=tenant)]
+    client.script("renewing a checkpoint", script("stay"), query, [str(keep_ms)])
+
+
+def keep_checkpoint(client: Client, gen: str, *, attempted: str, tenant: str = "") -> None:
+    """Keep what is registered of a checkpoint for good.
+
+    Raises:
+        StateError: It was purged within the last day.
+    """
+    query = [keys.query(gen, tenant=tenant)]
+    if client.script(attempted, script("stay"), query, ["0"]) == ["PURGED"]:
+        raise purged_error(attempted, gen)
 
 
 def _operator_json(families: Sequence[Family]) -> str:

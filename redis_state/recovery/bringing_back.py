@@ -9,9 +9,12 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.errors import Kind, StateError
+from redis_state.files import Folder
 from redis_state.ids import PartitionId, Pin
 from redis_state.protocol.partition import PartitionClient
-from redis_state.recovery.doctor import look_at
+from redis_state.protocol.runs import PURGED_FIELD, keep_checkpoint
+from redis_state.recovery.doctor import diagnose, look_at
+from redis_state.recovery.query_state import CountedStore, query_id_of, stores_of_query
 
 
 def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) -> bool:
@@ -40,11 +43,53 @@ def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) 
         found="Redis has this partition, but in other versions"
         if not health.problem
         else health.problem,
-        advice="Nothing was changed: existing state is never replaced. `redis-state doctor` "
-        "says what it serves. If that does not help, stop the query, remove all of it with "
+        advice="Nothing was changed: existing state is never replaced. `redis-state doctor --gen "
+        f"{gen}` says what it serves. If that does not help, stop the query, remove all of it with "
         f"`redis-state purge --gen {gen} --now`, and {verb}.",
         where=str(id_),
     )
+
+
+def check_not_purged(client: Client, gen: str, *, attempted: str, tenant: str) -> None:
+    """Refuse a checkpoint that was purged within the last day, also if no partition is left.
+
+    Raises:
+        StateError: It was.
+    """
+    command = ("HEXISTS", keys.query(gen, tenant=tenant), PURGED_FIELD)
+    (purged,) = client.call("looking for a purge", [command])
+    if purged:
+        raise purged_error(attempted, gen)
+
+
+def others_serving(
+    client: Client, checkpoint: Folder, gen: str, batch: int, *, what: str, tenant: str
+) -> list[CountedStore]:
+    """The Python stores of a query that go back with its logs, without those of one checkpoint.
+
+    Args:
+        gen: The checkpoint that is brought back.
+
+    Raises:
+        StateError: One does not serve the state after the batch, or was purged.
+    """
+    stores = stores_of_query(client, query_id_of(checkpoint), tenant=tenant)
+    others = [store for store in stores if store.gen != gen]
+    for store in others:
+        found = diagnose(client, store.gen, tenant=tenant)
+        if found.purged:
+            raise purged_error(what, store.gen)
+        if not found.serves(batch):
+            raise StateError(
+                what,
+                kind=Kind.STATE_LOST,
+                found=f"the query also writes store {store.name[:80]!r}, of which not all "
+                f"partitions have the state after batch {batch}",
+                advice=f"Nothing was changed. `redis-state doctor --gen {store.gen}` says what it "
+                "serves: take a batch that both have, or bring an export of that store back first.",
+                where=str(checkpoint),
+            )
+    return others
 
 
 def describe(
@@ -62,16 +107,19 @@ def describe(
         fields: Of the query's registry; those that are there stay.
         counts: Numbers of partitions, by operator and store.
         created_ms: Milliseconds since 1970, where `fields` do not say it.
+
+    Raises:
+        StateError: The checkpoint was purged within the last day.
     """
     what = "describing the query"
     query = keys.query(gen, tenant=tenant)
+    keep_checkpoint(client, gen, attempted=what, tenant=tenant)
     known = {"f": "1", **fields}
     time, *_ = client.call(
         what,
         [
             ("TIME",),
             *(("HSETNX", query, name, value.encode()) for name, value in known.items()),
-            ("PERSIST", query),
         ],
     )
     seen_ms = int(time[0]) * 1000 + int(time[1]) // 1000

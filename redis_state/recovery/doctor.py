@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -16,11 +16,13 @@ from redis_state.maintain.checkpoint import Progress, silent
 from redis_state.protocol.registry import (
     QueryInfo,
     counted_partitions,
+    first_batch,
     list_queries,
     listed_partitions,
     newest_of_folder,
     parse_operators,
 )
+from redis_state.protocol.runs import PURGED_FIELD
 
 _WHAT = "looking at a partition"
 _SEGMENTS_AT_ONCE = 256
@@ -39,6 +41,8 @@ class PartitionHealth:
         present: Whether there is a manifest.
         problem: Why nothing can be said; empty if something can.
         purged: Whether it expires, because its checkpoint was purged within the last day.
+        ahead: Batch b makes the version b + `ahead`.
+        first: The first batch of its store: after an earlier one the state is as before this one.
     """
 
     id: PartitionId
@@ -50,47 +54,62 @@ class PartitionHealth:
     present: bool = True
     problem: str = ""
     purged: bool = False
+    ahead: int = 1
+    first: int = 0
+
+    def serves(self, batch: int) -> bool:
+        """Whether the state after a batch loads."""
+        return max(batch, self.first - 1) + self.ahead in self.loadable
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What Redis holds of a checkpoint."""
+    """What Redis holds of the checkpoints of a query.
+
+    Attributes:
+        purged: Those that expire, because they were purged within the last day.
+    """
 
     partitions: tuple[PartitionHealth, ...]
+    purged: tuple[str, ...] = ()
 
-    @property
-    def common(self) -> frozenset[int]:
-        """Versions that every partition of every store can serve."""
-        if not self.partitions:
-            return frozenset()
-        return frozenset.intersection(*(one.loadable for one in self.partitions))
+    def serves(self, batch: int) -> bool:
+        """Whether every partition of every store serves the state after a batch."""
+        return bool(self.partitions) and all(one.serves(batch) for one in self.partitions)
 
-    @property
-    def purged(self) -> bool:
-        """Whether a partition expires, because the checkpoint was purged within the last day."""
-        return any(one.purged for one in self.partitions)
-
-    def newest_batch(self, *, at_most: int | None = None) -> int | None:
+    def newest_batch(self, *, among: Collection[int] | None = None) -> int | None:
         """The newest batch after which the query can go on; ``None`` if it has to start afresh.
 
-        Version *v* is the state after batch *v - 1*.
-
         Args:
-            at_most: The newest batch of the checkpoint's commit log, if it is known.
+            among: The batches after which Spark can go on, if they are known.
         """
-        fitting = [v - 1 for v in self.common if v > 0 and (at_most is None or v - 1 <= at_most)]
-        return max(fitting, default=None)
+        if among is None:
+            among = {v - one.ahead for one in self.partitions for v in one.loadable if v > 0}
+        return max((batch for batch in among if self.serves(batch)), default=None)
 
 
 def diagnose(
-    client: Client, gen: str, *, tenant: str = "", progress: Progress = silent
+    client: Client, *gens: str, tenant: str = "", progress: Progress = silent
 ) -> Diagnosis:
-    """Look at every partition of a checkpoint.
+    """Look at every partition of the checkpoints of a query.
 
     Raises:
         FormatError: The description of the query is damaged.
         UnavailableError: The server gives no answer.
     """
+    found, purged = [], []
+    for gen in gens:
+        partitions, is_purged = _look(client, gen, tenant, progress)
+        found += partitions
+        if is_purged or any(one.purged for one in partitions):
+            purged.append(gen)
+    return Diagnosis(tuple(found), tuple(purged))
+
+
+def _look(
+    client: Client, gen: str, tenant: str, progress: Progress
+) -> tuple[list[PartitionHealth], bool]:
+    """The partitions of a checkpoint, and whether it is marked as purged."""
     (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
     operators = parse_operators(raw)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
@@ -104,9 +123,12 @@ def diagnose(
         ]
     found = []
     for number, id_ in enumerate(ids, 1):
-        found.append(look_at(client, id_))
+        place = id_.store.operator, id_.store.store
+        counted = raw.get(f"batch:{place[0]}:{place[1]}".encode())
+        first, version = (0, 1) if counted is None else first_batch(counted)
+        found.append(replace(look_at(client, id_), ahead=version - first, first=first))
         progress("looking at partitions", number, len(ids))
-    return Diagnosis(tuple(found))
+    return found, PURGED_FIELD.encode() in raw
 
 
 def others_of_folder(

@@ -141,7 +141,8 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
         advice = (
             "Either the query keeps its state elsewhere, or it has written none yet, or the file "
             "was deleted: then restore the folder as a whole, or give the checkpoint's id with "
-            "--gen; `redis-state queries` lists the ids."
+            "--gen; `redis-state queries` lists the ids. Where the state is in stores of Python "
+            "alone, doctor and rewind take their names with --store."
         )
     return StateError(
         f"reading the checkpoint {checkpoint}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,8 @@ def plan_rewind(checkpoint: Folder, to_batch: int) -> Rewind:
         raise UsageError(
             f"rewinding to batch {to_batch}",
             found=f"the logs do not have that batch and the one before it (they have {known})",
-            advice="Give one that `redis-state doctor` names.",
+            advice="Give one that is named by `redis-state doctor --checkpoint "
+            f"{shlex.quote(str(checkpoint))}`.",
             where=str(checkpoint),
         )
     newer = [

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
 from redis_state.config import Config
 from redis_state.errors import (
@@ -88,6 +89,7 @@ def begin_batch(
     partitions_default: int,
     layout: str,
     codec_name: str,
+    query_id: str = "",
 ) -> Batch:
     """Begin a batch, or the newest one again, whose results are dropped then.
 
@@ -96,11 +98,12 @@ def begin_batch(
         first: The batch id that a store begins with.
         partitions: ``None`` for as many as the store has, `partitions_default` if it is new.
         codec_name: What the store's rows are written with.
+        query_id: Spark's id of the query whose `foreachBatch` calls; empty if that is not known.
 
     Raises:
         UsageError: The batch id is not the next one or the newest, or the number of partitions, the
             key columns or the codec are not those of the store.
-        StateError: The store does not hold what the batch before it committed.
+        StateError: The store does not hold what the batch before it committed, or was purged.
         ConflictError: Another driver took the store meanwhile.
     """
     what = f"beginning batch {number} of store '{name}'"
@@ -111,13 +114,13 @@ def begin_batch(
     if gen is None:
         raise lost(what, name, first)
     query = [keys.query(gen, tenant=tenant)]
-    nobody = [PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout]
-    count = _batch(client, what, query, nobody, name) or partitions_default
+    nobody = [PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout, ""]
+    count = _batch(client, what, query, nobody, name=name, gen=gen) or partitions_default
     run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
     batch = Batch(name, gen, tenant, number, number - first, count, layout, run)
     _check_committed(client, what, batch)
-    begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout]
-    _batch(client, what, query, begin, name)
+    begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout, query_id]
+    _batch(client, what, query, begin, name=name, gen=gen)
     confirm_checkpoint(
         client,
         gen,
@@ -183,17 +186,29 @@ def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
     )
 
 
-def _batch(client: Client, what: str, query: list[str], args: list[str], name: str) -> int:
+def _batch(
+    client: Client, what: str, query: list[str], args: list[str], *, name: str, gen: str
+) -> int:
     reply = client.script(what, script("batch"), query, args)
     if reply[0] == "OK":
         return int(reply[1])
     if reply[0] == "FENCED":
         raise ConflictError(what, found="another driver began a batch in the meantime")
-    raise refused(what, reply, name=name, first=args[5], partitions=args[6], layout=args[7])
+    given = args[5:8]
+    raise refused(
+        what, reply, name=name, gen=gen, first=given[0], partitions=given[1], layout=given[2]
+    )
 
 
 def refused(
-    what: str, reply: Sequence[str], *, name: str, first: str, partitions: str, layout: str
+    what: str,
+    reply: Sequence[str],
+    *,
+    name: str,
+    gen: str,
+    first: str,
+    partitions: str,
+    layout: str,
 ) -> RedisStateError:
     """The error for a batch that `batch` or `join` refuses.
 
@@ -201,6 +216,8 @@ def refused(
         first: The batch id that was given as the first one; so are `partitions` and `layout`.
     """
     match reply:
+        case ["PURGED"]:
+            return purged_error(what, gen)
         case ["PARTITIONS", count]:
             found = f"the store has {count} partitions, not {partitions}"
             advice = "Leave `partitions` out, or give the number of the store: it never changes."
@@ -216,13 +233,24 @@ def refused(
             return lost(what, name, int(first))
         case ["GAP", newest]:
             found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
-            advice = "Run the batches that were left out."
+            advice = f"Run the batches that were left out. {_was_set_back(gen)}"
         case ["OLD", newest]:
             found = f"the newest batch is {newest}, and only that one can be run again"
-            advice = "Give a new store if the batches of a stream start again from the first one."
+            advice = (
+                "Give a new store if the batches of a stream start again from the first one. "
+                f"{_was_set_back(gen)}"
+            )
         case _:
             return InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
     return UsageError(what, found=found, advice=advice)
+
+
+def _was_set_back(gen: str) -> str:
+    return (
+        "If the query's checkpoint was set back, or forward, by hand: `redis-state doctor --gen "
+        f"{gen} --checkpoint FOLDER` says how the store follows; FOLDER is the query's "
+        "checkpointLocation."
+    )
 
 
 def _check_numbers(what: str, number: int, first: int, partitions: int | None) -> None:
@@ -293,8 +321,9 @@ def moved(what: str) -> ConflictError:
     return ConflictError(
         what,
         found="the store was given another number of partitions, and has another checkpoint now",
-        advice="Stop the query and start it again. If that is refused, too, `redis-state rescale "
-        "--store` was interrupted at its last step: run it again. Nothing was changed here.",
+        advice="Stop the query and start it again. If that is refused, too, the change was "
+        "interrupted at its last step: run `redis-state rescale --store NAME --partitions N` again, "
+        "as it was given. Nothing was changed here.",
     )
 
 

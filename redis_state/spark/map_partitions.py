@@ -28,7 +28,7 @@ from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
 
@@ -134,6 +134,7 @@ def map_partitions_with_state_store(
             partitions_default=int(sql_conf(spark, "shuffle.partitions")),
             layout=_layout([(name, types[name]) for name in keys], codec.name),
             codec_name=codec.name,
+            query_id=_query_id(spark),
         )
     finally:
         client.close()
@@ -253,6 +254,16 @@ def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
 
     placed = places.placed(spread._jdf, f"{batch.gen}:{batch.partitions}")
     return DataFrame(placed, spread.sparkSession)
+
+
+def _query_id(spark: SparkSession) -> str:
+    """Spark's id of the query whose foreachBatch runs here; empty if there is none.
+
+    With Spark Connect the function runs in another process, which Spark does not tell.
+    """
+    if getattr(spark, "_jvm", None) is None:
+        return ""
+    return spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
 
 
 def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:

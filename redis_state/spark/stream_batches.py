@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
@@ -194,6 +195,8 @@ def take_plan(client: Client, gen: str, *, tenant: str) -> int:
     reply = client.script(what, script("join"), query, [PLACE, str(STAGED_TTL_MS)])
     if reply[0] == "MOVED":
         raise moved(what)
+    if reply[0] == "PURGED":
+        raise purged_error(what, gen)
     if reply[0] != "PLAN":
         raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
     return int(reply[1])
@@ -294,6 +297,7 @@ def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: st
                 what,
                 reply,
                 name=plan.name,
+                gen=plan.gen,
                 partitions=str(plan.partitions),
                 layout=plan.layout,
                 first=str(plan.first),
@@ -329,8 +333,9 @@ def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str, *, below
     missing = sorted({*not_opened(ids, replies), *older})
     if missing:
         again = (
-            f"let batch {place.batch - 1} run again: redis-state rewind --gen {plan.gen} "
-            f"--to-batch {place.batch - 2}"
+            f"let batch {place.batch - 1} run again: `redis-state rewind --gen {plan.gen} "
+            f"--checkpoint FOLDER --to-batch {place.batch - 2} --yes`, FOLDER being the query's "
+            "checkpointLocation"
             if place.batch - 1 > plan.first
             else "begin again, with a new checkpoint and store"
         )

@@ -11,7 +11,7 @@ from redis_state.backend.client import Client
 from redis_state.codec.ordered_key import encode_key
 from redis_state.config import Config
 from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import checkpoint_gen
+from redis_state.protocol import RegisteredRun, checkpoint_gen
 from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
 from redis_state.spark.stream_batches import (
     FRAME_LETTERS,
@@ -70,6 +70,20 @@ class Task:
             client=self.client,
         )
         self.store = provider.get_family_store(self.joined.version)
+
+    def take_initial(self, owner: RegisteredRun) -> None:
+        """Commit version 1, as an initial state does."""
+        provider = StateStoreProvider(
+            StateStoreProviderId(self.plan.store_id(self.place.partition), owner.run_id),
+            config=self.config,
+            families=True,
+            run=owner,
+            client=self.client,
+        )
+        self.store = provider.get_family_store(0)
+        self.joined = JoinedBatch(owner, 0, 0, 0)
+        self.change()
+        self.commit()
 
     def change(self) -> None:
         assert self.store is not None

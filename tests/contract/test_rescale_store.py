@@ -221,7 +221,7 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
         patched.setattr(under_test._Store, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(ConflictError, match="rescale --store` was interrupted at its last step"):
+    with pytest.raises(ConflictError, match=r"run `redis-state rescale --store NAME"):
         query.begin(3)
     assert query.rescale(2).partitions == 2
     assert query.read(query.begin(3)) == AFTER

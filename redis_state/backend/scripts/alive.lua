@@ -1,9 +1,10 @@
 -- Note that the driver of a run lives.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 run id  2 version of which the driver has made a copy, or nothing
--- Reply OK · GONE (Redis knows no such run)
--- Keeps: a query that has expired does not come back.
+-- Reply OK · GONE (Redis knows no such run) · PURGED
+-- Keeps: a query that has expired does not come back, and one that was purged gets no sign of life.
 if redis.call('HEXISTS', KEYS[1], 'run:' .. ARGV[1]) == 0 then return {'GONE'} end
+if redis.call('HEXISTS', KEYS[1], 'purged') == 1 then return {'PURGED'} end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now = string.format('%d', now_ms)

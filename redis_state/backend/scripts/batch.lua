@@ -2,10 +2,12 @@
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 operator and store, as <operator>:<store name>   2 'check' or 'begin'   3 run id   4 epoch
 --       5 batch id   6 first batch id   7 partitions, 0 for those it has   8 layout (key columns and codec)
+--       9 id of Spark's query whose foreachBatch begins it, '' if there is none or it is not known
 -- Reply OK partitions · FENCED newest-epoch · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · MOVED gen (the store has
---       another checkpoint by now)
--- Keeps: batch ids rise by one, or the newest is repeated; partitions and layout never change.
+--       another checkpoint by now) · PURGED
+-- Keeps: batch ids rise by one, or the newest is repeated; partitions and layout never change; nothing begins in a purged query.
 local query, place = KEYS[1], 'batch:' .. ARGV[1]
+if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. ARGV[1])
 if moved then return {'MOVED', moved} end
 local batch, first, partitions = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -26,5 +28,6 @@ if ARGV[2] == 'begin' then
   if newest ~= ARGV[4] then return {'FENCED', newest} end
   local text = table.concat({ARGV[5], first, partitions, ARGV[3], ARGV[8]}, ' ')
   redis.call('HSET', query, place, text)
+  if (ARGV[9] or '') ~= '' then redis.call('HSET', query, 'query:' .. ARGV[1], ARGV[9]) end
 end
 return {'OK', partitions}

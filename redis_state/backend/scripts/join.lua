@@ -12,16 +12,17 @@
 --       has the version below, and is held by an epoch from `below` on, then again with ARGV 10) · FENCED newest-epoch
 --       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
 --       STALE batch (the frame was shown for that batch, or by an earlier run; '-': this run has another one for the batch)
---       TWICE plan (another call of this run has the store)
+--       TWICE plan (another call of this run has the store) · PURGED
 -- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
 --        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
 --        newest is repeated; a batch that is repeated keeps the time at which it began first; a run has one frame for each
 --        batch, and no frame serves two of them, so that a frame which a driver kept commits nothing, whatever clocks say;
 --        what was written before the batch below was planned again, with other rows, is nothing to go on from; a run has
---        one operator on a store.
+--        one operator on a store; a purged query is neither planned nor begun.
 local MARKS_MAX = 16
 local FRAMES_MAX = 256
 local query, place = KEYS[1], ARGV[1]
+if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. place)
 if moved then return {'MOVED', moved} end
 

@@ -2,9 +2,10 @@
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 operator and store, as <operator>:<store name>   2 epoch of the run that moves it   3 its newest batch, as `batch:…` was read
 --       4 gen of the checkpoint that has it from now on
--- Reply OK gen (the one that was said first) · FENCED newest-epoch · CHANGED
+-- Reply OK gen (the one that was said first) · FENCED newest-epoch · CHANGED · PURGED
 -- Keeps: a store is moved once, and only as it was read: neither a run nor a batch has begun since.
 local query, place = KEYS[1], ARGV[1]
+if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. place)
 if moved then return {'OK', moved} end
 local newest = redis.call('HGET', query, 'epoch') or '0'

@@ -3,11 +3,12 @@
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 run id  2 'd' if the driver asks, 'x' if an executor does  3 epoch to exceed, or 0
 --       4 ttl in ms of a query that no partition was acquired for yet  5… pairs (field, value) to set; `created` stays as it was
--- Reply OK epoch d|x · FENCED newest-epoch (the run is not the newest and its epoch does not exceed ARGV[3])
+-- Reply OK epoch d|x · FENCED newest-epoch (the run is not the newest and its epoch does not exceed ARGV[3]) · PURGED
 -- Keeps: epochs of different runs differ and rise with the order of registration; a run keeps its epoch
---        unless a partition was found above it after a fail-over.
+--        unless a partition was found above it after a fail-over; a purged query gets no run.
 local function register()
   local query, run, above = KEYS[1], 'run:' .. ARGV[1], tonumber(ARGV[3])
+  if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
   local newest = tonumber(redis.call('HGET', query, 'epoch') or '0')
   local known = redis.call('HGET', query, run)
   local epoch, source

@@ -15,7 +15,12 @@ from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.maintain.checkpoint import Progress, silent
 from redis_state.protocol.runs import STAGED_TTL_MS
-from redis_state.recovery.bringing_back import describe, serves
+from redis_state.recovery.bringing_back import (
+    check_not_purged,
+    describe,
+    others_serving,
+    serves,
+)
 from redis_state.recovery.copies.files import (
     Copy,
     CopyPart,
@@ -25,6 +30,7 @@ from redis_state.recovery.copies.files import (
     version_of,
 )
 from redis_state.recovery.copies.part import Head, PartFile
+from redis_state.recovery.query_state import CountedStore
 from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
 
 _TRIES = 3
@@ -39,16 +45,23 @@ class Restore:
         missing: Partitions that Redis does not have.
         there: Number of those that serve the version already.
         rewind: What moves the newer entries of Spark's logs aside.
+        set_back: Python stores of the query, which go back with its logs.
     """
 
     copy: Copy
     missing: tuple[CopyPart, ...]
     there: int
     rewind: Rewind
+    set_back: tuple[CountedStore, ...] = ()
     tenant: str = ""
 
+    @property
+    def gens(self) -> list[str]:
+        """The checkpoints that it changes."""
+        return [self.copy.gen, *(store.gen for store in self.set_back)]
+
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
-        """Restore the partitions, then the registry, then move the entries.
+        """Restore the partitions, then the registry, set stores back, then move the entries.
 
         It can be interrupted anywhere and run again.
 
@@ -62,6 +75,9 @@ class Restore:
             _restore(client, id_, self.copy, part)
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
+        for store in self.set_back:
+            if store.newest != store.at(self.copy.batch):
+                store.set_to(client, self.copy.batch, tenant=self.tenant)
         self.rewind.carry_out()
 
     def _register(self, client: Client) -> None:
@@ -136,7 +152,11 @@ def plan_restore(
         if not _serves(client, part.id(gen, tenant=tenant), copy, head)
     ]
     rewind = plan_rewind(checkpoint, copy.batch)
-    return Restore(copy, tuple(missing), len(copy.parts) - len(missing), rewind, tenant)
+    what = f"restoring version {copy.version}"
+    check_not_purged(client, gen, attempted=what, tenant=tenant)
+    others = others_serving(client, checkpoint, gen, copy.batch, what=what, tenant=tenant)
+    there = len(copy.parts) - len(missing)
+    return Restore(copy, tuple(missing), there, rewind, tuple(others), tenant)
 
 
 def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import files, keys
@@ -24,9 +25,15 @@ from redis_state.reader.exports.manifest import (
     damaged,
     read_export,
 )
-from redis_state.recovery.bringing_back import describe, serves
+from redis_state.recovery.bringing_back import (
+    check_not_purged,
+    describe,
+    others_serving,
+    serves,
+)
 from redis_state.recovery.imports.partition import PartitionImport
 from redis_state.recovery.marker import gen_of
+from redis_state.recovery.query_state import CountedStore, stores_of
 from redis_state.recovery.rewind import Rewind, plan_rewind
 
 _GEN_DIGITS = 32
@@ -48,6 +55,8 @@ class Import:
         rewind: What moves the newer entries of Spark's logs aside; ``None`` if no checkpoint was
             given.
         stored: About how many bytes the missing ones will take in Redis.
+        set_back: Stores whose newest batch becomes the exported one: those that Redis still counts
+            and that lack partitions, and with Spark's logs all that the query writes.
     """
 
     folder: Folder
@@ -58,7 +67,13 @@ class Import:
     there: int
     rewind: Rewind | None
     stored: int
+    set_back: tuple[CountedStore, ...] = ()
     tenant: str = ""
+
+    @property
+    def gens(self) -> list[str]:
+        """The checkpoints that it changes."""
+        return list(dict.fromkeys([self.gen, *(store.gen for store in self.set_back)]))
 
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
         """Set batches back, import the partitions, then the registry, the name, move the entries.
@@ -85,25 +100,10 @@ class Import:
             self.rewind.carry_out()
 
     def _set_batches_back(self, client: Client) -> None:
-        """Batches that Redis still counts for a store that lost partitions are the exported ones.
-
-        Before the partitions: who runs an interrupted import again may find them all there.
-        """
-        what, query = "setting batches back", keys.query(self.gen, tenant=self.tenant)
-        fields = self._fields()
-        stores = {(store.operator, store.store) for store, _ in self.missing}
-        names = [name for one in stores if (name := _batch_field(*one)) in fields]
-        if not names:
-            return
-        (known,) = client.call(what, [("HMGET", query, *names)])
-        words = [
-            word
-            for name, value in zip(names, known, strict=True)
-            if value is not None
-            for word in (name, fields[name].encode())
-        ]
-        if words:
-            client.call(what, [("HSET", query, *words)])
+        """Before the partitions: an interrupted import that runs again may find them all there."""
+        if self.export.batch is not None:
+            for store in self.set_back:
+                store.set_to(client, self.export.batch, tenant=self.tenant, word=_IMPORTED)
 
     def _fields(self) -> dict[str, str]:
         """The registry's fields, with the batches that the imported versions are of."""
@@ -127,7 +127,7 @@ class Import:
         named = [("HSETNX", key, field, self.gen), ("HGET", key, field)]
         found = client.call(what, named)[-1]
         if found != self.gen.encode():
-            raise _name_taken(what, self.name)
+            raise _name_taken(what, self.name, (found or b"").decode("ascii", "replace"))
 
 
 def _batch_field(operator: int, store: str) -> str:
@@ -181,7 +181,37 @@ def plan_import(
                 missing.append((store, part))
     stored = sum(part.stored for _, part in missing)
     check_room(client, stored, what=what)
-    return Import(folder, export, gen, own_name, tuple(missing), there, rewind, stored, tenant)
+    set_back = _to_set_back(
+        client, what, gen, export, missing, None if rewind is None else checkpoint, tenant=tenant
+    )
+    return Import(
+        folder, export, gen, own_name, tuple(missing), there, rewind, stored, set_back, tenant
+    )
+
+
+def _to_set_back(
+    client: Client,
+    what: str,
+    gen: str,
+    export: Export,
+    missing: Sequence[_Place],
+    checkpoint: files.Folder | None,
+    *,
+    tenant: str,
+) -> tuple[CountedStore, ...]:
+    """The stores of `Import.set_back`; `checkpoint` only where its logs are set back.
+
+    Raises:
+        StateError: Another store of the query does not serve the batch, or one was purged.
+    """
+    check_not_purged(client, gen, attempted=what, tenant=tenant)
+    lacking = {f"{store.operator}:{store.store}" for store, _ in missing}
+    own = stores_of(client, gen, tenant=tenant)
+    found = [one for one in own if one.place in lacking or checkpoint is not None]
+    if checkpoint is not None and export.batch is not None:
+        others = others_serving(client, checkpoint, gen, export.batch, what=what, tenant=tenant)
+        found += others
+    return tuple(found)
 
 
 def _target(
@@ -203,19 +233,20 @@ def _target(
     own = export.gen
     if wanted != export.name:
         own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
-    if checkpoint_gen(client, wanted, tenant=tenant) not in (None, own):
-        raise _name_taken(what, wanted)
+    there = checkpoint_gen(client, wanted, tenant=tenant)
+    if there not in (None, own):
+        raise _name_taken(what, wanted, there or "")
     return own, wanted
 
 
-def _name_taken(what: str, name: str) -> StateError:
+def _name_taken(what: str, name: str, gen: str) -> StateError:
     return StateError(
         what,
         kind=Kind.STATE_LOST,
         found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
         "id, or imported from another export",
         advice="It was not replaced. Import under another name, with --as NAME; or purge that "
-        "store with `redis-state purge --gen … --now`, and import again.",
+        f"store with `redis-state purge --gen {gen} --now`, and import again.",
     )
 
 
@@ -267,8 +298,8 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
             what,
             kind=Kind.STATE_LOST,
             found=f"the export belongs to a timeline that a rewind of the query has left: {found}",
-            advice="Nothing was changed. Use an export of this timeline, or a copy "
-            "(`redis-state restore`).",
+            advice="Nothing was changed. Use an export of this timeline, or a copy, if the query "
+            f"makes any: `redis-state restore --checkpoint {shlex.quote(str(checkpoint))}`.",
             where=str(checkpoint),
         )
 

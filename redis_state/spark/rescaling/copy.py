@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.script import script
 from redis_state.errors import StateError
 from redis_state.ids import PartitionId, Pin, StoreId
 from redis_state.protocol import PartitionClient, RegisteredRun
@@ -67,8 +68,7 @@ class Copy:
             Whether every partition is there.
         """
         there = [renew(self.client, id_, keep_ms)[0] == "OK" for id_ in self.ids]
-        stays = ("PEXPIRE", self._query, str(keep_ms)) if keep_ms else ("PERSIST", self._query)
-        self.client.call(self.what, [stays])
+        self.client.script(self.what, script("stay"), [self._query], [str(keep_ms)])
         return all(there)
 
     def is_whole(self, pins: Sequence[Pin]) -> bool:

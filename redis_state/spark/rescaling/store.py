@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from redis_state import config as options_table
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
 from redis_state.backend.room import check_room
 from redis_state.backend.script import script
 from redis_state.backend.server import check_server
@@ -42,7 +43,7 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.registry import first_batch
-from redis_state.protocol.runs import STAGED_TTL_MS
+from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.spark.batches import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
 from redis_state.spark.rescaling.copy import Copy
 from redis_state.spark.rescaling.placing import GroupOf, Placing, cannot
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
 _LOG = logging.getLogger(__name__)
-_KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}")
+_KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}", f"query:{PLACE}")
 """Fields of the registry that go along as they are."""
 
 
@@ -191,6 +192,8 @@ class _Store:
                 "has other ones.",
             )
         registry = {key.decode(): value.decode() for key, value in found.items()}
+        if PURGED_FIELD in registry:
+            raise purged_error(what, gen)
         if f"batch:{PLACE}" not in registry:
             raise cannot(
                 "no batch has begun there, or it is a store alone, whose program itself says which "
@@ -445,6 +448,8 @@ class _Store:
             )
         args = [PLACE, str(run.epoch), self.newest, copy.gen]
         reply = self.client.script(self.what, script("leave"), [query], args)
+        if reply == ["PURGED"]:
+            raise purged_error(self.what, self.gen)
         if reply != ["OK", copy.gen]:
             copy.keep(STAGED_TTL_MS)
             raise self._overtaken()

@@ -54,6 +54,7 @@ object Script {
   val Alive: Script = load("alive")
   val Count: Script = load("count")
   val Describe: Script = load("describe")
+  val Stay: Script = load("stay")
 
   /**
    * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,

@@ -27,13 +27,7 @@ private[protocol] object Refusal {
           s"$what: version $version does not exist any more, because retention keeps no version below $floor. " +
             "Ask for a newer one; to keep more versions from now on, raise versionsToRetain.")
       case Seq("FORMAT", found) if found.startsWith(Purged) =>
-        val gen = found.stripPrefix(Purged)
-        new StateLostException(
-          s"$what: the checkpoint was purged, and its keys expire within a day of the purge. " +
-            s"Bring it back with `redis-state purge --gen $gen --recall`; or start a new " +
-            "checkpoint.",
-          isPurged = true
-        )
+        purged(what, found.stripPrefix(Purged))
       case Seq("FORMAT", found) =>
         new FormatException(s"$what: Redis holds format $found, and this release reads format 1. " +
           "Use the release of redis-state that wrote it.")
@@ -52,6 +46,15 @@ private[protocol] object Refusal {
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
+
+  /** Somebody purged the checkpoint within the last day. */
+  def purged(what: String, gen: String): StateLostException =
+    new StateLostException(
+      s"$what: the checkpoint was purged, and its keys expire within a day of the purge. " +
+        s"Bring it back with `redis-state purge --gen $gen --recall`; or start a new " +
+        "checkpoint.",
+      isPurged = true
+    )
 
   /** Batch n loads version n and makes version n + 1. */
   private def behind(version: Long): String =

@@ -2,6 +2,8 @@ package org.redisstate.core.protocol
 
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.annotation.tailrec
+
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
@@ -39,8 +41,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       runId: String,
       operator: Long,
       storeName: String): (Option[RegisteredRun], Option[String]) = {
-    val found = get(s"run:$runId", movedField(operator, storeName))
-    (found.head.flatMap(registered(runId, _)), found.last)
+    val found = get(s"run:$runId", movedField(operator, storeName), PurgedField)
+    if (found.last.nonEmpty) throw purged(s"enter checkpoint $gen as run $runId")
+    (found.head.flatMap(registered(runId, _)), found(1))
   }
 
   /** The partitions of all stores have moved to another gen: nobody writes here any more, and readers are told. */
@@ -48,11 +51,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     val places = fields().keys.filter(_.startsWith(OperatorPrefix)).toSeq
     if (places.nonEmpty) {
       val pairs = places.flatMap(name => Seq(MovedPrefix + name.drop(OperatorPrefix.length), to))
-      backend.call(
-        s"say that checkpoint $gen has moved",
-        Seq(Command("HSET", query +: pairs: _*)))
+      put(s"say that checkpoint $gen has moved", "", pairs)
     }
-    ()
   }
 
   /** Whether no run was registered after this one. */
@@ -76,6 +76,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     val what = s"register run $runId"
     backend.script(what, Script.Register, Seq(query), args.map(Command.bytes)).map(text) match {
       case Seq("OK", epoch, source) => RegisteredRun(runId, epoch.toLong, source == Driver)
+      case Seq(PurgedReply) => throw purged(what)
       case _ =>
         throw new FencedException(
           s"$what: a newer run of the query is registered. This run is over.")
@@ -89,8 +90,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    */
   def confirm(listing: String, keepMs: Long): Unit = {
     val what = s"list checkpoint $gen"
-    if (keepMs > 0) renew(keepMs) else keep()
-    backend.call(what, Seq(Command("HSET", Keys.checkpoints(prefix), gen, listing)))
+    put(what, keepMs.toString, Nil)
+    enter(what, gen, listing)
     try forgetSomeOfTheGone()
     catch {
       case e: RedisStateException =>
@@ -131,17 +132,45 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** An ephemeral query is still there. */
+  /** An ephemeral query is still there; one that was purged expires all the same. */
   def renew(keepMs: Long): Unit = {
-    backend.call(s"renew checkpoint $gen", Seq(Command("PEXPIRE", query, keepMs.toString)))
+    stay(s"renew checkpoint $gen", keepMs.toString, Nil)
     ()
   }
 
-  /** The query stays for good. */
+  /** The query stays for good, unless it was purged. */
   def keep(): Unit = {
-    backend.call(s"keep checkpoint $gen", Seq(Command("PERSIST", query)))
+    stay(s"keep checkpoint $gen", "0", Nil)
     ()
   }
+
+  /** Sets fields of a query that was not purged. */
+  private def put(what: String, keepMs: String, fields: Seq[String]): Unit =
+    if (!stay(what, keepMs, fields)) throw purged(what)
+
+  private def stay(what: String, keepMs: String, fields: Seq[String]): Boolean =
+    backend.script(what, Script.Stay, Seq(query), (keepMs +: fields).map(Command.bytes))
+      .map(text) == Seq("OK")
+
+  /**
+   * Enters something in the list of checkpoints, unless a purge took the checkpoint off. The purge marks the query first, so who looks at
+   * the mark behind the entry finds out.
+   */
+  @tailrec
+  private def enter(what: String, field: String, value: String): Unit = {
+    val list = Keys.checkpoints(prefix)
+    backend.call(what, Seq(Command("HSET", list, field, value)))
+    if (isPurged) {
+      backend.call(what, Seq(Command("HDEL", list, field)))
+      if (isPurged) throw purged(what)
+      // It was called back in between, with the entry that is gone now.
+      enter(what, field, value)
+    }
+  }
+
+  private def isPurged: Boolean = field(PurgedField).nonEmpty
+
+  private def purged(what: String) = Refusal.purged(what, gen)
 
   /**
    * An ephemeral checkpoint that expired leaves its entry in the list. Each run looks at a few entries at random, so that the list
@@ -176,15 +205,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    */
   def putOperator(operator: Long, storeName: String, partitions: Int, json: String): Unit = {
     val what = s"describe operator $operator store $storeName"
-    backend.call(what, Seq(Command("HSET", query, s"$OperatorPrefix$operator:$storeName", json)))
-    backend.call(
-      what,
-      Seq(Command(
-        "HSET",
-        Keys.checkpoints(prefix),
-        s"$gen:$operator:$storeName",
-        partitions.toString)))
-    ()
+    put(what, "", Seq(s"$OperatorPrefix$operator:$storeName", json))
+    enter(what, s"$gen:$operator:$storeName", partitions.toString)
   }
 
   /**
@@ -197,18 +219,16 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     val field = s"$OperatorPrefix$operator:$storeName"
     val rest = json.drop(json.indexOf(',') + 1)
     val args = Seq(field, partitions.toString, rest).map(Command.bytes)
-    val known = text(backend.script(what, Script.Describe, Seq(query), args)(1))
-    backend.call(
-      what,
-      Seq(Command("HSET", Keys.checkpoints(prefix), s"$gen:$operator:$storeName", known)))
-    ()
+    backend.script(what, Script.Describe, Seq(query), args).map(text) match {
+      case Seq("OK", known) => enter(what, s"$gen:$operator:$storeName", known)
+      case _ => throw purged(what)
+    }
   }
 
   /** The checkpoint's marker file is there; said before anything is written under the gen. */
   def noteMarker(): Unit = {
     val what = s"note the marker of checkpoint $gen"
-    backend.call(what, Seq(Command("HSET", query, MarkerField, "1")))
-    ()
+    put(what, "", Seq(MarkerField, "1"))
   }
 
   /** Checkpoints that are listed under the same folder, which was deleted and created again since then. */
@@ -251,6 +271,8 @@ object RunRegistry {
   private[protocol] val MarkerField = "marker"
   private val OperatorPrefix = "op:"
   private val MovedPrefix = "moved:"
+  private val PurgedField = "purged"
+  private val PurgedReply = "PURGED"
   private val ProbesMax = 32
   private val Driver = "d"
   private val Executor = "x"

@@ -34,7 +34,7 @@ private[redisstate] object WaysOn {
     val restore =
       if (!hasCopies) ""
       else
-        s" The checkpoint has a copy of the state: `redis-state restore $place${options(conf)}` brings it back."
+        s" The checkpoint has a copy of the state: `redis-state restore $place --yes${options(conf)}` brings it back."
     s"Keep the checkpoint folder. Run `redis-state doctor $place${options(conf)}`: it changes nothing, and says from " +
       s"which batch the query can go on, and how.$restore Or bring back the data of that Redis, and start the query again."
   }

@@ -88,7 +88,7 @@ private[redisstate] final class StateQuota(
     new QuotaException(
       s"$what: ${one.subject(
           gen)} ${one.bytes} bytes in Redis, and the option ${one.option} allows ${one.max}. " +
-        s"${shown(now.largest)} $advice `redis-state size` shows where the bytes are.")
+        s"${shown(now.largest)} $advice `redis-state size QUERY` shows where the bytes are.")
 
   /** @param ageMs from when on the entry of the query is too old to go by */
   private def look(ageMs: Long): Found = synchronized {

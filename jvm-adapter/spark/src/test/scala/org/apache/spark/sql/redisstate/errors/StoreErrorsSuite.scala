@@ -107,7 +107,7 @@ class StoreErrorsSuite extends AnyFunSuite {
       checkpoint.resolve(s"state/_redis_state_copies/5-${"0" * 32}"))
     Files.writeString(copy.resolve("manifest"), "digest\n{\"version\": 5, \"offsets\": \"x\"}")
     val withCopy = waysOn(new StateLostException(advice), checkpoint, options)
-    assert(withCopy.contains(s"`redis-state restore $place $server`"))
+    assert(withCopy.contains(s"`redis-state restore $place --yes $server`"))
   }
 
   test("the ways on hold no password, and a purged checkpoint has a way of its own") {

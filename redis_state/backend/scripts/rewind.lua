@@ -1,0 +1,31 @@
+-- Make another batch the newest one of a store of Python batches: what is known of later ones is forgotten.
+-- KEYS  1 {T rs:<gen>}:q
+-- ARGV  1 operator and store, as <operator>:<store name>   2 its newest batch, as `batch:…` was read   3 batch id that becomes the newest,
+--         at least the one before the first   4 word in place of the run
+-- Reply OK · CHANGED · MOVED gen (the store has another checkpoint by now) · PURGED
+-- Keeps: the newest batch, what it began with and what batches were planned for change together, and only as they were read;
+--        plans, runs and epochs stay, so whoever ran before is fenced by the next run.
+local query, place = KEYS[1], ARGV[1]
+if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
+local moved = redis.call('HGET', query, 'moved:' .. place)
+if moved then return {'MOVED', moved} end
+
+local first, partitions, layout = string.match(ARGV[2], '^%d+ (%d+) (%d+) %S+ (.*)$')
+local wanted = table.concat({ARGV[3], first, partitions, ARGV[4], layout}, ' ')
+local found = redis.call('HGET', query, 'batch:' .. place)
+if found == wanted then return {'OK'} end
+if found ~= ARGV[2] then return {'CHANGED'} end
+
+local kept = {}
+for mark in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '%S+') do
+  local of_batch = tonumber(string.match(mark, '^%d+'))
+  if of_batch and of_batch <= tonumber(ARGV[3]) then kept[#kept + 1] = mark end
+end
+if #kept > 0 then
+  redis.call('HSET', query, 'planned:' .. place, table.concat(kept, ' '))
+else
+  redis.call('HDEL', query, 'planned:' .. place)
+end
+redis.call('HDEL', query, 'begun:' .. place)
+redis.call('HSET', query, 'batch:' .. place, wanted)
+return {'OK'}

@@ -1,0 +1,193 @@
+"""Each command that a message or a page prints can be given, and a scene follows it to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from redis_state._version import __version__
+from redis_state.cli.main import build_parser
+from tests.support.printed_commands import (
+    ROOT,
+    Printed,
+    of_pages,
+    of_python,
+    of_scala,
+    subcommands,
+)
+
+ADVICE = "tests/contract/test_printed_advice.py"
+BACK = "tests/contract/test_going_back.py"
+
+# Names of commands whose arguments only the reader knows: which message talks of them, and why.
+MENTIONS = {
+    ("redis_state/backend/replies.py", "acl"): "the server's version is not known there",
+    ("ReplyClass.scala", "acl"): "the server's version is not known there",
+    ("redis_state/exporter.py", "show"): "a metric's help is of all queries",
+    ("redis_state/reader/exports/manifest.py", "export"): "the same command as before",
+    ("redis_state/reader/exports/manifest.py", "export --to"): "names what wrote a folder",
+    ("redis_state/reader/growth.py", "scan --columns …"): "columns are the reader's choice",
+    ("redis_state/reader/growth.py", "skew"): "printed below the query that it is about",
+    ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
+    ("SparkVersion.scala", "conf"): "the command that sets a session up",
+    ("RedisStateQueryListener.scala", "migrate"): "the new folder is the reader's choice",
+    ("Adoption.scala", "migrate"): "the new folder is the reader's choice",
+    ("RescaleAtStart.scala", "rescale"): "the new folder is the reader's choice",
+    ("StateEngine.scala", "purge --now"): "the gen is in a file that is named beside it",
+    ("docs/commands.md", "acl --reader"): "an option, in a sentence",
+    ("docs/dashboard.md", "acl --reader"): "an option, in a sentence",
+    ("docs/metrics.md", "acl --reader"): "an option, in a sentence",
+    ("docs/errors.md", "purge --recall"): "an option, in a sentence",
+    ("docs/reliability.md", "maintain --vanished-after"): "an option, in a sentence",
+    ("docs/rescale.md", "rescale --checkpoint"): "an option, in a sentence",
+    ("docs/rescale.md", "rescale --store"): "an option, in a sentence",
+    ("docs/rescale.md", "purge --checkpoint"): "an option, in a sentence",
+    ("docs/operations.md", "COMMAND --help"): "any of them",
+}
+
+# Which test takes a command as it is printed, and follows it until the state is as it has to be.
+SCENES = {
+    ("redis_state/backend/replies.py", "purge --gen 1 --recall"): (
+        f"{ADVICE}::test_a_purged_store_is_called_back_or_begun_afresh"
+    ),
+    ("redis_state/backend/replies.py", "purge --gen 1 --now"): (
+        f"{ADVICE}::test_a_purged_store_is_called_back_or_begun_afresh"
+    ),
+    ("redis_state/cli/doctor.py", "queries"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("redis_state/cli/import_.py", "maintain --once"): (
+        f"{ADVICE}::test_partitions_that_an_import_left_are_verified"
+    ),
+    ("redis_state/cli/purge.py", "purge --gen 1 --recall"): (
+        f"{ADVICE}::test_what_a_purge_prints_calls_it_back"
+    ),
+    ("redis_state/cli/purge.py", "doctor --gen 1"): (
+        f"{ADVICE}::test_what_is_not_whole_after_a_recall_is_named"
+    ),
+    ("redis_state/cli/rewind.py", "doctor --checkpoint 1"): (
+        f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
+    ),
+    ("redis_state/cli/rescale.py", "purge --gen 1"): (
+        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+    ),
+    ("redis_state/errors.py", "size 1"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("redis_state/maintain/recall.py", "purge --gen 1 --now"): (
+        "tests/contract/test_recall.py::"
+        "test_a_full_server_refuses_a_purge_that_can_be_called_back"
+    ),
+    ("redis_state/maintain/vanished.py", "purge --gen 1 --recall"): (
+        "tests/contract/test_recall.py::"
+        "test_what_was_purged_expires_and_comes_back_as_it_was"
+    ),
+    ("redis_state/reader/growth.py", "maintain --once"): (
+        f"{ADVICE}::test_commands_that_only_look_run"
+    ),
+    ("redis_state/reader/growth.py", "purge --gen 1"): (
+        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+    ),
+    ("redis_state/recovery/bringing_back.py", "doctor --gen 1"): (
+        f"{ADVICE}::test_a_partition_in_the_way_of_an_import_is_removed"
+    ),
+    ("redis_state/recovery/bringing_back.py", "purge --gen 1 --now"): (
+        f"{ADVICE}::test_a_partition_in_the_way_of_an_import_is_removed"
+    ),
+    ("redis_state/recovery/imports/plan.py", "purge --gen 1 --now"): (
+        f"{ADVICE}::test_a_store_that_took_the_name_makes_room_for_an_import"
+    ),
+    ("redis_state/recovery/imports/plan.py", "restore --checkpoint 1"): (
+        f"{ADVICE}::test_an_export_of_a_left_timeline_leads_to_the_copy"
+    ),
+    ("redis_state/recovery/rewind.py", "doctor --checkpoint 1"): (
+        f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
+    ),
+    ("redis_state/spark/batches.py", "doctor --gen 1 --checkpoint /checkpoint"): (
+        f"{BACK}::test_logs_that_were_set_back_by_hand_are_followed"
+    ),
+    ("redis_state/spark/batches.py", "rescale --store 1 --partitions 1"): (
+        "tests/contract/test_rescale_store.py::"
+        "test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next"
+    ),
+    ("redis_state/spark/stream_batches.py",
+     "rewind --gen 1 --checkpoint /checkpoint --to-batch 1 --yes"): (
+        f"{ADVICE}::test_a_batch_that_ended_early_is_run_again"
+    ),
+    ("Refusal.scala", "purge --gen 1 --recall"): (
+        "tests/spark/test_printed_advice.py::test_a_purged_query_is_called_back"
+    ),
+    ("RedisStateQueryListener.scala", "purge --gen 1"): (
+        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+    ),
+    ("WaysOn.scala", "doctor --checkpoint 1 --url 1"): (
+        "tests/spark/test_printed_advice.py::test_lost_state_comes_back_by_what_the_error_prints"
+    ),
+    ("WaysOn.scala", "restore --checkpoint 1 --yes --url 1"): (
+        "tests/spark/test_printed_advice.py::test_lost_state_comes_back_by_what_the_error_prints"
+    ),
+    ("StateQuota.scala", "size 1"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("RescaleAtStart.scala", "doctor --checkpoint 1"): (
+        f"{ADVICE}::test_commands_that_only_look_run"
+    ),
+    ("RescaleAtStart.scala", "purge --gen 1"): (
+        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+    ),
+}  # fmt: skip
+LISTS_QUERIES = f"{ADVICE}::test_commands_that_only_look_run"
+
+
+def messages() -> list[Printed]:
+    return list(chain(of_python(), of_scala()))
+
+
+def key_of(printed: Printed) -> tuple[str, str]:
+    return printed.file, printed.text
+
+
+PARSER = build_parser()
+
+
+def wrong(printed: Printed) -> str:
+    """What the command line says of its usage; empty if it takes the command."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            PARSER.parse_args(printed.words)
+    except SystemExit as end:
+        return said.getvalue() if end.code else ""
+    return ""
+
+
+def test_each_printed_command_can_be_given() -> None:
+    found = messages()
+    assert len(found) > 40
+    for printed in chain(found, of_pages(blocks=True)):
+        # The tutorial shows what `--version` prints.
+        if key_of(printed) not in MENTIONS and printed.text != __version__:
+            assert wrong(printed) == "", printed
+
+
+def test_pages_talk_of_commands_that_there_are() -> None:
+    names = subcommands()
+    for printed in of_pages(blocks=False):
+        if key_of(printed) not in MENTIONS and printed.text not in names:
+            assert wrong(printed) == "", printed
+
+
+def test_each_message_with_a_command_has_a_scene_that_follows_it() -> None:
+    found = {key_of(printed) for printed in messages()} - set(MENTIONS)
+    unfollowed = {key for key in found if key[1] != "queries" and key[0] != OPTIONS_PAGE}
+    assert unfollowed == set(SCENES) - {("redis_state/cli/doctor.py", "queries")}
+    assert set(MENTIONS) <= {key_of(one) for one in chain(messages(), of_pages(blocks=False))}
+
+
+OPTIONS_PAGE = "redis_state/cli/options_doc.py"
+
+
+@pytest.mark.parametrize("scene", sorted({*SCENES.values(), LISTS_QUERIES}))
+def test_the_scene_is_there(scene: str) -> None:
+    path, _, name = scene.partition("::")
+    text = (ROOT / Path(path)).read_text("utf-8")
+    assert re.search(rf"^def {name}\(", text, re.MULTILINE)
