@@ -130,6 +130,8 @@ class Administrators:
         else:
             play.lab.redis("FLUSHDB")
             play.python.server_lost_all()
+            if play.processors is not None:
+                play.processors.server_lost_all()
             force = ()
         words = ("restore", "--checkpoint", str(play.folder), "--yes", *force)
         status, said = play.lab.command(*words)
@@ -163,7 +165,12 @@ class Administrators:
         """The checkpoints are given up: no key of them stays."""
         play = self._play
         # A name of Python's stays known, unless its checkpoint goes at once.
-        for gen, more in ((play.people.gen(), ()), (play.python.gen(), ("--now",))):
+        processors = play.processors.gen() if play.processors is not None else None
+        for gen, more in (
+            (play.people.gen(), ()),
+            (play.python.gen(), ("--now",)),
+            (processors, ("--now",)),
+        ):
             if gen is None or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
                 continue
             words = ("purge", "--gen", gen, "--yes", *more)

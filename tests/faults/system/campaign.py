@@ -67,6 +67,14 @@ _REQUIRED = (
     "forks with an open store",
     "losses told to Python",
     "vanished checkpoints called back",
+    "batches of processors",
+    "starts of a processor",
+    "stale frames refused",
+    "rewind of a processor",
+    "import of a processor",
+    "losses mended by what doctor printed",
+    "processors called back",
+    "losses told to a processor",
 )
 
 

@@ -31,10 +31,12 @@ class Lab:
 
     Attributes:
         counters: What all schedules met.
+        jumps: How often time went by.
     """
 
     def __init__(self, mutant: str | None = None) -> None:
         self.counters: Counter[str] = Counter()
+        self.jumps = 0
         self._server = RedisServer(unix_socket=True).start()
         self.url = self._server.url
         self._direct = DirectTransport(self._server.socket)
@@ -91,6 +93,7 @@ class Lab:
             without: Keys with this in their names are renewed all the time.
         """
         self.jvm.story.append(f"{by_ms} ms go by")
+        self.jumps += 1
         noted = self._noted()
         same = [gen for gen, mark in noted.items() if mark == self._mark(gen)]
         for name in self.key_names():

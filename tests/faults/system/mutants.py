@@ -222,4 +222,36 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
+    Mutant(
+        "stale-frames-let-in",
+        "a frame that was shown for one batch is let into no other",
+        ((f"{_LUA}/join.lua", "(of_run or shown_for)", "of_run"),),
+    ),
+    Mutant(
+        "started-within-a-day-of-a-purge",
+        "nothing of a purged checkpoint is renewed but by a recall",
+        (
+            (
+                f"{_LUA}/join.lua",
+                "if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "rewound-logs-alone",
+        "who sets the logs back sets the batches of Python's stores back",
+        (
+            (
+                f"{_LUA}/rewind.lua",
+                "redis.call('HSET', query, 'batch:' .. place, wanted)",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "rewound-with-what-was-begun",
+        "a batch that is set back has not begun",
+        ((f"{_LUA}/rewind.lua", "redis.call('HDEL', query, 'begun:' .. place)", ""),),
+    ),
 )

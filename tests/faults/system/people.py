@@ -209,7 +209,8 @@ class People:
         self.close_readers()
         gen = self.gen()
         metas = [name for name in play.lab.key_names() if name.endswith(b":m")]
-        gens = {name.split(b":")[1].decode() for name in metas} - {play.python.gen()}
+        others = {play.python.gen(), play.processors and play.processors.gen()}
+        gens = {name.split(b":")[1].decode() for name in metas} - others
         if gens != {gen}:
             play.lab.counters["second identities"] += 1
             play.world.problem(f"the marker names {gen}, state is kept of {gens}")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from redis_state import keys
 from redis_state.errors import ConflictError, StateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.provider import StateStoreProvider
@@ -55,8 +56,8 @@ class PythonStores:
 
     def gen(self) -> str | None:
         """The checkpoint's id; `None` before the first write."""
-        found: list[bytes] = self._play.lab.redis("HVALS", "{rs}:n")
-        return found[0].decode() if found else None
+        found = self._play.lab.redis("HGET", keys.names(tenant=""), keys.name_field(self.name))
+        return found.decode() if found else None
 
     # ---- what its process does --------------------------------------------------------------
 

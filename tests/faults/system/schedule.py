@@ -11,6 +11,7 @@ from tests.faults.system.executors import Executors
 from tests.faults.system.jvm import SaidError
 from tests.faults.system.lab import Lab
 from tests.faults.system.people import People
+from tests.faults.system.processors import Processors
 from tests.faults.system.python_stores import PythonStores
 from tests.faults.system.world import PARTITIONS, Job, World
 
@@ -55,6 +56,7 @@ class Schedule:
         self.people = People(self)
         self.python = PythonStores(self)
         self.administrators = Administrators(self)
+        self.processors = None if seed % 3 else Processors(self, seed)
         lab.jvm.tell("pad", _PAD_BYTES if self.dice.one_in(12) else 0)
         lab.jvm.tell("files", self.dice.choice(("atomic", "local", "objects")))
 
@@ -78,6 +80,9 @@ class Schedule:
     def step(self) -> None:
         """Something happens somewhere."""
         dice, people = self.dice, self.people
+        if self.processors is not None and dice.one_in(4):
+            self.processors.act()
+            return
         if self.held and dice.one_in(6):
             self.proceed(dice.choice(list(self.held)))
             return
@@ -327,6 +332,8 @@ class Schedule:
             if job.alive:
                 self.end_job(job, politely=job.phase != "start")
         self.people.before_the_end()
+        if self.processors is not None:
+            self.processors.in_peace()
         if self.world.problems:
             return
         job = self.start_job()
@@ -352,16 +359,21 @@ class Schedule:
             time.sleep(_PAUSE_S)
         return found
 
+    def _close_python(self) -> None:
+        self.python.close()
+        if self.processors is not None:
+            self.processors.close()
+
     def clear_away(self) -> None:
         """Every process closes what it has; nothing may be left."""
         if self.world.problems:
             for process in self.processes:
                 self.lab.jvm.kill_process(process)
-            self.python.close()
+            self._close_python()
             return
         self.work.end_all()
         self.people.close_readers()
-        self.python.close()
+        self._close_python()
         self.administrators.purge_all()
         left = self._connections()
         if left["default"] > 1:
