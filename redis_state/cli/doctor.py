@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.registry import QueryInfo
+from redis_state.reader import figures
 from redis_state.recovery.copies import newest_fitting
 from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, others_of_folder
 from redis_state.recovery.marker import gen_of
@@ -130,11 +130,10 @@ def _told_newer(info: QueryInfo, place: Place) -> str:
 
 
 def _told_older(info: QueryInfo, place: Place) -> str:
-    seen = datetime.fromtimestamp(info.seen_ms / 1000, timezone.utc)
     return (
         f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
-        f"{seen:%Y-%m-%d %H:%M} UTC: the folder was deleted and created again. If nobody needs "
-        "it:\n"
+        f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If nobody "
+        "needs it:\n"
         f"  redis-state purge --gen {info.gen} {place.server}"
     )
 

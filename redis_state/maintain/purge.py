@@ -122,11 +122,8 @@ def _forget_name(client: Client, gen: str, tenant: str) -> None:
 
 def _name_field(gen: str, listed: bytes | None) -> str:
     """By what the list of names knows a listed checkpoint; empty if its entry is damaged."""
-    try:
-        (info,) = parse_listing({gen.encode(): listed or b""})
-        return keys.name_field(info.name)
-    except (FormatError, UnicodeEncodeError):
-        return ""
+    (info,) = parse_listing({gen.encode(): listed or b""})
+    return "" if info.problem else keys.name_field(info.name)
 
 
 def registered_partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:

@@ -18,6 +18,7 @@ from redis_state.format.header import Family
 from redis_state.ids import is_gen, is_uid, text_number
 from redis_state.process import process_id
 from redis_state.protocol.registry import PYTHON_OPERATOR
+from redis_state.protocol.texts import is_number, parse_object
 
 STAGED_TTL_MS = 24 * 3600 * 1000
 """What nobody uses lives this long: staged segments, queries without a partition."""
@@ -208,7 +209,7 @@ def confirm_checkpoint(
     stay = ("PEXPIRE", query, str(keep_ms)) if keep_ms else ("PERSIST", query)
     time, known, _ = client.call(what, [("TIME",), ("HGET", listed, gen), stay])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    created = json.loads(known)["created"] if known else now_ms
+    created = _created_ms(known) or now_ms
     entry = {"path": keys.name_field(name), "id": gen, "name": name, "created": created}
     shown = _operator_json(families)
     client.call(
@@ -220,6 +221,15 @@ def confirm_checkpoint(
     )
     reply = client.script(what, script("describe"), [query], [place, str(partitions), shown])
     client.call(what, [("HSET", listed, f"{gen}:{operator}:{store}", reply[1])])
+
+
+def _created_ms(known: bytes | None) -> int:
+    """When a listed checkpoint was made; 0 if it is not listed, or its entry cannot be read."""
+    try:
+        found = parse_object(known or b"").get("created")
+    except ValueError:
+        return 0
+    return found if found is not None and is_number(found) else 0
 
 
 def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import OTHER_TYPE, Client
 from redis_state.backend.replies import purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
@@ -119,7 +119,6 @@ def others_of_folder(
         whose place this one took.
 
     Raises:
-        FormatError: The list of checkpoints is damaged.
         UnavailableError: The server gives no answer.
     """
     queries = list_queries(client, tenant=tenant)
@@ -138,7 +137,10 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     Raises:
         UnavailableError: The server gives no answer.
     """
-    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))], of_other_type=OTHER_TYPE)
+    if raw is OTHER_TYPE:
+        problem = "its manifest is a key of another type"
+        return PartitionHealth(id_, loadable=frozenset(), problem=problem)
     if not raw:
         return PartitionHealth(id_, present=False, problem="it has no manifest")
     try:
