@@ -22,7 +22,13 @@ from redis_state.maintain.purge import check_gen
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader import figures
 from redis_state.recovery.copies import newest_fitting
-from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, others_of_folder
+from redis_state.recovery.doctor import (
+    Diagnosis,
+    PartitionHealth,
+    diagnose,
+    listing_problem,
+    others_of_folder,
+)
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import newest_commit
 
@@ -108,12 +114,15 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found = diagnose(client, place.gen, tenant=tenant, progress=line)
             newer, older = others_of_folder(client, place.gen, tenant=tenant)
+            problem = listing_problem(client, place.gen, tenant=tenant)
         finally:
             line.end()
     for text in report(found):
         print(text)
     steps, status = advice(found, committed, place)
     print(steps)
+    if problem:
+        print(f"In the way of tools alone: {problem}. The next start of the query writes it anew.")
     if newer is not None:
         print(_told_newer(newer, place))
     for info in older:

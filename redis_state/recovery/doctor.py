@@ -131,6 +131,16 @@ def others_of_folder(
     return None, [info for info in queries if info.path == own.path and info.gen != gen]
 
 
+def listing_problem(client: Client, gen: str, *, tenant: str = "") -> str:
+    """Why an entry of a checkpoint in the list cannot be read; empty if all can be.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+    """
+    found = (info for info in list_queries(client, tenant=tenant) if info.gen == gen)
+    return next((info.problem for info in found), "")
+
+
 def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     """What Redis holds of one partition.
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.parser import text_string_to_metric_families
@@ -176,6 +178,9 @@ def place() -> dict[str, Entry]:
 
 
 PLACES = place()
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""An entry is small as it is, and each attempt to make it smaller takes a second."""
+
 LISTED = PLACES["listed"]
 LIST = LISTED[0]
 TEXTS = (
@@ -183,15 +188,17 @@ TEXTS = (
     | st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00"])
     | st.sampled_from(["\x1b[2J", "\r\n", "<b>", '"', "{}", "}", "\0", "…" * 300, "x" * 70_000])
 )
-VALUES = st.recursive(
+SCALARS = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.sampled_from([1 << 63, -1, 10**18, 10**400, -(10**400), 1e308, math.nan, math.inf])
     | st.floats()
-    | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=6,
+    | TEXTS
+)
+NESTED = st.lists(SCALARS, max_size=3) | st.dictionaries(TEXTS, SCALARS, max_size=3)
+VALUES = (
+    SCALARS | NESTED | st.lists(NESTED, max_size=2) | st.dictionaries(TEXTS, NESTED, max_size=2)
 )
 RAW = st.sampled_from(
     [
@@ -316,14 +323,60 @@ def test_an_odd_entry_takes_no_tool_away(scene: Scene, entry: Entry) -> None:
     look_at_all(scene, entry)
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize(
+    ("entry", "gen", "said"),
+    [
+        (listed(name=None), ODD, "its entry in the list of checkpoints cannot be read"),
+        (listed(seen=-1), ODD, "'seen' is not a whole number"),
+        ((LIST, f"{ODD}:0:default".encode(), b"two"), ODD, "an entry for its partitions"),
+        ((LIST, b"neither", b"{}"), "entry-", "an entry 'neither', which is no gen"),
+        ((LIST, b"\xff", b"{}"), "entry-", r"an entry '\xff', which is no gen"),
+        ((keys.query(ODD), None, b"a text"), ODD, "a key of another type"),
+        ((keys.query(ODD), b"op:0:default", b"[]"), ODD, "not a JSON object"),
+    ],
+    ids=lambda one: ascii(one)[:50],
+)
+def test_an_odd_entry_is_one_problem_with_its_gen(
+    scene: Scene, entry: Entry, gen: str, said: str
+) -> None:
+    scene.plant(entry)
+    with connect(scene.url) as reader:
+        problems = {one.gen: one.problems for one in reader.status() if one.problems}
+        assert [[said in text for text in one] for one in problems.values()] == [[True]]
+        (found,) = problems
+        assert found.startswith(gen)
+    status, text = scene.run("maintain", "--once")
+    assert status == 4
+    assert text.count("problem: ") == 1
+    assert re.search(r"[24] partitions of", text)
+    _, text = scene.run("queries", "--json")
+    assert said.replace("\\", "\\\\") in text
+    assert [name for name, value in scrape(scene.url).items() if name[0].endswith("problems")
+            and value] == [("redis_state_problems", found)]  # fmt: skip
+    ((status, page_),) = asyncio.run(browse(scene.url, f"/query/{found}"))
+    assert status == 200
+    assert said in html.unescape(page_)
+    if gen == ODD:
+        assert said in scene.run("show", ODD)[1]
+    if gen == ODD and entry[0] == LIST:
+        assert said in scene.run("doctor", "--gen", ODD)[1]
+
+
+def test_a_name_with_half_a_character_is_shown_with_another_one(scene: Scene) -> None:
+    scene.plant(listed(name="a\ud800"))
+    with connect(scene.url) as reader:
+        assert reader.query("a\ufffd").info.gen == ODD
+        assert all(not one.problems for one in reader.status())
+
+
+@settings(max_examples=15, deadline=None, phases=PHASES)
 @given(entry=odd_entries())
 def test_no_odd_entry_takes_a_tool_away(scene: Scene, entry: Entry) -> None:
     look_at_all(scene, entry)
 
 
 @pytest.mark.long
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, phases=PHASES)
 @given(entry=odd_entries())
 def test_none_of_many_odd_entries_takes_a_tool_away(scene: Scene, entry: Entry) -> None:
     look_at_all(scene, entry)
