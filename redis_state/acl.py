@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
+from redis_state import keys
 from redis_state.backend.durability import WAITAOF_SINCE, Durability
 from redis_state.errors import ConfigError
-from redis_state.keys import tenant_of
 
 OLDEST = (6, 2)
 """Before, ACLs have no rules for channels, and redis-state does not run."""
@@ -77,16 +77,17 @@ def rules(
 
     Args:
         version: Of the server, such as ``7.2``.
-        key_prefix: The option `keyPrefix`; tenants with different ones cannot touch each other.
+        key_prefix: The option `keyPrefix`; tenants with different ones, or with none, cannot touch
+            each other.
         durability: As for `commands`.
 
     Raises:
         ConfigError: The version is malformed, or too old.
     """
-    pattern = f"~{{{tenant_of(key_prefix)}rs*"
+    patterns = (f"~{one}" for one in keys.tenant_patterns(tenant=keys.tenant_of(key_prefix)))
     wanted = commands(role, version=version, durability=durability)
     allowed: Iterable[str] = (f"+{command}" for command in wanted)
-    return ["reset", "on", pattern, "resetchannels", "-@all", *allowed]
+    return ["reset", "on", *patterns, "resetchannels", "-@all", *allowed]
 
 
 def _numbers(version: str) -> tuple[int, int]:

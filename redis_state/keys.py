@@ -133,6 +133,15 @@ def any_pattern(*, tenant: str = "") -> str:
     return f"{{{tenant}rs:*"
 
 
+def tenant_patterns(*, tenant: str = "") -> tuple[str, str]:
+    """Glob patterns that match every key of a tenant, and no key of another one.
+
+    The keys of all checkpoints together, and those of single checkpoints. An id begins with a
+    hexadecimal digit; what stands there in the keys of the tenant ``rs`` does not.
+    """
+    return f"{{{tenant}rs}}:*", f"{{{tenant}rs:[0-9a-f]*"
+
+
 def gen_in(key: str, *, tenant: str = "") -> str | None:
     """The checkpoint whose partition a key may be of; ``None`` if it is of none."""
     match = _PARTITION_KEY.fullmatch(key)

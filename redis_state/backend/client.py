@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,7 +54,18 @@ _REPLACED_MAX = 5
 _WAITS_A_TRY = 6
 """To connect, to log in, to choose a database and to be answered take no longer in one try."""
 
+_WRONG_TYPE = "WRONGTYPE "
+
 T = TypeVar("T")
+
+
+class OtherType(Enum):
+    """What stands for the reply to a command whose key is of another type."""
+
+    OTHER_TYPE = "a key of another type"
+
+
+OTHER_TYPE = OtherType.OTHER_TYPE
 
 
 class Client:
@@ -104,17 +116,31 @@ class Client:
         """Whether it logs in as a user, who may have rights of its own."""
         return self._config.username is not None
 
-    def call(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+    def call(
+        self,
+        attempted: str,
+        commands: Sequence[Command],
+        *,
+        of_other_type: OtherType | None = None,
+    ) -> list[Any]:
         """The replies of one pipeline; none of them is an error.
+
+        Args:
+            of_other_type: Takes the place of the reply to a command whose key is of another type:
+                for who looks at many keys. ``None``: the call ends with an error.
 
         Raises:
             UnavailableError: The deadline passed.
             RedisStateError: The server refuses a command for good.
         """
-        return self._until_answered(
-            attempted,
-            lambda: self._checked(attempted, self._exchange(attempted, commands), commands),
-        )
+
+        def once() -> list[Any]:
+            replies = self._exchange(attempted, commands)
+            if of_other_type is not None:
+                replies = [of_other_type if _is_of_other_type(one) else one for one in replies]
+            return self._checked(attempted, replies, commands)
+
+        return self._until_answered(attempted, once)
 
     def answers(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """The replies of one pipeline, final errors of the server among them.
@@ -136,15 +162,24 @@ class Client:
         return self._until_answered(attempted, once)
 
     def call_in_pieces(
-        self, attempted: str, commands: Sequence[Command], *, at_once: int
+        self,
+        attempted: str,
+        commands: Sequence[Command],
+        *,
+        at_once: int,
+        of_other_type: OtherType | None = None,
     ) -> Iterator[Any]:
         """The replies of many commands, sent in pipelines of `at_once` as they are taken.
+
+        Args:
+            of_other_type: As for `call`.
 
         Raises:
             RedisStateError: As `call`.
         """
         for start in range(0, len(commands), at_once):
-            yield from self.call(attempted, commands[start : start + at_once])
+            chunk = commands[start : start + at_once]
+            yield from self.call(attempted, chunk, of_other_type=of_other_type)
 
     def script(
         self, attempted: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
@@ -419,6 +454,12 @@ class Client:
         if is_lacking_in_script(message):
             names = self._asked_aside(needs.trial())
             return lacking(attempted, needs.absent(names) or ["that a script calls"], at=url.url)
+        if message.startswith(_WRONG_TYPE):
+            return FormatError(
+                attempted,
+                found="a key is of another type than redis-state writes",
+                advice="Another program has written under a name of redis-state: remove that key.",
+            )
         if not is_transient(message):
             return failure(attempted, message, command)
         return _TryAgainError(message.rstrip("."), hint_of(message), is_answer=True)
@@ -444,6 +485,10 @@ def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
 def _lacks_script(replies: Sequence[Any]) -> bool:
     results = replies[-1] if isinstance(replies[-1], list) else []
     return any(isinstance(one, redis.exceptions.NoScriptError) for one in (*replies, *results))
+
+
+def _is_of_other_type(reply: object) -> bool:
+    return isinstance(reply, redis.RedisError) and message_of(reply).startswith(_WRONG_TYPE)
 
 
 def _same(transport: Transport, _config: Config) -> Transport:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,15 @@ from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.instances import LATELY_MS
 from redis_state.protocol.registry import QueryInfo
+from redis_state.reader import figures
 from redis_state.recovery.copies import newest_fitting
-from redis_state.recovery.doctor import Diagnosis, PartitionHealth, diagnose, others_of_folder
+from redis_state.recovery.doctor import (
+    Diagnosis,
+    PartitionHealth,
+    diagnose,
+    listing_problem,
+    others_of_folder,
+)
 from redis_state.recovery.query_state import CountedStore, QueryState, state_of
 from redis_state.recovery.rewind import newest_commit, startable_batches
 
@@ -145,12 +151,15 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found = diagnose(client, *place.state.gens, tenant=tenant, progress=line)
             newer, older = others_of_folder(client, place.gen, tenant=tenant)
+            problem = listing_problem(client, place.gen, tenant=tenant)
         finally:
             line.end()
     for text in report(found, place.state):
         print(text)
     steps, status = advice(found, logs, place)
     print(steps)
+    if problem:
+        print(f"In the way of tools alone: {problem}. The next start of the query writes it anew.")
     if newer is not None:
         print(_told_newer(newer, place))
     for info in older:
@@ -167,11 +176,10 @@ def _told_newer(info: QueryInfo, place: Place) -> str:
 
 
 def _told_older(info: QueryInfo, place: Place) -> str:
-    seen = datetime.fromtimestamp(info.seen_ms / 1000, timezone.utc)
     return (
         f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
-        f"{seen:%Y-%m-%d %H:%M} UTC: the folder was deleted and created again. If nobody needs "
-        "it:\n"
+        f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If nobody "
+        "needs it:\n"
         f"  {place.purge(info.gen)}"
     )
 

@@ -84,11 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         scheme = "https" if arguments.serve_cert_file else "http"
         host = f"[{arguments.listen}]" if ":" in arguments.listen else arguments.listen
         print(f"{scheme}://{host}:{server.server_port}/metrics", flush=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         ended.wait()
-        server.shutdown()
-        server.server_close()
+        server.stop()
         thread.join()
     return 0
 

@@ -34,7 +34,7 @@ from redis_state.dashboard.samples import Sample, mean_ms, versions_a_minute
 from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Line, View, Watch
 from redis_state.errors import Kind, RedisStateError
-from redis_state.ids import DEFAULT_STORE, is_gen
+from redis_state.ids import DEFAULT_STORE
 from redis_state.reader import Reader, StoreStatus, figures
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.figures import NOTHING
@@ -255,7 +255,7 @@ class Pages:
 
     def _line(self, request: Request, view: View) -> Line | Response:
         gen = str(request.path_params["gen"])
-        found = (view.lines or {}).get(gen) if is_gen(gen) else None
+        found = (view.lines or {}).get(gen)
         if found is not None:
             return found
         gone = self._watch.gone(gen)

@@ -6,21 +6,22 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from redis_state.accepting import CLIENT_S, CONNECTIONS_MAX, Acceptor
 from redis_state.dashboard.app import application
 from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Watch
 from redis_state.errors import ConfigError
 from redis_state.reader import Reader
 
-CONNECTIONS_MAX = 100
-HEAD_S = 10.0
-"""Within which a connection has to send the head of a request."""
+HEAD_S = CLIENT_S
+"""Within which a connection has to send the head of a request, or to take what it is sent."""
 
 _HEAD_BYTES_MAX = 16 * 1024
 _KEEP_ALIVE_S = 5
@@ -46,7 +47,9 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            # The acceptor bounds them; this one would refuse whoever comes last.
+            limit_concurrency=None,
+            loop="asyncio",
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_END_S,
             h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
@@ -54,43 +57,106 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
             ssl_keyfile=settings.key_file,
         )
         _load(config, settings)
-        server = uvicorn.Server(config)
+        server = _Server(config)
         with closing(_listen(settings)) as listening, _ended_by_signals(server):
             tell(_address(settings, listening))
             server.run(sockets=[listening])
 
 
-class _Connection(H11Protocol):
-    """A connection that is closed if the head of a request is not there in time.
+class _Server(uvicorn.Server):
+    """Has its connections from an acceptor of ours.
 
-    uvicorn waits for one as long as the client likes, and counts the connection meanwhile.
+    uvicorn gives a TLS handshake a minute, counts no connection before its end, and refuses
+    everybody once silent ones have taken all places.
     """
 
-    _head: asyncio.TimerHandle | None = None
+    acceptors: Sequence[Acceptor] = ()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is not None
+        await super().startup(sockets=[])
+        config = self.config
+        self.acceptors = [
+            Acceptor(
+                one,
+                lambda: _Connection(config, self.server_state, self.lifespan.state),
+                tls=config.ssl,
+                handshake_s=HEAD_S,
+                connections_max=CONNECTIONS_MAX,
+            )
+            for one in sockets
+        ]
+        for acceptor in self.acceptors:
+            acceptor.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self.acceptors:
+            await acceptor.stop()
+        await super().shutdown(sockets=sockets)
+        for acceptor in self.acceptors:
+            await acceptor.drop()
+
+
+class _Connection(H11Protocol):
+    """A connection that ends if its client is late: with the head of a request, or with reading.
+
+    uvicorn waits for both as long as the client likes.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+    _is_full = False
+
+    def __init__(self, *of_uvicorn: Any) -> None:
+        super().__init__(*of_uvicorn)
+        self.lost = asyncio.Event()
+
+    @property
+    def waits_for_client(self) -> bool:
+        return not self._is_answering or self._is_full
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._expect()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._expect_head()
+        self._expect()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._is_full = True
+        self._expect()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_full = False
+        self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._rest()
         super().connection_lost(exc)
+        self.lost.set()
 
-    def _expect_head(self) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering:
-            self._stop()
-        elif self._head is None:
-            self._head = self.loop.call_later(HEAD_S, self.transport.close)
+    def _expect(self) -> None:
+        """Only while this process works, the client has time; what it does meanwhile adds none."""
+        if not self.waits_for_client:
+            self._rest()
+        elif self._late is None:
+            # What is still to be written then, as after a close, is not taken either.
+            self._late = self.loop.call_later(HEAD_S, self.transport.abort)
 
-    def _stop(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def _rest(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 def _load(config: uvicorn.Config, settings: Settings) -> None:

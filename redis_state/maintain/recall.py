@@ -15,6 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.scan import Progress
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, FullError, NotFoundError
+from redis_state.ids import NUMBER_MAX
 from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
@@ -33,6 +34,8 @@ RECALLED = "recalled"
 _PURGING = "purging a checkpoint"
 _RECALLING = "calling a purged checkpoint back"
 _NO_EXPIRY = -1
+_ANY_BYTES = "utf-8", "surrogateescape"
+"""What is listed comes back byte for byte, whatever it is."""
 
 
 @dataclass(slots=True)
@@ -180,7 +183,7 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
 def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
     (listing,) = client.call(_PURGING, [("HGETALL", keys.checkpoints(tenant=tenant))])
     return {
-        name.decode(): value.decode()
+        name.decode(*_ANY_BYTES): value.decode(*_ANY_BYTES)
         for name, value in listing.items()
         if name.partition(b":")[0] == gen.encode()
     }
@@ -189,11 +192,12 @@ def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
 def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     time, *there = client.call(
-        _RECALLING, [("TIME",), *(("HGET", checkpoints, name) for name in record.listed)]
+        _RECALLING,
+        [("TIME",), *(("HGET", checkpoints, name.encode(*_ANY_BYTES)) for name in record.listed)],
     )
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     pairs = zip(record.listed.items(), there, strict=True)
-    missing = [word for pair, known in pairs if known is None for word in pair]
+    missing = [word.encode(*_ANY_BYTES) for pair, known in pairs if known is None for word in pair]
     if missing:
         client.call(_RECALLING, [("HSET", checkpoints, *missing)])
     stay: tuple[str, ...] = ("PERSIST", query)
@@ -211,8 +215,10 @@ def _record(client: Client, gen: str, tenant: str) -> _Record | None:
         found = json.loads(raw)
         left_ms, listed = found["left"], found["listed"]
         texts = all(isinstance(text, str) for pair in listed.items() for text in pair)
-        if type(left_ms) is not int or not texts:
+        if type(left_ms) is not int or not _NO_EXPIRY <= left_ms <= NUMBER_MAX or not texts:
             raise TypeError
+        for text in (text for pair in listed.items() for text in pair):
+            text.encode(*_ANY_BYTES)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             _RECALLING, found="what the purge noted in the query is damaged"

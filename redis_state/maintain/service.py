@@ -74,7 +74,6 @@ class Service:
 
         Raises:
             NotFoundError: There is no such query.
-            FormatError: The list of checkpoints is damaged.
             UnavailableError: The server gives no answer.
             ConfigError: The server refuses the user.
         """
@@ -83,6 +82,10 @@ class Service:
         for info in self._checkpoints():
             if self._stopped():
                 break
+            if info.problem:
+                report.problem(f"{info.title}: {info.problem}")
+            if not info.is_checkpoint:
+                continue
             with report.noting(info.title):
                 report.add(
                     maintain_checkpoint(

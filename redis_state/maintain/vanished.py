@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import OTHER_TYPE, Client
 from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.recall import KEPT_MS, expire
 from redis_state.maintain.report import Report
 from redis_state.protocol.registry import QueryInfo, listed_partitions, parse_listing
+from redis_state.protocol.texts import parse_json
 
 AGE_MIN_MS = 3_600_000
 LOOKS_APART_MS = 30 * 60_000
@@ -81,7 +82,6 @@ def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> li
 
     Raises:
         ConfigError: The age is below one hour.
-        FormatError: The list of checkpoints is damaged.
     """
     return [one for one in _looks(client, age_ms, tenant, Report()) if one.is_dead(age_ms)]
 
@@ -99,7 +99,6 @@ def purge_vanished(
 
     Raises:
         ConfigError: As `vanished_checkpoints`.
-        FormatError: As `vanished_checkpoints`.
     """
     report = Report()
     for one in _looks(client, age_ms, tenant, report):
@@ -149,8 +148,16 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
     listed, noted = client.call(
         _WHAT,
         [("HGETALL", keys.checkpoints(tenant=tenant)), ("HGETALL", keys.looks(tenant=tenant))],
+        of_other_type=OTHER_TYPE,
     )
+    if listed is OTHER_TYPE or noted is OTHER_TYPE:
+        report.problem("the list of checkpoints, or that of looks, is a key of another type")
+        return
     for info in parse_listing(listed):
+        if info.problem:
+            # When it was used last is not known.
+            report.problem(f"{info.title}: not purged: {info.problem}")
+            continue
         try:
             ids = listed_partitions(info, tenant=tenant)
             activity = look(client, info.gen, tenant=tenant, listed=ids)
@@ -163,8 +170,8 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
 def _noted_ms(noted: Mapping[bytes, bytes], gen: str, activity: Activity) -> int:
     """When the checkpoint was noted as it is now."""
     found: Any = None
-    with suppress(ValueError, RecursionError):
-        found = json.loads(noted.get(gen.encode(), b"null"))
+    with suppress(ValueError):
+        found = parse_json(noted.get(gen.encode(), b"null"))
     if not isinstance(found, dict) or found.get("mark") != activity.mark:
         return 0
     at_ms = found.get("at")

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import OTHER_TYPE, Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.ids import NUMBER_MAX, PartitionId, text_number
+from redis_state.ids import PartitionId, text_number
+from redis_state.protocol.texts import is_number, parse_object
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
@@ -70,11 +71,10 @@ def decode_instance(raw: bytes | None) -> Instance | None:
     if not raw:
         return None
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _bad("an instance is not JSON") from error
-    values = [found.get(name) for name in _MEMBERS] if isinstance(found, dict) else []
-    host, executor_id, run_id = values or (None, None, None)
+        found = parse_object(raw)
+    except ValueError as error:
+        raise _bad("an instance is not a JSON object") from error
+    host, executor_id, run_id = (found.get(name) for name in _MEMBERS)
     if not (isinstance(host, str) and isinstance(executor_id, str) and isinstance(run_id, str)):
         raise _bad("an instance has no host, executor and run")
     return Instance(host, executor_id, run_id)
@@ -108,8 +108,13 @@ class Counted:
 def find_counted(client: Client, gens: Sequence[str], *, tenant: str = "") -> list[Counted]:
     """What was counted of checkpoints; one hash of each is read."""
     commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
-    found = client.call_in_pieces("reading totals", commands, at_once=KEYS_AT_ONCE)
-    return [Counted(_totals_in(raw), _errors_in(raw)) for raw in found]
+    found = client.call_in_pieces(
+        "reading totals", commands, at_once=KEYS_AT_ONCE, of_other_type=OTHER_TYPE
+    )
+    return [
+        Counted({}, {}) if raw is OTHER_TYPE else Counted(_totals_in(raw), _errors_in(raw))
+        for raw in found
+    ]
 
 
 def _totals_in(raw: Mapping[bytes, bytes]) -> dict[tuple[int, int, str], Totals]:
@@ -144,11 +149,7 @@ def _parse_totals(raw: bytes) -> Totals | None:
         return None
     if instance is None:
         return None
-    counts = {
-        name: count
-        for name, count in json.loads(raw).items()
-        if type(count) is int and 0 <= count <= NUMBER_MAX
-    }
+    counts = {name: count for name, count in parse_object(raw).items() if is_number(count)}
     return Totals(instance, counts)
 
 

@@ -231,7 +231,12 @@ class PartitionClient:
             if format_ is None:
                 return RetainReport(0, 0, 0, 0)
             if format_ != b"1":
-                raise refusal(what, ["FORMAT", format_.decode()], where=self._where, version=0)
+                raise refusal(
+                    what,
+                    ["FORMAT", format_.decode("ascii", "replace")],
+                    where=self._where,
+                    version=0,
+                )
             plan = retention.plan(manifest)
             stale = False
             for floor, fields in plan.parts():

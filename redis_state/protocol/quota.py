@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError, QuotaError, RedisStateError
-from redis_state.ids import PartitionId
+from redis_state.ids import PartitionId, is_gen
 from redis_state.process import tell_after_fork
 from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.texts import is_number, parse_object
 
 STATE_OPTION = "stateBytesMax"
 PREFIX_OPTION = "prefixBytesMax"
@@ -119,16 +120,21 @@ def parse_sizes(raw: Mapping[bytes, bytes]) -> dict[str, Size]:
 
 def _size(text: bytes | None) -> Size | None:
     try:
-        entry = json.loads(text or b"")
-        at_ms, size, state_max, prefix_max = numbers = [
-            entry[name] for name in ("at", "bytes", "stateMax", "prefixMax")
-        ]
-        largest = tuple(Part(*one) for one in entry["largest"])
-    except (ValueError, RecursionError, TypeError, LookupError):
+        entry = parse_object(text or b"")
+        numbers = [entry[name] for name in ("at", "bytes", "stateMax", "prefixMax")]
+        largest = tuple(_part(*one) for one in entry["largest"])
+    except (ValueError, TypeError, LookupError):
         return None
-    if any(type(number) is not int or number < 0 for number in numbers):
+    if not all(map(is_number, numbers)):
         return None
+    at_ms, size, state_max, prefix_max = numbers
     return Size(at_ms, size, state_max, prefix_max, largest)
+
+
+def _part(operator: object, store: object, partition: object, size: object) -> Part:
+    if not isinstance(store, str) or not all(map(is_number, (operator, partition, size))):
+        raise ValueError("a partition of the list of sizes is malformed")
+    return Part(operator, store, partition, size)  # type: ignore[arg-type]  # as was looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +270,8 @@ class Quota:
     ) -> Mapping[str, Size]:
         """Those of the key prefix; what nobody has measured for long is, a while at a time."""
         (listing,) = client.call(_WHAT, [("HGETALL", keys.checkpoints(tenant=self._tenant))])
-        listed = {name.decode("ascii", "replace") for name in listing if b":" not in name}
-        listed.discard(self._gen)
+        names = {name.decode("ascii", "replace") for name in listing if b":" not in name}
+        listed = {name for name in names if is_gen(name)} - {self._gen}
         gone = set(entries) - listed
         if gone:
             client.call(_WHAT, [("HDEL", keys.sizes(tenant=self._tenant), *gone)])

@@ -8,16 +8,18 @@ listed ones, and what a process of Python has reported though no store has ever 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
-from redis_state.ids import PartitionId, StoreId, is_gen, text_number
+from redis_state.ids import NUMBER_MAX, PartitionId, StoreId, is_gen, text_number
+from redis_state.protocol.texts import is_number, parse_object, parse_text
 
 FORMAT = "1"
 PYTHON_OPERATOR = "pythonStateStore"
@@ -26,6 +28,9 @@ WITH_INITIAL_STATE = " with an initial state"
 """How the layout of a processor's store ends whose version 1 is not a batch's."""
 PARTITIONS_MAX = 1 << 20
 _FAMILY_PARTS = 8
+_ODD_DIGITS = 12
+_OPERATOR = b"op:"
+_SHOWN_MAX = 80
 _LOOKED_FOR_AT_ONCE = 256
 
 
@@ -41,6 +46,8 @@ class QueryInfo:
         seen_ms: When its newest run began to write.
         partitions: Number of partitions by operator and store, as far as the list says.
         path: Hash of the checkpoint's path, or of the name of a Python store.
+        problem: Which entry of the list cannot be read; what the entry says is left out then.
+            Empty if all entries of the checkpoint can be read.
     """
 
     gen: str
@@ -50,11 +57,17 @@ class QueryInfo:
     seen_ms: int
     partitions: Mapping[tuple[int, str], int] = field(default_factory=dict)
     path: str = ""
+    problem: str = ""
 
     @property
     def title(self) -> str:
         """What to call it: its name, or else the id that it has."""
         return self.name or self.id or self.gen
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether `gen` is the id of a checkpoint, and no name for an entry that has none."""
+        return is_gen(self.gen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,43 +99,57 @@ class OperatorInfo:
 def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
     """The queries that keep state in a Redis, under one key prefix.
 
+    One whose entry cannot be read has its `problem`, and is found by its gen alone.
+
     Raises:
-        FormatError: The list is damaged.
         UnavailableError: The server gives no answer.
     """
     (raw,) = client.call("listing the queries", [("HGETALL", keys.checkpoints(tenant=tenant))])
-    return parse_listing(raw)
+    return [info for info in parse_listing(raw) if info.is_checkpoint]
 
 
 def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
-    """Read the list of checkpoints.
+    """Read the list of checkpoints, entry by entry: one that is damaged spoils no other.
 
-    Raises:
-        FormatError: An entry is damaged.
+    An entry without the id of a checkpoint becomes a `QueryInfo` with a name of its own in place of
+    the gen, so that tools can show the problem.
     """
     partitions: dict[str, dict[tuple[int, str], int]] = {}
-    listed: dict[str, dict[str, Any]] = {}
-    for raw_name, raw_value in raw.items():
-        name, value = _text(raw_name), _text(raw_value)
-        gen, separator, rest = name.partition(":")
+    problems: dict[str, str] = {}
+    listed: dict[str, QueryInfo] = {}
+    for name, value in raw.items():
+        raw_gen, separator, rest = name.partition(b":")
+        gen = raw_gen.decode("ascii", "replace")
         if not is_gen(gen):
-            raise _bad("an entry names no checkpoint")
-        if separator:
-            partitions.setdefault(gen, {})[_store(rest)] = _partitions(text_number(value))
-        else:
-            listed[gen] = _object(value)
+            gen = f"entry-{hashlib.sha256(name).hexdigest()[:_ODD_DIGITS]}"
+            shown = name[:_SHOWN_MAX].decode("ascii", "backslashreplace")
+            problems[gen] = f"the list of checkpoints has an entry '{shown}', which is no gen"
+            continue
+        try:
+            if separator:
+                count = _partitions(text_number(_text(value)))
+                partitions.setdefault(gen, {})[_store(_text(rest))] = count
+            else:
+                listed[gen] = _listed(gen, value)
+        except FormatError as error:
+            which = "an entry for its partitions" if separator else "its entry"
+            problems[gen] = f"{which} in the list of checkpoints cannot be read: {error.found}"
     return [
-        QueryInfo(
-            gen,
-            _string(entry, "id"),
-            _string(entry, "name"),
-            _whole(entry, "created"),
-            _whole(entry, "seen"),
-            partitions.get(gen, {}),
-            _string(entry, "path"),
+        replace(
+            listed.get(gen) or QueryInfo(gen, "", "", 0, 0),
+            partitions=partitions.get(gen, {}),
+            problem=problems.get(gen, ""),
         )
-        for gen, entry in sorted(listed.items())
+        for gen in sorted({*listed, *problems})
     ]
+
+
+def _listed(gen: str, raw: bytes) -> QueryInfo:
+    entry = _object(raw)
+    texts = [_string(entry, name) for name in ("id", "name", "path")]
+    return QueryInfo(
+        gen, texts[0], texts[1], _whole(entry, "created"), _whole(entry, "seen"), path=texts[2]
+    )
 
 
 def newest_of_folder(queries: Sequence[QueryInfo], info: QueryInfo) -> QueryInfo:
@@ -140,22 +167,22 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
     Raises:
         FormatError: It is of another format, or damaged.
     """
-    fields = {_text(name): value for name, value in raw.items()}
-    if fields and fields.get("f") != FORMAT.encode():
+    if raw and raw.get(b"f") != FORMAT.encode():
         raise FormatError(
             "reading a query",
             found="it is of a format that this release does not know",
             advice="Use the release of redis-state that wrote it.",
         )
     found: dict[tuple[int, str], OperatorInfo] = {}
-    for name, value in fields.items():
-        if name.startswith("op:"):
-            operator, store = _store(name.removeprefix("op:"))
-            entry = _object(_text(value))
+    for name, value in raw.items():
+        if name.startswith(_OPERATOR):
+            place = name.removeprefix(_OPERATOR)
+            operator, store = _store(_text(place))
+            entry = _object(value)
             families = entry.get("families")
             if not isinstance(families, list):
                 raise _bad("an operator has no list of families")
-            batch = fields.get(f"batch:{operator}:{store}")
+            batch = raw.get(b"batch:" + place)
             found[operator, store] = OperatorInfo(
                 operator,
                 store,
@@ -164,7 +191,7 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
                 tuple(map(_family, families)),
                 alone=batch is None and entry.get("operator") == PYTHON_OPERATOR,
                 ahead=1 if batch is None else _ahead(batch),
-                moved=f"moved:{operator}:{store}" in fields,
+                moved=b"moved:" + place in raw,
             )
     return dict(sorted(found.items()))
 
@@ -210,7 +237,7 @@ def served_partitions(client: Client, gen: str, *, tenant: str) -> list[Partitio
     """The partitions of a checkpoint that somebody may serve, written or not.
 
     Raises:
-        FormatError: The list of checkpoints, or what was reported, is damaged.
+        FormatError: An entry of the checkpoint in the list, or what was reported, is damaged.
     """
     raw, reported = client.call(
         "looking up partitions",
@@ -220,7 +247,11 @@ def served_partitions(client: Client, gen: str, *, tenant: str) -> list[Partitio
         ],
     )
     own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
-    listed = [id_ for info in parse_listing(own) for id_ in listed_partitions(info, tenant=tenant)]
+    infos = parse_listing(own)
+    for info in infos:
+        if info.problem:
+            raise _bad(f"checkpoint {gen}: {info.problem}")
+    listed = [id_ for info in infos for id_ in listed_partitions(info, tenant=tenant)]
     more = {_place(gen, name, tenant) for name in reported}
     return listed + sorted(more - set(listed), key=str)
 
@@ -272,7 +303,7 @@ def _family(row: object) -> Family:
     id_, name, kind, params, key, value, multi_value, internal = row
     numbers = [*params, id_] if isinstance(params, list) else [None]
     if (
-        any(type(number) is not int or number < 0 for number in numbers)
+        not all(map(is_number, numbers))
         or id_ > FAMILY_ID_MAX
         or not isinstance(name, str)
         or kind not in KINDS
@@ -285,14 +316,11 @@ def _family(row: object) -> Family:
     return Family(id_, name, kind, tuple(params), *schemas, multi_value, internal)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(raw: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _bad("an entry is not JSON") from error
-    if not isinstance(value, dict):
-        raise _bad("an entry is not a JSON object")
-    return value
+        return parse_object(raw)
+    except ValueError as error:
+        raise _bad("an entry is not a JSON object") from error
 
 
 def _string(entry: Mapping[str, Any], name: str) -> str:
@@ -304,15 +332,15 @@ def _string(entry: Mapping[str, Any], name: str) -> str:
 
 def _whole(entry: Mapping[str, Any], name: str) -> int:
     value = entry.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _bad(f"'{name}' is not a whole number")
-    return value
+    if not is_number(value):
+        raise _bad(f"'{name}' is not a whole number from 0 to {NUMBER_MAX}")
+    return int(value)
 
 
 def _text(raw: bytes) -> str:
     try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
+        return parse_text(raw)
+    except ValueError as error:
         raise _bad("an entry is not UTF-8") from error
 
 

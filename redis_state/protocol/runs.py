@@ -19,6 +19,7 @@ from redis_state.format.header import Family
 from redis_state.ids import is_gen, is_uid, text_number
 from redis_state.process import process_id
 from redis_state.protocol.registry import PYTHON_OPERATOR
+from redis_state.protocol.texts import is_number, parse_object
 
 STAGED_TTL_MS = 24 * 3600 * 1000
 """What nobody uses lives this long: staged segments, queries without a partition."""
@@ -217,7 +218,7 @@ def confirm_checkpoint(
     place = f"{operator}:{store}"
     time, known = client.call(what, [("TIME",), ("HGET", listed, gen)])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    created = json.loads(known)["created"] if known else now_ms
+    created = _created_ms(known) or now_ms
     path = keys.name_field(name)
     entry = {"path": path, "id": gen, "name": name, "created": created, "seen": now_ms}
     shown = [f"op:{place}", str(partitions), _operator_json(families), str(keep_ms)]
@@ -247,6 +248,15 @@ def _enter(client: Client, what: str, gen: str, fields: Mapping[str, str], *, te
         if purged:
             raise purged_error(what, gen)
         # It was called back in between, with the entry that is gone now.
+
+
+def _created_ms(known: bytes | None) -> int:
+    """When a listed checkpoint was made; 0 if it is not listed, or its entry cannot be read."""
+    try:
+        found = parse_object(known or b"").get("created")
+    except ValueError:
+        return 0
+    return found if found is not None and is_number(found) else 0
 
 
 def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:

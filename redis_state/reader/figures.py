@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from redis_state.reader.json_values import to_json
@@ -51,6 +52,14 @@ def span(ms: int) -> str:
 def ago(at_ms: int, now_ms: int) -> str:
     """How long ago a time was; 0 means that it is not known."""
     return f"{span(now_ms - at_ms)} ago" if at_ms else NOTHING
+
+
+def moment(at_ms: int) -> str:
+    """``2026-11-21 18:00``, in UTC; a dash for a time that the calendar does not have."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, timezone.utc):%Y-%m-%d %H:%M}"
+    except (OverflowError, OSError, ValueError):
+        return NOTHING
 
 
 def some_of(names: Sequence[str]) -> str:

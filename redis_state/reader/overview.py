@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import OTHER_TYPE, Client, OtherType
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
-from redis_state.ids import EMPTY_UID, PartitionId, StoreId, text_number
+from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.quota import parse_sizes
 from redis_state.protocol.registry import (
@@ -33,6 +33,11 @@ from redis_state.reader.versions import beyond
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
+_NUMBERS = (
+    "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
+    "snapshot_bytes", "delta_bytes", "bytes", "written_ms",
+)  # fmt: skip
+_OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is gone, while those of other partitions are there"
 _WHAT = "looking how queries stand"
 _Reply = Any
@@ -42,7 +47,6 @@ def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
     """Every query of a server, database and key prefix, the one that was created first at the top.
 
     Raises:
-        FormatError: The list of checkpoints is damaged. What is wrong with one query is said there.
         UnavailableError: The server gives no answer.
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
@@ -80,13 +84,18 @@ def _look(
     now_ms: int,
     tenant: str,
 ) -> list[QueryStatus]:
-    called = partial(client.call_in_pieces, _WHAT, at_once=COMMANDS_AT_ONCE)
-    commands = [("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted]
+    called = partial(
+        client.call_in_pieces, _WHAT, at_once=COMMANDS_AT_ONCE, of_other_type=OTHER_TYPE
+    )
+    commands = [
+        ("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted if one.is_checkpoint
+    ]
     raw_sizes, *hashes = called([("HGETALL", keys.sizes(tenant=tenant)), *commands])
-    sizes = parse_sizes(raw_sizes)
+    sizes = parse_sizes({} if raw_sizes is OTHER_TYPE else raw_sizes)
     prefix_bytes = sum(one.bytes for one in sizes.values())
     newest = _newest_by_path(listed)
-    plans = [_Query(info, raw, tenant) for info, raw in zip(wanted, hashes, strict=True)]
+    rest = iter(hashes)
+    plans = [_Query(one, next(rest) if one.is_checkpoint else {}, tenant) for one in wanted]
     replies = called([one for plan in plans for one in plan.commands()])
     found = [
         plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
@@ -115,14 +124,21 @@ def _newest_by_path(listed: Sequence[QueryInfo]) -> dict[str, str]:
 class _Query:
     """What is asked for one query, and what the replies mean."""
 
-    def __init__(self, info: QueryInfo, raw: Mapping[bytes, bytes], tenant: str) -> None:
+    def __init__(
+        self, info: QueryInfo, raw: Mapping[bytes, bytes] | OtherType, tenant: str
+    ) -> None:
         self.info = info
-        self._raw = raw
-        self._problem = "" if raw else "its hash of operators and runs is not there"
+        self._raw: Mapping[bytes, bytes] = {} if raw is OTHER_TYPE else raw
+        self._problems = [info.problem] if info.problem else []
+        described: Mapping[tuple[int, str], OperatorInfo] = {}
+        if raw is OTHER_TYPE:
+            self._problems.append(_OTHER_TYPE.format("hash of operators and runs"))
+        elif not raw and info.is_checkpoint:
+            self._problems.append("its hash of operators and runs is not there")
         try:
-            described = parse_operators(raw)
+            described = parse_operators(self._raw)
         except FormatError as error:
-            described, self._problem = {}, error.found
+            self._problems.append(error.found)
         self._stores = [
             (one, [PartitionId(self._store(one, tenant), n) for n in range(self._count(one))])
             for one in described.values()
@@ -136,7 +152,7 @@ class _Query:
         # An executor that describes a store outside of a task does not know how many there are.
         count = one.partitions or self.info.partitions.get((one.operator, one.store), 0)
         if not count:
-            self._problem = f"nobody has counted the partitions of operator {one.operator}"
+            self._problems.append(f"nobody has counted the partitions of operator {one.operator}")
         return count
 
     def commands(self) -> Iterator[Command]:
@@ -173,7 +189,7 @@ class _Query:
             now_ms=now_ms,
             stores=stores,
             replaced_by="" if newest in (None, self.info.gen) else str(newest),
-            problem=self._problem,
+            problem="; ".join(self._problems),
             copy_every=_number(self._raw.get(b"copies", b"")),
             copied_version=_number(copied),
             copied_ms=_number(copied_at),
@@ -188,7 +204,7 @@ class _Query:
         try:
             first = first if batch is None else first_batch(batch)
         except FormatError as error:
-            self._problem = error.found
+            self._problems.append(error.found)
         begun = self._raw.get(b"begun:" + place, b"").split(b" ")
         known = len(begun) >= _BEGUN_WORDS
         return StoreStatus(
@@ -225,7 +241,7 @@ def _without_gone(
 
 
 def _partition(
-    id_: PartitionId, raw: Mapping[bytes, bytes], owner: bytes | None
+    id_: PartitionId, raw: Mapping[bytes, bytes] | OtherType, owner: bytes | None
 ) -> PartitionStatus:
     try:
         instance, problem = decode_instance(owner), ""
@@ -233,6 +249,8 @@ def _partition(
         instance, problem = None, error.found
     of = id_.store
     empty = PartitionStatus(of.operator, of.store, id_.partition, owner=instance, problem=problem)
+    if raw is OTHER_TYPE:
+        return replace(empty, problem=_OTHER_TYPE.format("manifest"))
     return empty if not raw else _of_manifest(empty, raw)
 
 
@@ -247,9 +265,12 @@ def _of_manifest(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> Partitio
             else "it is of a format that this release does not know",
         )
     try:
-        return _counted(empty, raw)
+        found = _counted(empty, raw)
+        if all(0 <= getattr(found, name) <= NUMBER_MAX for name in _NUMBERS):
+            return found
     except (ValueError, LookupError):
-        return replace(empty, problem="an entry of its manifest is damaged")
+        pass
+    return replace(empty, problem="an entry of its manifest is damaged")
 
 
 def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:

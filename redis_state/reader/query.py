@@ -82,7 +82,7 @@ class Query(Operators):
         Manifests, headers of segments and the registry are read, no row; nothing is changed.
 
         Raises:
-            FormatError: The list of checkpoints or a header is damaged.
+            FormatError: A header is damaged.
             UnavailableError: Redis gave no answer before the deadline.
         """
         found, *older = status_with_older(self._client, self.info, tenant=self._tenant)

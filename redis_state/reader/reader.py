@@ -59,11 +59,10 @@ class Reader:
 
         The query that was created first is at the top. All is from metadata, in a few bounded
         pipelines: nothing is changed, and no row is read. It needs the rights `mget` and `time`,
-        which `redis-state acl --reader` gives.
+        which `redis-state acl --reader` gives. An entry that cannot be read is a problem of its
+        query alone (`QueryStatus.problems`), also one in the list of checkpoints.
 
         Raises:
-            FormatError: The list of checkpoints is damaged; what is wrong with a single query is
-                said in its `QueryStatus.problems`.
             UnavailableError: Redis gave no answer before the deadline.
         """
         return status_of_all(self.client, tenant=self._tenant)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redis_state import keys
-from redis_state.backend.client import Client
+from redis_state.backend.client import OTHER_TYPE, Client
 from redis_state.backend.replies import purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
@@ -141,7 +141,6 @@ def others_of_folder(
         whose place this one took.
 
     Raises:
-        FormatError: The list of checkpoints is damaged.
         UnavailableError: The server gives no answer.
     """
     queries = list_queries(client, tenant=tenant)
@@ -154,13 +153,26 @@ def others_of_folder(
     return None, [info for info in queries if info.path == own.path and info.gen != gen]
 
 
+def listing_problem(client: Client, gen: str, *, tenant: str = "") -> str:
+    """Why an entry of a checkpoint in the list cannot be read; empty if all can be.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+    """
+    found = (info for info in list_queries(client, tenant=tenant) if info.gen == gen)
+    return next((info.problem for info in found), "")
+
+
 def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     """What Redis holds of one partition.
 
     Raises:
         UnavailableError: The server gives no answer.
     """
-    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))], of_other_type=OTHER_TYPE)
+    if raw is OTHER_TYPE:
+        problem = "its manifest is a key of another type"
+        return PartitionHealth(id_, loadable=frozenset(), problem=problem)
     if not raw:
         return PartitionHealth(id_, present=False, problem="it has no manifest")
     try:

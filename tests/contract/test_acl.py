@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redis
 
 from redis_state import acl, config, keys
 from redis_state.acl import Role
@@ -74,8 +75,9 @@ def version_of(server: RedisServer) -> str:
     return version
 
 
-def rights(server: RedisServer, role: Role, **options: str) -> list[str]:
-    return acl.rules(role, version=version_of(server), durability="aof", **options)
+def rights(server: RedisServer, role: Role, *, key_prefix: str | None = None) -> list[str]:
+    version = version_of(server)
+    return acl.rules(role, version=version, durability="aof", key_prefix=key_prefix)
 
 
 def work_as_job(wanted: Config) -> None:
@@ -230,12 +232,68 @@ def test_a_reader_cannot_change_anything(redis_server: RedisServer) -> None:
         assert client.execute_command("DBSIZE") == before
 
 
-def test_tenants_cannot_touch_each_other(redis_server: RedisServer) -> None:
-    allow(redis_server, *rights(redis_server, Role.JOB, key_prefix="a"))
-    work_as_job(of_user(redis_server, keyPrefix="a"))
-    for other in ({}, {"keyPrefix": "b"}, {"keyPrefix": "ab"}):
+NEIGHBOURS = ("rs", "rsx", "rs.", "rs-1", "rs_rs", "a", "ab", "a.rs", "r")
+"""Key prefixes that begin as the keys of others do, or as each other."""
+
+
+def keys_of(tenant: str) -> dict[str, str]:
+    """A key of each kind, and keys that differ by the first digit of their checkpoint."""
+    made: dict[str, str] = {
+        one.__name__: one(tenant=tenant)
+        for one in (keys.checkpoints, keys.names, keys.looks, keys.sizes)
+    }
+    made["looked_up"] = keys.looked_up("query", "ab", tenant=tenant)
+    made["claimed"] = f"{{{tenant}rs}}:g:{'0' * 64}"
+    for digit in "0123456789abcdef":
+        gen = digit * 32
+        id_ = StateStoreId(CHECKPOINT, 0, 0).partition(gen, tenant=tenant)
+        made |= {
+            f"{one.__name__} {digit}": one(gen, tenant=tenant)
+            for one in (keys.query, keys.places, keys.totals)
+        }
+        made |= {
+            f"{one.__name__} {digit}": one(id_) for one in (keys.meta, keys.claim, keys.instance)
+        }
+        made[f"segment {digit}"] = keys.segment(id_, "d:1:uid")
+    return made
+
+
+@pytest.mark.parametrize("key_prefix", [None, *NEIGHBOURS])
+@pytest.mark.parametrize("role", Role)
+def test_each_tenant_reaches_all_its_keys_and_no_key_of_another(
+    redis_server: RedisServer, role: Role, key_prefix: str | None
+) -> None:
+    allow(redis_server, *rights(redis_server, role, key_prefix=key_prefix))
+    own = keys.tenant_of(key_prefix)
+    with redis_server.client(username=USER, password=PASSWORD) as client:
+        for key in keys_of(own).values():
+            assert client.hlen(key) == 0
+        for other in (None, *NEIGHBOURS):
+            if other == key_prefix:
+                continue
+            for key in keys_of(keys.tenant_of(other)).values():
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.hlen(key)
+
+
+@pytest.mark.parametrize("key_prefix", [None, "rs", "a"])
+def test_tenants_cannot_touch_each_other(server: RedisServer, key_prefix: str | None) -> None:
+    def of(prefix: str | None) -> Config:
+        return of_user(server, **({} if prefix is None else {"keyPrefix": prefix}))
+
+    for role in Role:
+        allow(server, *rights(server, Role.JOB, key_prefix=key_prefix))
+        work_as_job(of(key_prefix))
+        with server.client() as client:
+            client.execute_command("ACL", "LOG", "RESET")
+        allow(server, *rights(server, role, key_prefix=key_prefix))
+        WORK[role](of(key_prefix))
+        with server.client() as client:
+            assert client.execute_command("ACL", "LOG") == []
+    allow(server, *rights(server, Role.JOB, key_prefix=key_prefix))
+    for other in {None, *NEIGHBOURS} - {key_prefix}:
         with pytest.raises(ConfigError) as caught:
-            work_as_job(of_user(redis_server, **other))
+            work_as_job(of(other))
         assert caught.value.kind is Kind.PERMISSION
 
 

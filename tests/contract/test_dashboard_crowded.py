@@ -24,7 +24,7 @@ StartRedis = Callable[..., RedisServer]
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent one, one that stops within its head, and one that stops within its second head."""
     monkeypatch.setattr(server, "HEAD_S", 0.5)
-    board = uvicorn.Server(
+    board = server._Server(
         uvicorn.Config(_answers, http=server._Connection, lifespan="off", log_config=None)
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -17,11 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state import config, keys
-from redis_state.cli import metrics_server
 from redis_state.cli.main import main
 from redis_state.exporter import METRICS, QueryCollector
 from redis_state.protocol.instances import Instance, totals_commands
@@ -183,27 +180,14 @@ def test_clients_that_say_nothing_keep_nobody_waiting(
         assert scrape(address, context)["redis_state_up", ""] == 1
 
 
-def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "CLIENT_S", 0.2)
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
-    server = metrics_server.MetricsServer(CollectorRegistry(), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
-            assert client.recv(1) == b""
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_an_odd_entry_is_told_and_fails_no_scrape(
+def test_an_odd_entry_is_a_problem_and_fails_no_scrape(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     planted.client.hset(keys.meta(planted.id(0)), "t", "9" * 400)
     with exporter(redis_server.url) as address:
-        assert scrape(address) == {("redis_state_up", ""): 0}
+        found = scrape(address)
+        assert found["redis_state_up", ""] == 1
+        assert found["redis_state_problems", "flights"] == 1
 
 
 @pytest.mark.parametrize(

@@ -230,9 +230,9 @@ class _Run:
         info = self._query.info
         listed = {"path": info.path, "id": info.id, "name": info.name}
         fields = {name: value for name, value in listed.items() if value} | {
-            name: value.decode()
+            name: value.decode("utf-8", "replace")
             for field, value in raw.items()
-            if (name := field.decode()) in _FIELDS
+            if (name := field.decode("utf-8", "replace")) in _FIELDS
             or (name[:3] == "op:" and name[3:] in places)
             or (name[:6] == "batch:" and name[6:] in places)
         }

@@ -16,6 +16,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import (
     ConfigError,
     FormatError,
+    InternalError,
     NotFoundError,
     StateError,
     UsageError,
@@ -98,7 +99,7 @@ class Database:
                 used = folded(name)
                 try:
                     live = self._live(connection, statement, used, place, parameters)
-                except (NotFoundError, StateError, FormatError, ConfigError):
+                except (NotFoundError, StateError, FormatError, InternalError, ConfigError):
                     if used in statement.uses:
                         raise
                     continue  # it is listed where it can be read
@@ -156,7 +157,8 @@ class Database:
         """Those of a query that can be read now; it may be about to write its first version."""
         try:
             yield from self._places_of(info)
-        except (NotFoundError, StateError, FormatError):
+        except (NotFoundError, StateError, FormatError, InternalError):
+            # A script that fails at a damaged manifest is an internal error.
             return
 
     def _view(self, gen: str) -> QueryView:
