@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,12 +22,15 @@ from redis_state.backend.connection import (
 from redis_state.backend.durability import Durability, Waiting
 from redis_state.backend.replies import (
     MAXCLIENTS,
+    OtherType,
     failure,
     hint_of,
     is_lacking_in_script,
     is_login,
     is_transient,
     lacking,
+    name_of,
+    words,
 )
 from redis_state.backend.script import Command, Script, ScriptCall
 from redis_state.backend.transport import NoServerError, ReplacedError, Transport, message_of
@@ -57,15 +59,6 @@ _WAITS_A_TRY = 6
 _WRONG_TYPE = "WRONGTYPE "
 
 T = TypeVar("T")
-
-
-class OtherType(Enum):
-    """What stands for the reply to a command whose key is of another type."""
-
-    OTHER_TYPE = "a key of another type"
-
-
-OTHER_TYPE = OtherType.OTHER_TYPE
 
 
 class Client:
@@ -437,7 +430,7 @@ class Client:
             if isinstance(reply, redis.AuthenticationError):
                 raise refused(attempted, str(reply), self._config)
             if isinstance(reply, redis.RedisError):
-                raise self._judged(attempted, message_of(reply), _name_of(command)) from reply
+                raise self._judged(attempted, message_of(reply), name_of(command)) from reply
         return replies
 
     def _judged(self, attempted: str, message: str, command: str = "") -> Exception:
@@ -463,23 +456,6 @@ class Client:
         if not is_transient(message):
             return failure(attempted, message, command)
         return _TryAgainError(message.rstrip("."), hint_of(message), is_answer=True)
-
-
-def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
-    """The reply of a script, as text.
-
-    Args:
-        where: What an error says that it was tried on.
-
-    Raises:
-        FormatError: It is not an array of ASCII words.
-    """
-    try:
-        if isinstance(reply, list):
-            return [word.decode("ascii") for word in reply]
-    except (AttributeError, UnicodeDecodeError):
-        pass
-    raise FormatError(attempted, found="the answer of its script is malformed", where=where)
 
 
 def _lacks_script(replies: Sequence[Any]) -> bool:
@@ -518,8 +494,3 @@ class _TryAgainError(Exception):
         self.hung_up = hung_up
         # False: it was done, and a crash might undo it.
         self.lasts = lasts
-
-
-def _name_of(command: Command) -> str:
-    name = command[0]
-    return (name.decode("ascii", "replace") if isinstance(name, bytes) else name).upper()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
+from redis_state.backend.script import Command
 from redis_state.errors import (
     ConfigError,
     FormatError,
@@ -286,3 +287,35 @@ def unserved(
     return InternalError(
         attempted, found=f"the script answered '{' '.join(reply)[:200]}'", where=where
     )
+
+
+class OtherType(Enum):
+    """What stands for the reply to a command whose key is of another type."""
+
+    OTHER_TYPE = "a key of another type"
+
+
+OTHER_TYPE = OtherType.OTHER_TYPE
+
+
+def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
+    """The reply of a script, as text.
+
+    Args:
+        where: What an error says that it was tried on.
+
+    Raises:
+        FormatError: It is not an array of ASCII words.
+    """
+    try:
+        if isinstance(reply, list):
+            return [word.decode("ascii") for word in reply]
+    except (AttributeError, UnicodeDecodeError):
+        pass
+    raise FormatError(attempted, found="the answer of its script is malformed", where=where)
+
+
+def name_of(command: Command) -> str:
+    """The name of a command, in capitals."""
+    name = command[0]
+    return (name.decode("ascii", "replace") if isinstance(name, bytes) else name).upper()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state import keys
-from redis_state.backend.client import OTHER_TYPE, Client
+from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE
 from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.recall import KEPT_MS, expire

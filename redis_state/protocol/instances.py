@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
-from redis_state.backend.client import OTHER_TYPE, Client
+from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, text_number

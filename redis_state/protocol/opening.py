@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis_state import keys
-from redis_state.backend.client import Client, words
+from redis_state.backend.client import Client
+from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, Kind, StateError
 from redis_state.format.entry import Segment, parse_segment

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from redis_state import keys
-from redis_state.backend.client import Client, words
+from redis_state.backend.client import Client
+from redis_state.backend.replies import words
 from redis_state.backend.script import script
 from redis_state.errors import FullError, RedisStateError
 from redis_state.format.entry import Entry, Segment

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from redis_state import keys
-from redis_state.backend.client import OTHER_TYPE, Client, OtherType
+from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE, OtherType
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number

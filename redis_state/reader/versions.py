@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from redis_state import keys
-from redis_state.backend.client import Client, words
+from redis_state.backend.client import Client
+from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError, StateError, UnavailableError
 from redis_state.ids import EMPTY, PartitionId, is_uid, text_number

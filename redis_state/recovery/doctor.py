@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redis_state import keys
-from redis_state.backend.client import OTHER_TYPE, Client
-from redis_state.backend.replies import purged_gen
+from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE, purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment

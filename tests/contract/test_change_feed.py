@@ -338,8 +338,8 @@ def test_a_rewind_between_two_looks_is_not_mixed_in(
     call = client.call
     looks: list[str] = []
 
-    def late(attempted: str, commands: Any) -> list[Any]:
-        replies = call(attempted, commands)
+    def late(attempted: str, commands: Any, **given: Any) -> list[Any]:
+        replies = call(attempted, commands, **given)
         if attempted.startswith("reading which versions"):
             looks.append(attempted)
             if len(looks) == 1:

@@ -257,10 +257,10 @@ def test_deactivation_does_not_touch_who_came_meanwhile(
     newer = Instance("b", "2", OTHER_RUN).encode()
     call = process.client.call
 
-    def overtaken(attempted: str, commands: object) -> list[object]:
+    def overtaken(attempted: str, commands: object, **given: object) -> list[object]:
         if "removing" in attempted:
             raw.set(key_of(gen), newer, px=60_000)
-        return call(attempted, commands)  # type: ignore[arg-type]
+        return call(attempted, commands, **given)  # type: ignore[arg-type]
 
     process.client.call = overtaken  # type: ignore[method-assign]
     assert process.ref.deactivate_instances(RUN) == 0

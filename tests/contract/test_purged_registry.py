@@ -183,12 +183,12 @@ class _Interrupting(Client):
     before: Callable[[], object] | None = None
     behind: Callable[[], object] | None = None
 
-    def call(self, attempted: str, commands: Any) -> list[Any]:
+    def call(self, attempted: str, commands: Any, **given: Any) -> list[Any]:
         of_list = any(one[:2] == ("HSET", keys.checkpoints()) for one in commands)
         if of_list and self.before is not None:
             do, self.before = self.before, None
             do()
-        replies = super().call(attempted, commands)
+        replies = super().call(attempted, commands, **given)
         if of_list and self.behind is not None:
             do, self.behind = self.behind, None
             do()

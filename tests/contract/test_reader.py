@@ -202,8 +202,8 @@ def drop_after_open(reader: Reader, action: Callable[[], None]) -> None:
     """Lets maintenance in between opening and reading."""
     call = reader.client.call
 
-    def late(attempted: str, commands: Any) -> list[Any]:
-        replies = call(attempted, commands)
+    def late(attempted: str, commands: Any, **given: Any) -> list[Any]:
+        replies = call(attempted, commands, **given)
         if any(command[0] == "EVAL" for command in commands):
             reader.client.call = call  # type: ignore[method-assign]
             action()
