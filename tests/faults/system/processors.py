@@ -73,6 +73,8 @@ class Processors:
         self._kept: list[Frame] = []
         self._entries: list[Frame] = []
         self._logged = 0
+        # What an import brought back has no version before it.
+        self._oldest = 0
         self._planned = 0
         self._start()
 
@@ -202,8 +204,8 @@ class Processors:
 
     def _rewind(self) -> None:
         """The query is stopped and goes back; what was planned later is planned anew."""
-        oldest = max(0, self._logged - _BACK_MAX)
-        if self._logged < 2:
+        oldest = max(self._oldest, self._logged - _BACK_MAX)
+        if self._logged - 1 <= oldest:
             return
         to_batch = self._dice.between(oldest, self._logged - 1)
         place = ("--checkpoint", str(self.folder), "--yes", "--force")
@@ -218,7 +220,7 @@ class Processors:
     def _lose(self) -> None:
         """A partition loses its newest versions; what doctor prints leads back to a start."""
         gen = self.gen()
-        if gen is None or self._logged < 4:
+        if gen is None or self._logged - self._oldest < 4:
             return
         partition = self._dice.below(_PARTITIONS)
         meta = next(
@@ -298,6 +300,7 @@ class Processors:
             lab.redis("UNLINK", *names)
         place = ("--checkpoint", str(self.folder), "--yes", "--force")
         if not self._command("import", str(copy), *place)[0]:
+            self._oldest = batch
             self._back_to(batch)
 
     # ---- the end ----------------------------------------------------------------------------
