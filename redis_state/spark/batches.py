@@ -322,8 +322,8 @@ def moved(what: str) -> ConflictError:
         what,
         found="the store was given another number of partitions, and has another checkpoint now",
         advice="Stop the query and start it again. If that is refused, too, the change was "
-        "interrupted at its last step: run `redis-state rescale --store NAME --partitions N` again, "
-        "as it was given. Nothing was changed here.",
+        "interrupted at its last step: run `redis-state rescale --store NAME --partitions N` "
+        "again, as it was given. Nothing was changed here.",
     )
 
 
