@@ -467,11 +467,11 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
     limited = queries.ours(frame, Machine(), "s7", partitions=3)
     with pytest.raises(StreamingQueryException, match="A limit behind") as told:
         queries.run(limited, "limited later", first_row_of_batch_1)
-    way = re.search(r"redis-state rewind (--gen \w+ --to-batch 0)", str(told.value))
+    way = re.search(r"`redis-state (rewind --gen \w+ --checkpoint FOLDER [^`]+)`", str(told.value))
     assert way is not None
     folder = str(queries.streams.checkpoint("limited later"))
-    words = ["--checkpoint", folder, "--url", url, "--yes", "--force", *way[1].split()]
-    assert main(["rewind", *words]) == 0
+    words = way[1].replace("FOLDER", folder).split()
+    assert main([*words, "--url", url, "--force"]) == 0
     given = []
     queries.start(queries.ours(frame, Machine(), "s7", partitions=3), "limited later", given)
     assert [number for number, _ in given] == [1, 2]
