@@ -235,6 +235,8 @@ class Processors:
         for one in deltas[-self._dice.between(1, 2) :]:
             self._play.lab.redis("UNLINK", meta[:-1] + one)
         self._follow_doctor()
+        # Until then the manifest names what is lost.
+        self._batch()
 
     def _follow_doctor(self) -> None:
         lab = self._play.lab
@@ -285,10 +287,11 @@ class Processors:
 
     def _bring_back(self) -> None:
         """Exported; then it loses a partition or all of them, goes on or not, and is imported."""
+        # Between a rewind and the next batch readers have what was confirmed before.
+        self._batch()
         gen, lab = self.gen(), self._play.lab
-        if gen is None or self._logged < 2:
+        if gen is None or self._logged - self._oldest < 2:
             return
-        # What is confirmed is one batch behind until the next one begins.
         copy = self.folder.with_name(f"export {uuid.uuid4().hex[:8]}")
         if self._command("export", gen, "--to", str(copy))[0]:
             return
