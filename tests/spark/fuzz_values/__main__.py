@@ -1,0 +1,84 @@
+"""Runs the fuzz of values from a seed on: `python -m tests.spark.fuzz_values --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import redis_state
+from tests.spark.fuzz_values import campaign
+from tests.spark.fuzz_values.ways_out import Findings
+from tests.spark.streams import FORMAT, Streams
+from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import application
+
+_SHOWN = 400
+
+
+def main() -> int:
+    """Run what the arguments ask for; 0 if nothing was found."""
+    parser = argparse.ArgumentParser(prog=campaign.COMMAND, description=__doc__)
+    parser.add_argument("--part", choices=("operators", "objects"), help="default: both")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--schemas", type=int, default=campaign.SCHEMAS, help="how many")
+    parser.add_argument("--moved", action="store_true", help="migrate each query there and back")
+    parser.add_argument("--shrink", action="store_true", help="halve the seeds that fail")
+    asked = parser.parse_args()
+    seeds = range(asked.seed, asked.seed + asked.schemas)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    found = Findings()
+    with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+        for part in ("objects", "operators"):
+            if asked.part in (None, part):
+                run = _part(part, server.url, Path(folder), moved=asked.moved)
+                for some in campaign.groups(seeds):
+                    one = run(some)
+                    found.add(_shrunk(run, some, one) if asked.shrink and one.faults else one)
+                    print(
+                        f"{part}: {some[-1]} of {seeds[-1]}, {len(found.faults)} faults", flush=True
+                    )
+    return _tell(found)
+
+
+def _part(part: str, url: str, folder: Path, *, moved: bool) -> Callable[[Sequence[int]], Findings]:
+    if part == "objects":
+        return lambda seeds: campaign.objects(url, seeds)
+    settings = {"spark.sql.shuffle.partitions": "2", FORMAT: "1", "spark.driver.memory": "3g",
+                "spark.sql.session.timeZone": "UTC"}  # fmt: skip
+    builder = application("fuzz of values", folder, settings, master="local[2]")
+    spark = redis_state.configure(builder, url=url, deadline="3s", versions_to_retain=20)
+    session = spark.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    streams = Streams(session, folder)
+    return lambda seeds: campaign.operators(streams, url, seeds, moved=moved)
+
+
+def _shrunk(
+    run: Callable[[Sequence[int]], Findings], seeds: Sequence[int], found: Findings
+) -> Findings:
+    """The faults of the half that still has some, halved as long as one has."""
+    if len(seeds) == 1:
+        return found
+    middle = len(seeds) // 2
+    for half in (seeds[:middle], seeds[middle:]):
+        one = run(half)
+        if one.faults:
+            return _shrunk(run, half, one)
+    return found
+
+
+def _tell(found: Findings) -> int:
+    for way, count in sorted(found.compared.items()):
+        refused = sum(n for name, n in found.refused.items() if name.startswith(way + ":"))
+        print(f"{way}: {count:,} compared, {refused:,} refused by name")
+    for fault in found.faults:
+        print(f"FAILED {fault[:_SHOWN]}" if len(fault) <= _SHOWN else f"FAILED {fault}")
+    return 1 if found.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
