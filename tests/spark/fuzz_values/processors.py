@@ -218,7 +218,9 @@ def _check(
     if kept[0]:
         state = reader.query(test.store).operator(0, family=f"v{at}")
         expected = Expected([Kind("int")], [kind], sorted(kept[0]), ["row", what])
-        out = Out(reader, state, expected, 1, f"{test.store}_v{at}").check()
+        out = Out(reader, state, expected, 1, f"{test.store}_v{at}").check(
+            briefly=form != "objects"
+        )
         out.faults = [f"{form}, {fault}" for fault in out.faults]
         found.add(out)
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -11,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from redis_state.errors import FormatError, InternalError, RedisStateError, StateError
+from redis_state.errors import RedisStateError
 from redis_state.reader import OperatorState, Reader
 from tests.spark.fuzz_values.schemas import Kind
 from tests.spark.fuzz_values.texts import text, text_of_scalar
@@ -20,6 +21,9 @@ Row = tuple[tuple[str, ...], tuple[str, ...]]
 """Texts of the columns of a key, and of its value."""
 
 _SHOWN = 160
+_KIND = re.compile(r"\[REDIS_(\w+)\]")
+_DAMAGE = frozenset({"FORMAT", "INTERNAL", "STATE_LOST", "VERSION_EXPIRED"})
+"""Kinds of errors that no value may lead to."""
 
 
 @dataclass(slots=True)
@@ -56,11 +60,16 @@ class Findings:
 
     def failed(self, way: str, what: str, error: Exception) -> None:
         """Note an error: a refusal, or a fault."""
-        damage = isinstance(error, (FormatError, InternalError, StateError))
-        if isinstance(error, RedisStateError) and not damage:
+        # A task's error comes as a text.
+        kinds = (
+            [error.kind.value] if isinstance(error, RedisStateError) else _KIND.findall(str(error))
+        )
+        if kinds and not _DAMAGE.intersection(kinds):
             self.refused[f"{way}: {what}"] += 1
         else:
-            self.fault(way, what, f"{type(error).__name__}: {error}"[: 2 * _SHOWN])
+            found = str(error)
+            shown = found[found.find("[REDIS_") :] if kinds else found[-_SHOWN:]
+            self.fault(way, what, f"{type(error).__name__}: {shown[: 2 * _SHOWN]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +116,18 @@ class Out:
         self.table = table
         self.found = Findings()
 
-    def check(self) -> Findings:
-        """Look at every way out; one that fails does not end the others."""
-        for way in (
-            self._items, self._scan, self._column_by_column, self._arrow, self._pandas, self._get,
+    def check(self, *, briefly: bool = False) -> Findings:
+        """Look at every way out; one that fails does not end the others.
+
+        Args:
+            briefly: Look at rows and tables only.
+        """
+        every: Sequence[Callable[[], None]] = (
+            self._items, self._arrow, self._scan, self._column_by_column, self._pandas, self._get,
             self._get_many, self._changes, self._history, self._sql,
-        ):  # fmt: skip
-            with self.found.watching(way.__name__[1:], "the whole call"):
+        )  # fmt: skip
+        for way in every[:2] if briefly else every:
+            with self.found.watching(way.__name__.strip("_"), "the whole call"):
                 way()
         return self.found
 
@@ -170,8 +184,7 @@ class Out:
             with self.found.watching("to_arrow of a column", what):
                 table = self.state.to_arrow(columns=[name], version=self.version)
                 table.validate(full=not kind.has("string", "collated"))
-                scalars = [scalar for chunk in table.column(0).chunks for scalar in chunk]
-                texts = [(text_of_scalar(kind, scalar),) for scalar in scalars]
+                texts = [(text_of_scalar(kind, scalar),) for scalar in table.column(0)]
                 self.compare("to_arrow of a column", texts, [at])
 
     def _names(self) -> list[str]:
@@ -258,15 +271,22 @@ class Out:
                 self.found.fault("history", "value", what[: 2 * _SHOWN])
 
     def _sql(self) -> None:
-        names = self._names()
-        for at, name in enumerate(names):
+        try:
+            table = self._selected("*")
+        except RedisStateError as error:
+            self.found.failed("sql", "all columns", error)
+        else:
+            self.compare("sql", self._of_table(table), self._all())
+            return
+        for at, name in enumerate(self._names()):
+            quoted = name.replace('"', '""')
             with self.found.watching("sql", self.expected.labels[at]):
-                quoted = name.replace('"', '""')
-                at_batch = self.version - 1
-                table = self.reader.sql(f'select "{quoted}" from "{self.table}"', at=at_batch)
+                (column,) = self._selected(f'"{quoted}"').columns
                 kind = self.expected.kinds[at]
-                scalars = [scalar for chunk in table.column(0).chunks for scalar in chunk]
-                self.compare("sql", [(text_of_scalar(kind, one),) for one in scalars], [at])
+                self.compare("sql", [(text_of_scalar(kind, one),) for one in column], [at])
+
+    def _selected(self, columns: str) -> pa.Table:
+        return self.reader.sql(f'select {columns} from "{self.table}"', at=self.version - 1)
 
 
 def _parts(value: Any) -> Iterator[Any]:
