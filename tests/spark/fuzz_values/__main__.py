@@ -17,12 +17,13 @@ from tests.support.redis_server import RedisServer
 from tests.support.spark_sessions import application
 
 _SHOWN = 400
+_PARTS = ("objects", "forms", "operators")
 
 
 def main() -> int:
     """Run what the arguments ask for; 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog=campaign.COMMAND, description=__doc__)
-    parser.add_argument("--part", choices=("operators", "objects"), help="default: both")
+    parser.add_argument("--part", choices=_PARTS, help="default: all")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--schemas", type=int, default=campaign.SCHEMAS, help="how many")
     parser.add_argument("--moved", action="store_true", help="migrate each query there and back")
@@ -32,7 +33,7 @@ def main() -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     found = Findings()
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
-        for part in ("objects", "operators"):
+        for part in _PARTS:
             if asked.part in (None, part):
                 run = _part(part, server.url, Path(folder), moved=asked.moved)
                 for some in campaign.groups(seeds):
@@ -54,6 +55,8 @@ def _part(part: str, url: str, folder: Path, *, moved: bool) -> Callable[[Sequen
     session = spark.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     streams = Streams(session, folder)
+    if part == "forms":
+        return lambda seeds: campaign.forms(streams, url, seeds)
     return lambda seeds: campaign.operators(streams, url, seeds, moved=moved)
 
 

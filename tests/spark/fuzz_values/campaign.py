@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 import redis_state
 from redis_state.reader import OperatorInfo, Query, Reader
 from tests.spark.fuzz_values import processors, stores
+from tests.spark.fuzz_values.in_spark import keep_in_spark
 from tests.spark.fuzz_values.literals import written
 from tests.spark.fuzz_values.operators import (
     BATCHES,
@@ -67,6 +68,16 @@ def operators(streams: Streams, url: str, seeds: Sequence[int], *, moved: bool =
         if moved:
             _tried(found, "migrate there and back", lambda: _moved(trial, url, wanted))
     return _repeatable(found, "operators", seeds)
+
+
+def forms(streams: Streams, url: str, seeds: Sequence[int]) -> Findings:
+    """Queries over the types of some seeds, in the forms that `redis_state` has for them."""
+    cases = [case_of(seed) for seed in seeds]
+    found = Findings()
+    with every_type(streams.spark):
+        for form in ("columns", processors.FORMS[seeds[0] // len(seeds) % len(processors.FORMS)]):
+            found.add(keep_in_spark(streams, cases, form, url))
+    return _repeatable(found, "forms", seeds)
 
 
 def objects(url: str, seeds: Sequence[int]) -> Findings:

@@ -18,18 +18,21 @@ import redis_state
 from redis_state.errors import RedisStateError
 from redis_state.reader import Reader
 from redis_state.testing import ProcessorTest
+from tests.spark.fuzz_values import schemas, texts
 from tests.spark.fuzz_values.objects import is_writable, objects_of
 from tests.spark.fuzz_values.schemas import Case, Kind
 from tests.spark.fuzz_values.texts import text
 from tests.spark.fuzz_values.values import rows_of
 from tests.spark.fuzz_values.ways_out import Expected, Findings, Out
 
-# Python workers cannot import this module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+# Python workers cannot import these modules.
+for _module in (__name__, schemas.__name__, texts.__name__):
+    cloudpickle.register_pickle_by_value(sys.modules[_module])  # type: ignore[no-untyped-call]
 
 OUT = "row int, told string"
 ROWS = 12
 FORMS = ("pandas", "rows", "arrow")
+STATES = ("value", "list", "map")
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean")
 
 
@@ -71,23 +74,12 @@ class Keeper(StatefulProcessor):
             return [f"none: {type(error).__name__}"] * 3
         if given is _LEFT_OUT:
             return ["none: no object"] * 3
-        told = []
         calls: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
             (lambda: value.update((given,)), lambda: value.get()),
-            (lambda: several.put([(given,), (given,)]), lambda: list(several.get())[1]),
+            (lambda: several.put([(given,), (given,)]), lambda: [*several.get(), None, None][1]),
             (lambda: pairs.updateValue((row,), (given,)), lambda: pairs.getValue((row,))),
         ]
-        for put, read in calls:
-            try:
-                put()
-            except RedisStateError as error:
-                told.append(f"refused: {type(error).__name__}: {error}")
-                continue
-            try:
-                told.append(text(kind, read()[0]))
-            except Exception as error:  # noqa: BLE001  # what is looked for
-                told.append(f"fault: {type(error).__name__}: {error}")
-        return told
+        return [told_of(lambda one: text(kind, one[0]), put, read) for put, read in calls]
 
     def _value(self, at: int, row: int, piece: Any) -> Any:
         if self._given is not None:
@@ -109,6 +101,21 @@ class Keeper(StatefulProcessor):
         return Row(row=row, told=told)
 
 
+def told_of(shown: Callable[[Any], str], put: Callable[[], Any], read: Callable[[], Any]) -> str:
+    """The text of what a state gives back once it was put, or how it was refused."""
+    try:
+        put()
+    except RedisStateError as error:
+        left = "" if read() is None else ", and something was changed"
+        return f"refused: {type(error).__name__}: {error}{left}"
+    except Exception as error:  # noqa: BLE001  # what is looked for
+        return f"fault: {type(error).__name__} on update: {error}"
+    try:
+        return shown(read())
+    except Exception as error:  # noqa: BLE001  # as above
+        return f"fault: {type(error).__name__}: {error}"
+
+
 class _LeftOut:
     """Stands for a row that has no object; equal to itself in every process."""
 
@@ -127,7 +134,7 @@ def keep(cases: Sequence[Case], form: str, url: str) -> Findings:
     Args:
         form: One of `FORMS`, or ``objects`` for objects that the processor makes by itself.
     """
-    values = [_values(case, form) for case in cases]
+    values = [values_of(case, form) for case in cases]
     given = [[one for _, one in pairs] for pairs in values] if form == "objects" else None
     named = [f"x{at} {case.variable.ddl}" for at, case in enumerate(cases)] if not given else []
     columns = ", ".join(["row int", *named])
@@ -141,7 +148,7 @@ def keep(cases: Sequence[Case], form: str, url: str) -> Findings:
         url=url,
     ) as test:
         test.run(list(_input(values, columns=not given)))
-        answers = _answers(test.again())
+        answers = answers_of(test.again())
         test.run()
         with redis_state.connect(url) as reader:
             for at, case in enumerate(cases):
@@ -149,14 +156,17 @@ def keep(cases: Sequence[Case], form: str, url: str) -> Findings:
     return found
 
 
-def _values(case: Case, form: str) -> list[tuple[Any, Any]]:
+def values_of(case: Case, form: str) -> list[tuple[Any, Any]]:
+    """The values that a form is given, each with its object; Arrow has a place for all of them."""
     values = rows_of(case.variable, f"{case.seed} variable", ROWS)
+    if form in ("columns", "arrow in Spark"):
+        return [(value, None) for value in values]
     pairs = objects_of(case.variable, values)
     if form == "objects":
         return pairs
     # Arrow has no place for a text that UTF-8 cannot write, so no column has one.
     whole = [pair for pair in pairs if is_writable(pair[1])]
-    if form == "pandas":
+    if form.startswith("pandas"):
         # pandas has no null beside numbers: docs/stateful-python.md says what becomes of them.
         whole = [pair for pair in whole if not _blurred(case.variable, pair[0])]
     return whole
@@ -180,12 +190,25 @@ def _input(values: Sequence[Sequence[tuple[Any, Any]]], *, columns: bool) -> Ite
         yield (row, *cells) if columns else (row,)
 
 
-def _answers(output: Any) -> dict[int, list[list[str]]]:
+def answers_of(output: Any) -> dict[int, list[list[str]]]:
     if hasattr(output, "to_pylist"):
         output = [Row(**row) for row in output.to_pylist()]
     elif hasattr(output, "itertuples"):
         output = [Row(row=one.row, told=one.told) for one in output.itertuples()]
     return {row["row"]: json.loads(row["told"]) for row in output}
+
+
+def compared(found: Findings, way: str, what: str, answer: str, wanted: str) -> bool:
+    """Compare what a processor told of a value with what it was; whether it was kept."""
+    if answer.startswith("none:"):
+        return False
+    if answer.startswith("refused:") and not answer.endswith("changed"):
+        found.refused[f"{way}: {what}"] += 1
+        return False
+    found.compared[way] += 1
+    if answer != wanted:
+        found.fault(way, what, f"{answer[:160]}, not {wanted[:160]}")
+    return True
 
 
 def _check(
@@ -202,19 +225,11 @@ def _check(
     kind, what = case.variable, f"seed {case.seed}, {case.variable.ddl}"
     kept: list[list[tuple[tuple[str, ...], tuple[str, ...]]]] = [[], [], []]
     for row, told in sorted(answers.items()):
-        value = pairs[row % len(pairs)][0] if pairs else None
+        wanted = text(kind, pairs[row % len(pairs)][0] if pairs else None)
         for which, answer in enumerate(told[at]):
-            way = f"{form} {('value', 'list', 'map')[which]}"
-            if answer.startswith("none:"):
-                continue
-            if answer.startswith("refused:"):
-                found.refused[f"{way}: {what}"] += 1
-                continue
-            found.compared[way] += 1
-            wanted = text(kind, value)
-            if answer != wanted:
-                found.fault(way, what, f"{answer[:160]}, not {wanted[:160]}")
-            kept[which].append(((str(row),), (wanted,)))
+            way = f"{form} {STATES[which]}"
+            if compared(found, way, what, answer, wanted):
+                kept[which].append(((str(row),), (wanted,)))
     if kept[0]:
         state = reader.query(test.store).operator(0, family=f"v{at}")
         expected = Expected([Kind("int")], [kind], sorted(kept[0]), ["row", what])

@@ -45,10 +45,20 @@ def test_values_of_operators(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", SOME, ids=name_of)
+def test_values_of_processors(
+    seeds: range, streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    assert campaign.forms(streams, shared_redis_server.url, seeds).faults == []
+
+
+@pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", MANY, ids=name_of)
 def test_many_values_of_operators(
     seeds: range, streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     found = campaign.operators(streams, shared_redis_server.url, seeds, moved=True)
+    found.add(campaign.forms(streams, shared_redis_server.url, seeds))
     assert found.faults == []
