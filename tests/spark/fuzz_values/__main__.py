@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import redis_state
@@ -16,8 +17,9 @@ from tests.spark.streams import FORMAT, Streams
 from tests.support.redis_server import RedisServer
 from tests.support.spark_sessions import application
 
-_SHOWN = 400
 _PARTS = ("objects", "forms", "operators")
+
+Part = Callable[[Sequence[int]], Findings]
 
 
 def main() -> int:
@@ -33,36 +35,35 @@ def main() -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     found = Findings()
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
-        for part in _PARTS:
-            if asked.part in (None, part):
-                run = _part(part, server.url, Path(folder), moved=asked.moved)
-                for some in campaign.groups(seeds):
-                    one = run(some)
-                    found.add(_shrunk(run, some, one) if asked.shrink and one.faults else one)
-                    print(
-                        f"{part}: {some[-1]} of {seeds[-1]}, {len(found.faults)} faults", flush=True
-                    )
+        parts = _parts(server.url, Path(folder), moved=asked.moved)
+        for part in [asked.part] if asked.part else _PARTS:
+            for some in campaign.groups(seeds):
+                one = parts[part](some)
+                found.add(_shrunk(parts[part], some, one) if asked.shrink and one.faults else one)
+                print(f"{part}: {some[-1]} of {seeds[-1]}, {len(found.faults)} faults", flush=True)
     return _tell(found)
 
 
-def _part(part: str, url: str, folder: Path, *, moved: bool) -> Callable[[Sequence[int]], Findings]:
-    if part == "objects":
-        return lambda seeds: campaign.objects(url, seeds)
+def _parts(url: str, folder: Path, *, moved: bool) -> dict[str, Part]:
     settings = {"spark.sql.shuffle.partitions": "2", FORMAT: "1", "spark.driver.memory": "3g",
                 "spark.sql.session.timeZone": "UTC"}  # fmt: skip
-    builder = application("fuzz of values", folder, settings, master="local[2]")
-    spark = redis_state.configure(builder, url=url, deadline="3s", versions_to_retain=20)
-    session = spark.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    streams = Streams(session, folder)
-    if part == "forms":
-        return lambda seeds: campaign.forms(streams, url, seeds)
-    return lambda seeds: campaign.operators(streams, url, seeds, moved=moved)
+
+    @lru_cache(None)
+    def streams() -> Streams:
+        builder = application("fuzz of values", folder, settings, master="local[2]")
+        spark = redis_state.configure(builder, url=url, deadline="3s", versions_to_retain=20)
+        session = spark.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        return Streams(session, folder)
+
+    return {
+        "objects": lambda seeds: campaign.objects(url, seeds),
+        "forms": lambda seeds: campaign.forms(streams(), url, seeds),
+        "operators": lambda seeds: campaign.operators(streams(), url, seeds, moved=moved),
+    }
 
 
-def _shrunk(
-    run: Callable[[Sequence[int]], Findings], seeds: Sequence[int], found: Findings
-) -> Findings:
+def _shrunk(run: Part, seeds: Sequence[int], found: Findings) -> Findings:
     """The faults of the half that still has some, halved as long as one has."""
     if len(seeds) == 1:
         return found
@@ -79,7 +80,7 @@ def _tell(found: Findings) -> int:
         refused = sum(n for name, n in found.refused.items() if name.startswith(way + ":"))
         print(f"{way}: {count:,} compared, {refused:,} refused by name")
     for fault in found.faults:
-        print(f"FAILED {fault[:_SHOWN]}" if len(fault) <= _SHOWN else f"FAILED {fault}")
+        print(f"FAILED {fault}")
     return 1 if found.faults else 0
 
 

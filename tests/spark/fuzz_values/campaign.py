@@ -61,9 +61,10 @@ def operators(streams: Streams, url: str, seeds: Sequence[int], *, moved: bool =
                 for info in query.operators()
             }
             for info in query.operators():
-                expected = wanted[info.operator, info.store]
-                found.add(_ways_out(reader, query, info, expected))
-                found.add(_data_source(trial, url, info, expected))
+                out = _out(reader, query, info, wanted[info.operator, info.store])
+                out.check()
+                _data_source(trial, url, info, out)
+                found.add(out.found)
             _tried(found, "export and import", lambda: _round_trip(url, query))
         if moved:
             _tried(found, "migrate there and back", lambda: _moved(trial, url, wanted))
@@ -124,19 +125,18 @@ def _expected(trial: Trial, info: OperatorInfo, found: Findings) -> Expected:
     return Expected(keys, values, rows, labels)  # type: ignore[arg-type]  # pairs of texts
 
 
-def _ways_out(reader: Reader, query: Query, info: OperatorInfo, expected: Expected) -> Findings:
+def _out(reader: Reader, query: Query, info: OperatorInfo, expected: Expected) -> Out:
     table = query.info.id
     if info.operator or info.store != "default":
         table += f"_{info.operator}"
     if info.store != "default":
         table += "_" + info.store.replace("-", "_")
     state = query.operator(info.operator, info.store, **_TEXT)
-    return Out(reader, state, expected, len(BATCHES), table).check()
+    return Out(reader, state, expected, len(BATCHES), table)
 
 
-def _data_source(trial: Trial, url: str, info: OperatorInfo, expected: Expected) -> Findings:
+def _data_source(trial: Trial, url: str, info: OperatorInfo, out: Out) -> None:
     """The DataFrame of all rows, with the texts that Spark makes of its columns."""
-    out = Out(None, None, expected, len(BATCHES), "")  # type: ignore[arg-type]  # compares only
     options: Mapping[str, Any] = {
         "url": url,
         "query": trial.ids[REDIS],
@@ -147,12 +147,10 @@ def _data_source(trial: Trial, url: str, info: OperatorInfo, expected: Expected)
     with out.found.watching("data source", f"operator {info.operator} {info.store}"):
         frame = trial.spark.read.format("redis_state").options(**options).load()
         kinds = kinds_of(frame)
-        names = [f"c{at}" for at in range(len(kinds))]
-        columns = [written(kind, name) for kind, name in zip(kinds, names, strict=True)]
-        rows = frame.toDF(*names).selectExpr(*columns).collect()
-        texts = [tuple(map(settled, row)) for row in rows]
-        out.compare("data source", texts, list(range(len(kinds))))
-    return out.found
+        named = frame.toDF(*(f"c{at}" for at in range(len(kinds))))
+        columns = [written(kinds[at], f"c{at}") for at in out.readable]
+        texts = [tuple(map(settled, row)) for row in named.selectExpr(*columns).collect()]
+        out.compare("data source", texts, out.readable)
 
 
 def _round_trip(url: str, query: Query) -> None:
