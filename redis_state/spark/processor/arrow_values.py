@@ -22,7 +22,8 @@ def values_of(column: pa.Array | pa.ChunkedArray, declared: pa.DataType, what: s
         what: Names the column in an error.
 
     Raises:
-        UsageError: A time has no zone, and is declared to be a moment.
+        UsageError: A time has no zone, and is declared to be a moment; or Python has no object for
+            a value: a year outside 1 to 9999, or a text that is not UTF-8.
     """
     if _lacks_zone(column.type, declared):
         raise UsageError(
@@ -32,8 +33,25 @@ def values_of(column: pa.Array | pa.ChunkedArray, declared: pa.DataType, what: s
             "changed.",
         )
     convert = _converter(column.type)
-    values: list[Any] = column.to_pylist()
+    values = _objects(column, what)
     return values if convert is None else [one if one is None else convert(one) for one in values]
+
+
+def _objects(column: pa.Array | pa.ChunkedArray, what: str) -> list[Any]:
+    import pyarrow as pa
+
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError, pa.ArrowException) as error:
+        text = isinstance(error, UnicodeDecodeError)
+        raise UsageError(
+            f"reading {what}",
+            found="a text is not UTF-8" if text else "Python has no object for one of its values",
+            advice="Declare the column as binary, and cast it. Nothing was changed."
+            if text
+            else "Give times in microseconds, of the years 1 to 9999. Nothing was changed.",
+        ) from None
+    return values
 
 
 def _lacks_zone(found: pa.DataType, declared: pa.DataType) -> bool:
