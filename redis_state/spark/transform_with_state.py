@@ -326,10 +326,10 @@ def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
         UsageError: One has a type that cannot be kept as a key.
     """
     for name, kind in grouping:
-        if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "map")):
+        if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "udt")):
             raise _wrong(
                 f"the key column '{name}' is of type {kind.simpleString()}",
-                "Group by columns without arrays and maps.",
+                "Group by columns without arrays and user-defined types.",
             )
     fields = [
         {"name": name, "type": json.loads(kind.json()), "nullable": True} for name, kind in grouping
