@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from redis_state import keys as redis_keys
@@ -293,7 +294,9 @@ def _operator(
             first=first_batch_id,
             before=0 if initial_state is None else 1,
         )
-        if initial_state is not None and isinstance(made, Engine):
+        if not isinstance(made, Engine):
+            made = replace(made, partitions=plan.partitions)
+        elif initial_state is not None:
             _take_initial(client, initial_state, plan, config, made)
     finally:
         client.close()
