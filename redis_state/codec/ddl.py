@@ -102,6 +102,9 @@ class _Parser:
 
     def kind(self) -> Any:
         word = self.take().lower()
+        if word == "string" and self.peek().lower() == "collate":
+            self.at += 1
+            return f"string collate {self.name().upper()}"
         if word in _SIMPLE:
             return _SIMPLE[word]
         if word in _DECIMALS:

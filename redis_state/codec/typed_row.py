@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.ddl import struct_of
+from redis_state.codec.key_types import check_key, without_collations
 from redis_state.codec.ordered_key import decode_first, encode_tuple
 from redis_state.codec.single_values import INTEGERS, Misfit
 from redis_state.codec.spark_types import (
@@ -36,11 +37,33 @@ HEAD = 2
 
 
 def schema_json(given: object) -> str:
-    """A schema as Spark's JSON: of a `StructType`, or of DDL text.
+    """A schema as Spark's JSON: of a `StructType`, or of DDL text; collations are left out.
 
     Raises:
         UsageError: It is neither, or has no columns or twice the same.
     """
+    return _as_json(_described(given))
+
+
+def key_schema_json(
+    given: object, what: str, *, attempted: str, names: Sequence[str] | None = None
+) -> str:
+    """As `schema_json`, of the columns of a key.
+
+    Args:
+        what: What errors call a column of the key.
+        names: Of those columns; ``None`` means all.
+
+    Raises:
+        UsageError: As `schema_json`, or equal values of a column may differ in bytes.
+    """
+    found = [one for one in _described(given) if names is None or one["name"] in names]
+    for field in found:
+        check_key(field, f"{what} '{field['name']}'", attempted=attempted)
+    return _as_json(found)
+
+
+def _described(given: object) -> list[dict[str, Any]]:
     if isinstance(given, str):
         found = struct_of(given)
     else:
@@ -52,21 +75,28 @@ def schema_json(given: object) -> str:
                 found=f"it is of type {type(given).__name__}",
                 advice="Give a StructType, or text such as 'count long'.",
             )
-    names = [field["name"] for field in found["fields"]]
+    fields: list[dict[str, Any]] = found["fields"]
+    names = [field["name"] for field in fields]
     if not names or len(set(names)) < len(names):
         raise UsageError(
             "reading a schema",
             found="it has no column" if not names else "two columns have the same name",
             advice="Give each column a name of its own.",
         )
-    return json.dumps(
-        {"type": "struct", "fields": [_bare(field) for field in found["fields"]]},
-        separators=(",", ":"),
-    )
+    return fields
+
+
+def _as_json(fields: Sequence[Mapping[str, Any]]) -> str:
+    bare = [_bare(field) for field in fields]
+    return json.dumps({"type": "struct", "fields": bare}, separators=(",", ":"))
 
 
 def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": field["name"], "type": field["type"], "nullable": field.get("nullable", True)}
+    return {
+        "name": field["name"],
+        "type": without_collations(field["type"]),
+        "nullable": field.get("nullable", True),
+    }
 
 
 class TypedRow:

@@ -19,7 +19,9 @@ from redis_state.reader.json_values import json_text
 from redis_state.reader.key_filter import keys_of
 from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.rows.codec import Codec
 from redis_state.reader.rows.spark_types import Struct, Type
+from redis_state.reader.rows.unsafe_row import check_lookup
 from redis_state.reader.source import Source, Stores
 from redis_state.reader.stored import StoredRows
 from redis_state.reader.typed_rows import TypedRowCodec
@@ -130,6 +132,16 @@ class StateTable:
     def value_names(self) -> tuple[str, ...]:
         """The names of the value columns."""
         return self._columns.names[self._columns.keys :]
+
+    def check_look_up(self) -> None:
+        """Check that rows can be looked up by the key columns.
+
+        Raises:
+            ConfigError: They cannot: equal values of one may have different bytes, or it is not
+                implemented for its type.
+        """
+        if isinstance(self._codec, Codec):
+            check_lookup(self._codec.key)
 
     def look_up(self, keys: AskedKeys, columns: Sequence[str]) -> tuple[list[pa.Array], pa.Array]:
         """Value columns of keys, null where there is no such key, and which keys there are.

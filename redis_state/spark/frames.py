@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from redis_state import config as options_table
+from redis_state.codec.key_types import check_key
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.protocol.runs import check_name
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_UNHASHABLE = ("map<", "variant")
+_MAKING = "making a stateful DataFrame"
 
 
 def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
@@ -135,7 +136,7 @@ def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
     """Refuse a store, key columns or columns that cannot be told apart by name.
 
     Raises:
-        UsageError: Two columns have one name, or a key column has values without a hash.
+        UsageError: Two columns have one name, or equal values of a key column may differ in bytes.
     """
     check_name(store, what="a store's name")
     twice = {name for name in df.columns if df.columns.count(name) > 1}
@@ -143,12 +144,18 @@ def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
         raise _wrong(
             f"two columns are named {min(twice)!r}", "Rename one of them: rows go by their names."
         )
-    for name, kind in df.dtypes:
-        if name in keys and any(word in kind for word in _UNHASHABLE):
-            raise _wrong(
-                f"the key column {name!r} is of type {kind}, which cannot be a key",
-                "Use key columns of other types.",
-            )
+    check_key_types(df, keys)
+
+
+def check_key_types(df: DataFrame, keys: Sequence[str], *, attempted: str = _MAKING) -> None:
+    """Refuse key columns whose equal values may differ in bytes.
+
+    Raises:
+        UsageError: One is of such a type, or has a part of it.
+    """
+    for field in df.schema.fields:
+        if field.name in keys:
+            check_key(field.jsonValue(), f"the key column '{field.name}'", attempted=attempted)
 
 
 def without_figures(advice: str) -> UsageError:
@@ -161,4 +168,4 @@ def without_figures(advice: str) -> UsageError:
 
 
 def _wrong(found: str, advice: str) -> UsageError:
-    return UsageError("making a stateful DataFrame", found=found, advice=advice)
+    return UsageError(_MAKING, found=found, advice=advice)

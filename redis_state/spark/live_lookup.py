@@ -10,7 +10,13 @@ from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED
-from redis_state.spark.frames import arrow_schema, column_of, config_of, named_columns
+from redis_state.spark.frames import (
+    arrow_schema,
+    check_key_types,
+    column_of,
+    config_of,
+    named_columns,
+)
 from redis_state.spark.live_state import LiveState
 from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, join_names, name_of
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
     from redis_state.reader.state_table import StateTable
 
+_WHAT = "looking state up"
 _KINDS = ("left", "inner")
 
 
@@ -63,9 +70,9 @@ def lookup(
 
     Raises:
         UsageError: A column is not there, of another type than the key column, or comes twice; the
-            state has lists.
+            state has lists; equal values of a column may differ in bytes.
         NotFoundError: There is no such query, operator, store or family.
-        ConfigError: An option is wrong.
+        ConfigError: An option is wrong, or rows cannot be looked up by a key column of the state.
         RedisStateError: The state cannot be read.
     """
     spark = df.sparkSession
@@ -188,7 +195,9 @@ def _schema(df: DataFrame, added: Mapping[str, str], table: StateTable) -> Struc
 def _check_types(df: DataFrame, by: Sequence[str], table: StateTable) -> None:
     """Refuse columns that are not of the types of the key: values would be found nowhere."""
     if table.key is None:
+        check_key_types(df, by, attempted=_WHAT)
         return
+    table.check_look_up()
     from redis_state.spark.data_source import spark_schema
 
     wanted = spark_schema(table.chosen(table.key_names))
@@ -203,4 +212,4 @@ def _check_types(df: DataFrame, by: Sequence[str], table: StateTable) -> None:
 
 
 def _wrong(found: str, advice: str) -> UsageError:
-    return UsageError("looking state up", found=found, advice=advice)
+    return UsageError(_WHAT, found=found, advice=advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from redis_state import keys as redis_keys
@@ -289,7 +290,9 @@ def _operator(
             first=first_batch_id,
             before=0 if initial_state is None else 1,
         )
-        if initial_state is not None and isinstance(made, Engine):
+        if not isinstance(made, Engine):
+            made = replace(made, partitions=plan.partitions)
+        elif initial_state is not None:
             _take_initial(client, initial_state, plan, config, made)
     finally:
         client.close()
@@ -322,10 +325,10 @@ def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
         UsageError: One has a type that cannot be kept as a key.
     """
     for name, kind in grouping:
-        if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "map")):
+        if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "udt")):
             raise _wrong(
                 f"the key column '{name}' is of type {kind.simpleString()}",
-                "Group by columns without arrays and maps.",
+                "Group by columns without arrays and user-defined types.",
             )
     fields = [
         {"name": name, "type": json.loads(kind.json()), "nullable": True} for name, kind in grouping

@@ -17,7 +17,7 @@ from redis_state.format.rows import stored_key
 from redis_state.reader.rows.codec import Codec
 from redis_state.reader.rows.murmur3 import INT_TYPES, SEED
 from redis_state.reader.rows.row_bytes import UnsafeRows
-from redis_state.reader.rows.spark_types import Atomic
+from redis_state.reader.rows.spark_types import Atomic, Struct
 from redis_state.reader.rows.spark_values import to_internal
 from redis_state.reader.rows.unsafe_row import NAN, lookup_type
 
@@ -122,10 +122,28 @@ class KeyArrays:
         Raises:
             OneByOneError: A text is too long for it.
         """
-        state = np.full(len(self._columns[0].null), SEED, np.uint32)
-        for column in self._columns:
-            state = np.where(column.null, state, _hashed(column, state))
-        return state.view(np.int32).astype(np.int64)
+        return _hashes(self._columns)
+
+
+def hashes_of(key: Struct, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.int64]:
+    """Spark's `hash(columns…)` of each of many keys, a signed 32-bit number.
+
+    Args:
+        columns: For each key column its values, at least one.
+
+    Raises:
+        OneByOneError: This module does not know the types, or a text is too long for it.
+        ConfigError: A value does not fit its type exactly.
+    """
+    pairs = zip(key.fields, columns, strict=True)
+    return _hashes([_column(field.name, field.type, values) for field, values in pairs])
+
+
+def _hashes(columns: Sequence[_Column]) -> npt.NDArray[np.int64]:
+    state = np.full(len(columns[0].null), SEED, np.uint32)
+    for column in columns:
+        state = np.where(column.null, state, _hashed(column, state))
+    return state.view(np.int32).astype(np.int64)
 
 
 def _column(name: str, type_: Any, values: Sequence[Any]) -> _Column:

@@ -296,5 +296,18 @@ def lookup_type(name: str, type_: Type) -> Atomic:
     )
 
 
+def check_lookup(schema: Struct) -> None:
+    """Check that rows can be looked up by these columns.
+
+    Raises:
+        ConfigError: As `lookup_type`.
+    """
+    for field in schema.fields:
+        if isinstance(field.type, Struct):
+            check_lookup(field.type)
+        else:
+            lookup_type(field.name, field.type)
+
+
 def _unfit(found: str, advice: str) -> ConfigError:
     return ConfigError("reading key columns", found=found, advice=advice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import note_times
 from redis_state.spark.processor.arrow_values import values_of
+from redis_state.spark.processor.own_keys import OwnKeys
 from redis_state.spark.rows import RowFormat
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class ColumnState:
     """The state of all keys of a partition, one row of state columns for each key.
 
     Keys are given as an Arrow array where there is one key column, else as a table with the key
-    columns. Nothing is written before the function has returned and its output was read.
+    columns. They are keys of this partition: those of its rows and of its due timers. Nothing is
+    written before the function has returned and its output was read.
 
     Attributes:
         times: The processing time and the watermark of the batch, in ms since 1970.
@@ -45,6 +47,7 @@ class ColumnState:
         schema: pa.Schema,
         keys: pa.Schema,
         group: TypedKey,
+        own: OwnKeys,
         times: Times,
         info: QueryInfo,
     ) -> None:
@@ -55,6 +58,7 @@ class ColumnState:
         self._schema = schema
         self._keys = keys
         self._group = group
+        self._own = own
         self.times = times
         self.info = info
 
@@ -62,18 +66,22 @@ class ColumnState:
         """The state of keys, in their order: a row of nulls where one has none.
 
         Raises:
-            UsageError: The keys are of other types than the key columns.
+            UsageError: The keys are of other types than the key columns, or one of another
+                partition.
         """
         import pyarrow as pa
 
-        found = self._store.get_many(self._stored(keys))
+        columns, encoded = self._encoded(keys)
+        stored = self._stored(encoded)
+        found = self._store.get_many(stored)
+        self._check_absent(columns, encoded, found, "looking for the state of keys")
         decode = self._row.decode
         none = (None,) * len(self._schema)
         rows = [none if data is None else decode(data) for data in found]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
+        values = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
         arrays = [
             pa.array(column, type=field.type)
-            for column, field in zip(columns, self._schema, strict=True)
+            for column, field in zip(values, self._schema, strict=True)
         ]
         return pa.table(arrays, schema=self._schema)
 
@@ -84,10 +92,12 @@ class ColumnState:
             columns: The state columns by their names, with a row for each key.
 
         Raises:
-            UsageError: A column is missing, its values do not fit, or there are more keys than rows
-                or fewer. Nothing was changed.
+            UsageError: A column is missing, its values do not fit, there are more keys than rows or
+                fewer, or a key is of another partition. Nothing was changed.
         """
-        stored = self._stored(keys)
+        key_columns, encoded = self._encoded(keys)
+        self._own.check(key_columns, encoded, "putting the state of keys")
+        stored = self._stored(encoded)
         missing = [name for name in self._row.names if name not in columns.schema.names]
         if missing or columns.num_rows != len(stored):
             raise UsageError(
@@ -109,9 +119,15 @@ class ColumnState:
         """Remove the state of keys; nothing happens where there is none.
 
         Raises:
-            UsageError: The keys are of other types than the key columns.
+            UsageError: The keys are of other types than the key columns, or one without state is of
+                another partition.
         """
-        self._store.remove_many(self._stored(keys))
+        columns, encoded = self._encoded(keys)
+        stored = self._stored(encoded)
+        if self._own.others(columns, encoded):
+            found = self._store.get_many(stored)
+            self._check_absent(columns, encoded, found, "removing the state of keys")
+        self._store.remove_many(stored)
 
     def expired(self) -> pa.Table:
         """The timers that are due: the key columns, and ``expiry_ms``; they are taken out.
@@ -137,7 +153,8 @@ class ColumnState:
         """Set a timer for each key, in ms since 1970.
 
         Raises:
-            UsageError: There is no time mode, or there are more keys than times or fewer.
+            UsageError: There is no time mode, there are more keys than times or fewer, or a key is
+                of another partition.
         """
         self._each_timer(keys, expiry_ms, self._handle.registerTimer)
 
@@ -145,12 +162,13 @@ class ColumnState:
         """Take a timer of each key out; nothing happens where there is none.
 
         Raises:
-            UsageError: There is no time mode, or there are more keys than times or fewer.
+            UsageError: As `set_timers`.
         """
         self._each_timer(keys, expiry_ms, self._handle.deleteTimer)
 
     def _each_timer(self, keys: Any, expiry_ms: Any, call: Callable[[int], None]) -> None:
-        encoded = self._encoded(keys)
+        columns, encoded = self._encoded(keys)
+        self._own.check(columns, encoded, "changing timers")
         times = expiry_ms.to_pylist() if hasattr(expiry_ms, "to_pylist") else list(expiry_ms)
         if len(times) != len(encoded):
             raise UsageError(
@@ -162,11 +180,12 @@ class ColumnState:
             self._handle.group.key = key
             call(at_ms)
 
-    def _stored(self, keys: Any) -> list[bytes]:
+    def _stored(self, encoded: Sequence[bytes]) -> list[bytes]:
         prefix = self._prefix
-        return [prefix + key for key in self._encoded(keys)]
+        return [prefix + key for key in encoded]
 
-    def _encoded(self, keys: Any) -> list[bytes]:
+    def _encoded(self, keys: Any) -> tuple[list[list[Any]], list[bytes]]:
+        """The values of the key columns, and the encoded keys."""
         if hasattr(keys, "column_names"):
             columns = [self._key_values(keys.column(field.name), field) for field in self._keys]
         elif len(self._keys) == 1:
@@ -178,7 +197,20 @@ class ColumnState:
                 advice=f"Give a table with the columns {', '.join(self._keys.names)}.",
             )
         encode = self._handle.keys.encode
-        return [encode(key) for key in zip(*columns, strict=True)]
+        return columns, [encode(key) for key in zip(*columns, strict=True)]
+
+    def _check_absent(
+        self,
+        columns: Sequence[Sequence[Any]],
+        encoded: Sequence[bytes],
+        found: Sequence[bytes | None],
+        attempted: str,
+    ) -> None:
+        """Refuse keys of other partitions that have no state here; an earlier release put some."""
+        absent = [at for at, data in enumerate(found) if data is None]
+        if absent:
+            some = [[column[at] for at in absent] for column in columns]
+            self._own.check(some, [encoded[at] for at in absent], attempted)
 
     def _key_values(self, column: Any, field: pa.Field) -> list[Any]:
         if not hasattr(column, "to_pylist"):
@@ -194,6 +226,7 @@ class ColumnEngine:
         state: The state columns, as Spark's JSON, and their Arrow schema.
         name: What the state is called for live reads.
         output: The schema of what is given out.
+        partitions: Of the store; ``None`` for a batch DataFrame, whose state ends with it.
     """
 
     function: ColumnFunction
@@ -202,6 +235,7 @@ class ColumnEngine:
     state_schema: pa.Schema
     name: str
     output: pa.Schema
+    partitions: int | None = None
 
     def run(
         self,
@@ -222,7 +256,10 @@ class ColumnEngine:
         handle.close_declarations()
         keys = table.select(list(self.inputs.keys)).schema
         group = TypedKey(self.inputs.key_schema, zone=timezone.utc)
-        state = ColumnState(handle, store, prefix, row, self.state_schema, keys, group, times, info)
+        own = OwnKeys(self.inputs.key_schema, store.id.partition_id, self.partitions)
+        state = ColumnState(
+            handle, store, prefix, row, self.state_schema, keys, group, own, times, info
+        )
         given = self.function(state, table)
         if given is not None:
             yield from RowFormat("arrow", self.output, self.inputs.time_zone).write([given])

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql.streaming import stateful_processor as pyspark_state
 
 from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
-from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow, schema_json
+from redis_state.codec.typed_row import (
+    ROW_CODEC,
+    TypedKey,
+    TypedRow,
+    key_schema_json,
+    schema_json,
+)
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import RAW_SCHEMA
 from redis_state.spark.processor.state import (
@@ -160,7 +166,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> MapState:
         """Declare a variable with rows by a key for each group; errors as `getValueState`."""
-        user_key = schema_json(userKeySchema)
+        user_key = self._user_key(stateName, userKeySchema)
         prefix, row = self._declare(stateName, "map", schema_json(valueSchema), user_key)
         keys = TypedKey(user_key, what=f"a key of state variable '{stateName}'")
         made = MapState(
@@ -168,6 +174,14 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         )
         self.variables[stateName] = made
         return made
+
+    def _user_key(self, name: str, given: Any) -> str:
+        """The schema of a map's keys. A map that is there goes by the bytes that it has."""
+        if name in self._store.families:
+            return schema_json(given)
+        return key_schema_json(
+            given, "the key column", attempted=f"declaring state variable '{name}'"
+        )
 
     def declare_columns(self, name: str, schema: str) -> tuple[bytes, TypedRow]:
         """Declare the state columns of a function, as a variable with one row for each key.

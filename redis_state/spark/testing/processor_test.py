@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
-from redis_state.codec.typed_row import schema_json
+from redis_state.codec.typed_row import key_schema_json
 from redis_state.config import resolve
 from redis_state.embedded import EmbeddedRedis
 from redis_state.errors import UsageError
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from redis_state.option_types import Options
 
+_TESTING = "testing a processor"
 _START_MS = 1_704_067_200_000  # 2024-01-01 in UTC
 _PARTITION = 0
 
@@ -404,7 +405,8 @@ class ProcessorTest:
 
 
 def _key_schema(given: object, grouping: Sequence[str]) -> str:
-    kinds = {field["name"]: field for field in json.loads(schema_json(given))["fields"]}
+    text = key_schema_json(given, "the key column", attempted=_TESTING, names=grouping)
+    kinds = {field["name"]: field for field in json.loads(text)["fields"]}
     fields = [{"name": name, "type": kinds[name]["type"], "nullable": True} for name in grouping]
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
 
@@ -434,4 +436,4 @@ def _no_variable(name: str, kind: str, handle: Handle) -> UsageError:
 
 
 def _wrong(found: str, advice: str) -> UsageError:
-    return UsageError("testing a processor", found=found, advice=advice)
+    return UsageError(_TESTING, found=found, advice=advice)

@@ -23,6 +23,7 @@ import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
 import org.apache.spark.sql.redisstate.query.{
   BatchConfirmation,
+  KeyTypes,
   QueryGauges,
   QuerySession,
   RunPulse,
@@ -166,7 +167,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       hadoopConf: Configuration,
       stateful: Boolean): Unit = {
     val conf = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
-    if (stateful && StartRefused.isPossible) StartCheck.run(conf)
+    if (stateful && StartRefused.isPossible) {
+      KeyTypes.check(query.analyzedPlan)
+      StartCheck.run(conf)
+    }
     val markerFile = new MarkerFile(new Path(checkpoint, "state").toString, hadoopConf)
     val backend = ExecutorRegistry.acquire(conf.connection)
     val found =

@@ -1,0 +1,46 @@
+package org.apache.spark.sql.redisstate.query
+
+import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
+import org.apache.spark.sql.types.{DataType, StructType}
+
+import org.redisstate.core.errors.ConfigException
+
+/** Types of keys whose equality is not that of their bytes, by which a state store goes. */
+private[redisstate] object KeyTypes {
+
+  /** By name, since some are not in every Spark minor. */
+  private val Processors =
+    Set("TransformWithState", "TransformWithStateInPandas", "TransformWithStateInPySpark")
+
+  /**
+   * Rejects collated key columns of processors. Spark rejects those of all other operators; here it drops the collation on the way to the
+   * state, so no store sees it.
+   *
+   * @throws ConfigException a key column is collated, or a part of one
+   */
+  def check(plan: LogicalPlan): Unit =
+    for {
+      processor <- plan.collect { case node if Processors(node.nodeName) => node }
+      column <- keys(processor)
+      (path, collated) <- part(column.name, column.dataType)
+    } throw new ConfigException(
+      s"group by the column '${column.name}': its type at $path is ${collated.sql}, whose equal values may differ in bytes, and the " +
+        "state would have a row for each form of a text. Nothing was changed. Group by a text whose bytes are alike where the values are " +
+        "equal, such as collate(lower(...), 'UTF8_BINARY'), or by cast(... as string), as a checkpoint that is there does.")
+
+  /** Of Scala's processors the columns are named, of Python's they are the first ones of the input. */
+  private def keys(processor: LogicalPlan): Seq[Attribute] =
+    processor.productElementNames.zip(processor.productIterator).collect {
+      case ("groupingAttributes", columns: Seq[_]) => columns.collect { case one: Attribute => one }
+      case ("groupingAttributesLen", count: Int) => processor.children.head.output.take(count)
+    }.flatten.toSeq
+
+  /** The innermost type that is not compared by its bytes, and where it stands. */
+  private def part(path: String, dataType: DataType): Option[(String, DataType)] = dataType match {
+    case struct: StructType =>
+      struct.flatMap(one => part(s"$path.${one.name}", one.dataType)).headOption
+    case other => Option.unless(UnsafeRowUtils.isBinaryStable(other))(path -> other)
+  }
+}

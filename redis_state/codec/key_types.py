@@ -1,0 +1,114 @@
+"""Types of Spark whose equal values may differ in bytes: no keys of a state; no pyspark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from redis_state.codec.spark_types import Kind
+from redis_state.errors import UsageError
+
+_COLLATIONS = "__COLLATIONS"
+_COLLATED = "string collate "
+_BY_BYTES = "UTF8_BINARY"
+
+_TEXT = (
+    "Take a text whose bytes are alike where the values are equal: collate(lower(…), 'UTF8_BINARY')"
+)
+_ADVICE = {
+    "map": "Take values of the map, or to_json(map_from_entries(array_sort(map_entries(…)))).",
+    "variant": "Take a part of the value: variant_get(…, '$.path', 'string').",
+    "geometry": "Take its bytes: st_asbinary(…).",
+    "geography": "Take its bytes: st_asbinary(…).",
+}
+
+_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+
+_Found = tuple[str, str, str]
+"""The path of a part, its type as Spark's DDL names it, and what to take instead."""
+
+
+def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
+    """Refuse a key column, or a part of one, whose equal values may differ in bytes.
+
+    Args:
+        field: As Spark's JSON has it, with the metadata that names collations.
+        what: What the error calls the column.
+
+    Raises:
+        UsageError: It is such a column; the error names the part and its type.
+    """
+    found = next(_of_field(field, field["name"]), None)
+    if found is None:
+        return
+    path, kind, advice = found
+    part = "" if path == field["name"] else f", in its part {path},"
+    raise UsageError(
+        attempted,
+        found=f"{what}{part} is of type {kind}, whose equal values may differ in bytes",
+        advice=advice,
+    )
+
+
+def without_collations(kind: Kind) -> Kind:
+    """The type without the names of collations, which values do not have."""
+    if isinstance(kind, str):
+        return "string" if kind.startswith(_COLLATED) else kind
+    parts: dict[str, Any] = {}
+    for name, part in kind.items():
+        if name in ("elementType", "keyType", "valueType"):
+            parts[name] = without_collations(part)
+        elif name == "fields":
+            parts[name] = [{**one, "type": without_collations(one["type"])} for one in part]
+        else:
+            parts[name] = part
+    return parts
+
+
+def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_Found]:
+    # Spark writes a collation into the metadata of the nearest field, by the path from there.
+    found = (field.get("metadata") or {}).get(_COLLATIONS) or {}
+    below = field["name"]
+    collations = {place[len(below) :]: str(name) for place, name in found.items()}
+    yield from _of_type(field["type"], path, collations, "")
+
+
+def _of_type(kind: Kind, path: str, collations: Mapping[str, str], below: str) -> Iterator[_Found]:
+    if isinstance(kind, str):
+        yield from _of_name(kind, path, collations.get(below, ""))
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _of_field(field, f"{path}.{field['name']}")
+    elif kind["type"] == "array":
+        yield from _of_type(kind["elementType"], f"{path}.element", collations, f"{below}.element")
+    elif kind["type"] == "map":
+        yield path, _shown(kind), _ADVICE["map"]
+    elif kind["type"] == "udt":
+        yield from _of_type(kind["sqlType"], path, collations, below)
+
+
+def _of_name(kind: str, path: str, collation: str) -> Iterator[_Found]:
+    if kind.startswith(_COLLATED):
+        collation = kind[len(_COLLATED) :]
+    name = collation.rpartition(".")[2]
+    if name and name != _BY_BYTES:
+        yield path, f"{_COLLATED}{name}", _text_for(name)
+    family = kind.partition("(")[0]
+    if family in _ADVICE:
+        yield path, kind, _ADVICE[family]
+
+
+def _text_for(collation: str) -> str:
+    if collation == "UTF8_BINARY_RTRIM":
+        return _TEXT.replace("lower", "rtrim") + "."
+    return _TEXT + ", or cast(… as string) where texts that differ in bytes are different keys."
+
+
+def _shown(kind: Kind) -> str:
+    if isinstance(kind, str):
+        return _NAMES.get(kind, kind)
+    if kind["type"] == "map":
+        return f"map<{_shown(kind['keyType'])},{_shown(kind['valueType'])}>"
+    if kind["type"] == "array":
+        return f"array<{_shown(kind['elementType'])}>"
+    return str(kind["type"])
