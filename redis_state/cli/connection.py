@@ -75,7 +75,7 @@ def with_server(text: str, arguments: argparse.Namespace) -> str:
 
     What raises an error does not know by which arguments its caller was started.
     """
-    if not hasattr(arguments, "url"):
+    if not hasattr(arguments, "profile"):
         return text
     server = command_of(arguments)
     return _PRINTED.sub(rf"`\g<1> {_escaped(server)}`", text) if server else text

@@ -91,7 +91,7 @@ def same(one: Any, other: Any) -> bool:
         # A clock leaves hours out and shows others twice: what is kept is the moment.
         return one.astimezone(timezone.utc) == other.astimezone(timezone.utc)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return bool(one.keys() == other.keys()) and all(same(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
