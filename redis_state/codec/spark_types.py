@@ -1,28 +1,28 @@
-"""Columns of Spark's types as what MessagePack and keys can hold, and back; no pyspark."""
+"""Columns of Spark's types as what MessagePack and keys can hold, and back; no pyspark.
+
+A rule is compiled once for a type, for both ways: what it writes, it reads back.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-import struct
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from datetime import tzinfo
 from typing import Any
 
+from redis_state.codec.ordered_key import encode_key
+from redis_state.codec.single_values import (
+    INTEGERS,
+    Convert,
+    Misfit,
+    class_name,
+    single_converters,
+)
 from redis_state.errors import UsageError
 
 Kind = str | dict[str, Any]
 """A type as Spark's JSON has it."""
-
-INTEGERS = {
-    "byte": (-(1 << 7), (1 << 7) - 1),
-    "short": (-(1 << 15), (1 << 15) - 1),
-    "integer": (-(1 << 31), (1 << 31) - 1),
-    "long": (-(1 << 63), (1 << 63) - 1),
-}
-"""Types of whole numbers, and their bounds."""
 
 _WIDER = {
     "byte": {"short", "integer", "long"},
@@ -30,14 +30,12 @@ _WIDER = {
     "integer": {"long"},
     "float": {"double"},
 }
-_PLAIN: dict[str, type] = {"boolean": bool, "string": str, "double": float, "binary": bytes}
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_NAIVE = datetime(1970, 1, 1)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
-_FLOAT = struct.Struct("<f")
+_PARTS = {"keyType": "{key}", "valueType": "{value}"}
+_EXACT: dict[str, type] = {"boolean": bool, "string": str, "double": float, "binary": bytes}
 
-Convert = Callable[[Any], Any]
+
+class Pairs(list[tuple[Any, Any]]):
+    """Keys and values of a map, as Arrow has them; keys may be what a dict cannot have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Field:
 def exact_type(kind: Kind) -> type:
     """The one type whose values are kept as they are; `object` where there is none."""
     if isinstance(kind, str):
-        return int if kind in INTEGERS else _PLAIN.get(kind, object)
+        return int if kind in INTEGERS else _EXACT.get(kind, object)
     return object
 
 
@@ -62,16 +60,21 @@ def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[Field]:
     """The columns of a schema.
 
     Args:
+        zone: Of time stamps that are handed out; ``None`` for naive ones in this machine's zone.
         what: What errors call the row.
 
     Raises:
         UsageError: A column has a type that cannot be stored.
     """
+    return _fields(json.loads(schema), zone, what)
+
+
+def _fields(struct: Mapping[str, Any], zone: tzinfo | None, what: str) -> list[Field]:
     made = []
-    for field in json.loads(schema)["fields"]:
-        kind = field["type"]
-        write, read = _converters(kind, zone, f"{what}, column '{field['name']}'")
-        made.append(Field(field["name"], kind, field["nullable"], write, read))
+    for field in struct["fields"]:
+        write, read = _converters(field["type"], zone, f"{what}, column '{field['name']}'")
+        nullable = field.get("nullable", True)
+        made.append(Field(field["name"], field["type"], nullable, write, read))
     return made
 
 
@@ -87,172 +90,168 @@ def shown(kind: Kind) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type"))
 
 
-def _item(value: Any) -> Any:
-    """A NumPy scalar as a plain value; anything else as it is."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
-        return value.item()
-    return value
+def listed(value: Any) -> Sequence[Any]:
+    """The items of a list, tuple, or array of NumPy, pandas or Arrow.
+
+    Raises:
+        Misfit: It is none: a set has no order, an iterator can be read once, and a text or a frame
+            is something else.
+    """
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
+        return value
+    if hasattr(value, "to_pylist") and hasattr(value, "type"):
+        found: list[Any] = value.to_pylist()
+        return found
+    if getattr(value, "ndim", 0) and hasattr(value, "__len__") and not hasattr(value, "columns"):
+        return value  # type: ignore[no-any-return]  # an array, which has a length and items
+    raise Misfit(f"the value of type {class_name(value)} does not fit")
 
 
 def _converters(kind: Kind, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
     """How values of a type are written, and read where that takes something."""
     if isinstance(kind, dict):
         return _nested(kind, zone, what)
-    if kind in INTEGERS:
-        return _integer(*INTEGERS[kind]), None
-    if kind in _PLAIN:
-        return _of_type(_PLAIN[kind]), None
-    if kind == "float":
-        return _single, None
-    if kind == "date":
-        return _write_date, lambda days: date.fromordinal(days + _EPOCH_DAY)
-    if kind == "timestamp":
-        return _write_time, _time_reader(zone)
-    if kind == "timestamp_ntz":
-        return _write_naive, lambda micros: _EPOCH_NAIVE + micros * _MICROSECOND
-    if kind.startswith("decimal("):
-        precision, scale = map(int, kind[len("decimal(") : -1].split(","))
-        return _decimal(precision, scale), Decimal
-    raise UsageError(
-        f"declaring {what}",
-        found=f"its type is {kind}, which cannot be stored",
-        advice="Take one of: numbers, boolean, string, binary, date, timestamp, timestamp_ntz, "
-        "decimal, array, map, struct.",
-    )
+    found = single_converters(kind, zone)
+    if found is None:
+        raise UsageError(
+            f"declaring {what}",
+            found=f"its type is {kind}, which cannot be stored",
+            advice="Take one of: numbers, boolean, string, binary, date, timestamp, "
+            "timestamp_ntz, decimal, array, map, struct.",
+        )
+    return found
 
 
 def _nested(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
     if kind["type"] == "array":
-        write, read = _converters(kind["elementType"], zone, what)
-        return (
-            lambda value: [None if one is None else write(one) for one in _listed(value)],
-            lambda plain: [None if one is None else read(one) if read else one for one in plain],
-        )
+        return _array(kind, zone, what)
     if kind["type"] == "map":
-        write_key, read_key = _converters(kind["keyType"], zone, what)
-        write, read = _converters(kind["valueType"], zone, what)
-        return (
-            lambda value: [
-                (write_key(key), None if one is None else write(one)) for key, one in value.items()
-            ],
-            lambda plain: {
-                (read_key(key) if read_key else key): (
-                    None if one is None else read(one) if read else one
-                )
-                for key, one in plain
-            },
-        )
-    fields = fields_of(json.dumps({"type": "struct", "fields": kind["fields"]}), zone, what)
-
-    def write_struct(value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            value = [value.get(field.name) for field in fields]
-        if isinstance(value, (str, bytes)) or len(value) != len(fields):
-            raise ValueError
-        return [
-            None if one is None else field.write(one)
-            for field, one in zip(fields, value, strict=True)
-        ]
-
-    return write_struct, lambda plain: tuple(
-        one if one is None or field.read is None else field.read(one)
-        for field, one in zip(fields, plain, strict=True)
+        return _map(kind, zone, what)
+    if kind["type"] == "struct":
+        return _struct(kind, zone, what)
+    raise UsageError(
+        f"declaring {what}",
+        found=f"its type is {kind['type']}, which cannot be stored",
+        advice="Take arrays, maps and structs.",
     )
 
 
-def _listed(value: Any) -> Any:
-    if isinstance(value, (str, bytes, dict)):
-        raise TypeError
-    return value
+def _array(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
+    write, read = _converters(kind["elementType"], zone, what)
+    nullable = kind.get("containsNull", True)
+
+    def write_array(value: Any) -> list[Any]:
+        items = listed(value)
+        try:
+            return [_null(nullable) if one is None else write(one) for one in items]
+        except Misfit as error:
+            raise error.below("[]", shown(kind["elementType"])) from None
+
+    def read_array(plain: Any) -> list[Any]:
+        if read is None:
+            return list(plain)
+        return [None if one is None else read(one) for one in plain]
+
+    return write_array, read_array
 
 
-def _integer(low: int, high: int) -> Convert:
-    def write(value: Any) -> int:
-        plain = _item(value)
-        if type(plain) is not int or not low <= plain <= high:
-            raise ValueError
+def _null(nullable: bool) -> Any:
+    """What is stored of None."""
+    if not nullable:
+        raise Misfit("it is NOT NULL and was given None, which does not fit")
+    return None
+
+
+def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
+    write_key, read_key = _converters(kind["keyType"], zone, what)
+    write, read = _converters(kind["valueType"], zone, what)
+    nullable = kind.get("valueContainsNull", True)
+    freeze = isinstance(kind["keyType"], dict)
+
+    def write_map(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, (Mapping, Pairs)):
+            raise Misfit(f"the value of type {class_name(value)} does not fit")
+        items = value if isinstance(value, Pairs) else value.items()
+        pairs, part = [], "keyType"
+        try:
+            for key, one in items:
+                part = "keyType"
+                plain = write_key(key)
+                part = "valueType"
+                pairs.append((plain, _null(nullable) if one is None else write(one)))
+        except Misfit as error:
+            raise error.below(_PARTS[part], shown(kind[part])) from None
+        if len({_frozen(plain) if freeze else plain for plain, _ in pairs}) < len(pairs):
+            raise Misfit("two of its keys are the same as that type, and do not fit")
+        return pairs
+
+    def read_map(plain: Any) -> dict[Any, Any]:
+        found = {}
+        for key, one in plain:
+            made = key if read_key is None else read_key(key)
+            found[_frozen(made) if freeze else made] = (
+                one if one is None or read is None else read(one)
+            )
+        return found
+
+    return write_map, read_map
+
+
+def _frozen(value: Any) -> Any:
+    """A key that a dict can have: lists, of which no dict has any, are tuples there."""
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _struct(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
+    fields = _fields(kind, zone, what)
+    names = [field.name for field in fields]
+
+    def write_struct(value: Any) -> list[Any]:
+        if isinstance(value, Mapping):
+            unknown = [name for name in value if name not in names]
+            if unknown:
+                raise Misfit("it has a field that the struct does not have, and does not fit")
+            value = [value.get(name) for name in names]
+        values = listed(value)
+        if len(values) != len(fields):
+            raise Misfit(f"it has {len(values)} values, not {len(fields)}, and does not fit")
+        return [
+            _write_part(field, one, f".{field.name}")
+            for field, one in zip(fields, values, strict=True)
+        ]
+
+    def read_struct(plain: Any) -> tuple[Any, ...]:
+        return tuple(
+            one if one is None or field.read is None else field.read(one)
+            for field, one in zip(fields, plain, strict=True)
+        )
+
+    return write_struct, read_struct
+
+
+def _write_part(field: Field, value: Any, part: str) -> Any:
+    """A value as what is stored of it.
+
+    Raises:
+        Misfit: It does not fit the field; the path begins with the part.
+    """
+    try:
+        return _null(field.nullable) if value is None else field.write(value)
+    except Misfit as error:
+        raise error.below(part, shown(field.kind)) from None
+
+
+def in_order(plain: Any, kind: Kind) -> Any:
+    """What is stored of a key, whose maps have an order of their own: equal keys, equal bytes."""
+    if plain is None or isinstance(kind, str):
         return plain
-
-    return write
-
-
-def _of_type(wanted: type) -> Convert:
-    def write(value: Any) -> Any:
-        plain = _item(value)
-        if wanted is float and type(plain) is int:
-            return float(plain)
-        if wanted is bytes and isinstance(plain, (bytearray, memoryview)):
-            return bytes(plain)
-        if type(plain) is not wanted:
-            raise TypeError
-        return plain
-
-    return write
-
-
-def _single(value: Any) -> float:
-    plain = _item(value)
-    if type(plain) not in (float, int):
-        raise TypeError
-    if math.isnan(plain) or math.isinf(plain):
-        return float(plain)
-    found: float = _FLOAT.unpack(_FLOAT.pack(plain))[0]
-    return found
-
-
-def _write_date(value: Any) -> int:
-    if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError
-    return value.toordinal() - _EPOCH_DAY
-
-
-def _write_time(value: Any) -> int:
-    value = _datetime(value)
-    aware = value if value.tzinfo is not None else value.astimezone()
-    micros: int = (aware - _EPOCH) // _MICROSECOND
-    return micros
-
-
-def _datetime(value: Any) -> datetime:
-    """A time as one of Python's; pandas has times of its own."""
-    plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-    # pandas' NaT is a datetime to Python, and no moment; it is not even equal to itself.
-    if not isinstance(plain, datetime) or plain != plain:
-        raise TypeError
-    return plain
-
-
-def _write_naive(value: Any) -> int:
-    value = _datetime(value)
-    if value.tzinfo is not None:
-        raise TypeError
-    micros: int = (value - _EPOCH_NAIVE) // _MICROSECOND
-    return micros
-
-
-def _time_reader(zone: tzinfo | None) -> Convert:
-    def read(micros: int) -> datetime:
-        at = _EPOCH + micros * _MICROSECOND
-        return at.astimezone().replace(tzinfo=None) if zone is None else at.astimezone(zone)
-
-    return read
-
-
-_DIGITS = Context(prec=2 * 38, rounding=ROUND_HALF_EVEN)
-"""Room for every decimal of Spark, whatever the program has set for its own sums."""
-
-
-def _decimal(precision: int, scale: int) -> Convert:
-    step = Decimal(1).scaleb(-scale)
-    limit = Decimal(10) ** (precision - scale)
-
-    def write(value: Any) -> str:
-        plain = Decimal(value) if isinstance(value, (Decimal, int)) else None
-        if plain is None or not plain.is_finite():
-            raise TypeError
-        rounded = plain.quantize(step, context=_DIGITS)
-        if not -limit < rounded < limit:
-            raise ValueError
-        return str(rounded)
-
-    return write
+    if kind["type"] == "array":
+        return [in_order(one, kind["elementType"]) for one in plain]
+    if kind["type"] == "map":
+        pairs = [
+            (in_order(key, kind["keyType"]), in_order(one, kind["valueType"])) for key, one in plain
+        ]
+        return sorted(pairs, key=lambda pair: encode_key(pair[0]))
+    return [in_order(one, field["type"]) for one, field in zip(plain, kind["fields"], strict=True)]

@@ -11,13 +11,22 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from decimal import InvalidOperation
-from typing import Any
+from typing import Any, NoReturn
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.ddl import struct_of
 from redis_state.codec.ordered_key import decode_first, encode_key
-from redis_state.codec.spark_types import INTEGERS, Field, exact_type, fields_of, fits, shown
+from redis_state.codec.single_values import INTEGERS, Misfit
+from redis_state.codec.spark_types import (
+    Field,
+    exact_type,
+    fields_of,
+    fits,
+    in_order,
+    listed,
+    shown,
+)
 from redis_state.errors import FormatError, UsageError
 
 ROW_CODEC = "typed-row"
@@ -99,11 +108,7 @@ class TypedRow:
         }
         # Rows of these types go out and come in as they are.
         self._plain = all(field.read is None for field in self._fields)
-        self._bounds = [
-            (at, *INTEGERS[field.kind])
-            for at, field in enumerate(self._fields)
-            if isinstance(field.kind, str) and field.kind in INTEGERS
-        ]
+        self._bounds = _bounds(self._fields)
         self._known: set[tuple[type, ...]] = set()
         if self._plain:
             self._known.add(tuple(exact_type(field.kind) for field in self._fields))
@@ -119,13 +124,13 @@ class TypedRow:
             if isinstance(row, (tuple, list)) and tuple(map(type, row)) in self._known:
                 for at, low, high in self._bounds:
                     if not low <= row[at] <= high:
-                        raise self._unfit(at, row[at])
+                        return self._converted(row, expiry)
                 packed: bytes = self._pack.pack((self.id, expiry, *row))
                 return packed
         except TypeError:
             pass
-        except UnicodeEncodeError:
-            raise self._broken_text() from None
+        except (ValueError, OverflowError) as error:
+            self._refuse_bytes(error)
         return self._converted(row, expiry)
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
@@ -171,20 +176,22 @@ class TypedRow:
         )
 
     def _converted(self, row: Any, expiry: int | None) -> bytes:
-        if isinstance(row, (str, bytes, dict)) or not hasattr(row, "__len__"):
+        try:
+            values = listed(row)
+        except Misfit:
             raise UsageError(
                 f"encoding {self.what}",
                 found=f"it is of type {type(row).__name__}, not a tuple",
                 advice=f"Give a tuple with the columns {', '.join(self.names)}.",
-            )
-        if len(row) != self._size:
+            ) from None
+        if len(values) != self._size:
             raise UsageError(
                 f"encoding {self.what}",
-                found=f"it has {len(row)} values",
+                found=f"it has {len(values)} values",
                 advice=f"Give one for each column: {', '.join(self.names)}.",
             )
         plain: list[Any] = []
-        for at, (field, value) in enumerate(zip(self._fields, row, strict=True)):
+        for field, value in zip(self._fields, values, strict=True):
             if value is None:
                 if not field.nullable:
                     raise UsageError(
@@ -193,33 +200,25 @@ class TypedRow:
                         advice="Give a value, or declare the column without NOT NULL.",
                     )
                 plain.append(None)
-                continue
-            try:
-                plain.append(field.write(value))
-            except (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation):
-                raise self._unfit(at, value) from None
+            else:
+                plain.append(_written(field, value, self.what))
         try:
             packed: bytes = self._pack.pack((self.id, expiry, *plain))
-        except UnicodeEncodeError:
-            raise self._broken_text() from None
+        except (ValueError, OverflowError) as error:
+            self._refuse_bytes(error)
         return packed
 
-    def _unfit(self, at: int, value: Any) -> UsageError:
-        field = self._fields[at]
-        return UsageError(
+    def _refuse_bytes(self, error: Exception) -> NoReturn:
+        broken = isinstance(error, UnicodeEncodeError)
+        raise UsageError(
             f"encoding {self.what}",
-            found=f"column '{field.name}' is {shown(field.kind)}, and the value of type "
-            f"{type(value).__name__} does not fit",
-            advice="Convert the value, or declare the column with another type. Nothing was "
-            "changed.",
-        )
-
-    def _broken_text(self) -> UsageError:
-        return UsageError(
-            f"encoding {self.what}",
-            found="a text has a character that UTF-8 cannot write (half of a surrogate pair)",
-            advice="Give texts of whole characters. Nothing was changed.",
-        )
+            found="a text has a character that UTF-8 cannot write (half of a surrogate pair)"
+            if broken
+            else "a value is too large",
+            advice="Give texts of whole characters. Nothing was changed."
+            if broken
+            else "Nothing was changed.",
+        ) from None
 
 
 class TypedKey:
@@ -232,7 +231,7 @@ class TypedKey:
         UsageError: A column has a type that cannot be stored.
     """
 
-    __slots__ = ("_exact", "_fields", "names", "plain", "what")
+    __slots__ = ("_bounds", "_exact", "_fields", "names", "plain", "what")
 
     def __init__(self, schema: str, *, what: str = "a key", zone: tzinfo | None = None) -> None:
         self._fields = fields_of(schema, zone, what)
@@ -243,6 +242,7 @@ class TypedKey:
         # Values of just these types are a key as they are.
         exact = tuple(exact_type(field.kind) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
+        self._bounds = _bounds(self._fields)
 
     def encode(self, key: Any) -> bytes:
         """The bytes of a key: a tuple with a value for each column.
@@ -251,27 +251,25 @@ class TypedKey:
             UsageError: It is none, or a value does not fit its column.
         """
         if type(key) is tuple and tuple(map(type, key)) == self._exact:
-            return encode_key(key)
-        if (
-            isinstance(key, (str, bytes, dict))
-            or not hasattr(key, "__len__")
-            or len(key) != len(self._fields)
-        ):
+            for at, low, high in self._bounds:
+                if not low <= key[at] <= high:
+                    break
+            else:
+                return encode_key(key)
+        try:
+            values = listed(key)
+        except Misfit:
+            values = ()
+        if len(values) != len(self._fields):
             raise UsageError(
                 f"encoding {self.what}",
                 found=f"it is not a tuple of {len(self._fields)} values",
                 advice=f"Give a value for each column: {', '.join(self.names)}.",
             )
-        plain = []
-        for field, value in zip(self._fields, key, strict=True):
-            try:
-                plain.append(None if value is None else field.write(value))
-            except (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation):
-                raise UsageError(
-                    f"encoding {self.what}",
-                    found=f"column '{field.name}' is {shown(field.kind)}, and the value of type "
-                    f"{type(value).__name__} does not fit",
-                ) from None
+        plain = [
+            None if value is None else in_order(_written(field, value, self.what), field.kind)
+            for field, value in zip(self._fields, values, strict=True)
+        ]
         return encode_key(tuple(plain))
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
@@ -297,6 +295,37 @@ class TypedKey:
             value if value is None or field.read is None else field.read(value)
             for field, value in zip(self._fields, plain, strict=True)
         ), end
+
+
+def _bounds(fields: Sequence[Field]) -> list[tuple[int, int, int]]:
+    """Places of columns of whole numbers, and what they may hold."""
+    return [
+        (at, *INTEGERS[field.kind])
+        for at, field in enumerate(fields)
+        if isinstance(field.kind, str) and field.kind in INTEGERS
+    ]
+
+
+def _written(field: Field, value: Any, what: str) -> Any:
+    """What is stored of a value that is there.
+
+    Raises:
+        UsageError: It does not fit its column.
+    """
+    try:
+        return field.write(value)
+    except Misfit as error:
+        found = error.of_column(field.name, shown(field.kind))
+    except (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation):
+        found = (
+            f"column '{field.name}' is {shown(field.kind)}, and the value of type "
+            f"{type(value).__name__} does not fit"
+        )
+    raise UsageError(
+        f"encoding {what}",
+        found=found,
+        advice="Convert the value, or declare the column with another type. Nothing was changed.",
+    )
 
 
 class _Packers(threading.local):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from redis_state.codec.spark_types import INTEGERS
+from redis_state.codec.single_values import INTEGERS
 from redis_state.reader.rows.spark_types import Struct, Type
 
 KEYS_MAX = 10_000

@@ -87,6 +87,9 @@ def same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, datetime) and one.tzinfo is not None:
+        # A clock leaves hours out and shows others twice: what is kept is the moment.
+        return one.astimezone(timezone.utc) == other.astimezone(timezone.utc)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     return bool(one == other)
@@ -117,7 +120,7 @@ def test_keys_of_every_type_come_back_and_one_begins_behind_the_other(
     at = len(b"head")
     for value in values:
         found, at = key.decode_first(together, at)
-        assert list(found) == [0.0 if one == 0 and type(one) is float else one for one in value]
+        assert same(found, tuple(0.0 if type(one) is float and not one else one for one in value))
     assert together[at:] == encode_key(7)
 
 
