@@ -37,6 +37,15 @@ def encode_key(key: Any) -> bytes:
     return _encode(key, 0)
 
 
+def encode_tuple(items: Any) -> bytes:
+    """A key that is a tuple or list as bytes, as `encode_key`.
+
+    Raises:
+        UsageError: It holds something that has no encoding; the type is named.
+    """
+    return _encode_items(items, 1)
+
+
 def decode_key(data: bytes) -> Any:
     """A key from its bytes; lists come back as tuples.
 

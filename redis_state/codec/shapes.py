@@ -1,289 +1,489 @@
-"""Python objects ↔ what msgpack can write, guided by type hints; no I/O.
+"""Rules by which Python objects become what msgpack can write, and come back; no I/O.
 
-Writing needs no hints: records become maps by field name, tuples and sets become lists. Reading
-needs them: a `Shape` is compiled once from a type, so that a record can be built where its class's
-module is not importable.
+A rule is compiled once from a type (`type_hints`) and works in both directions: `plain` takes
+exactly what `build` makes again from its result. Records become maps by field name, tuples and sets
+lists.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import typing
-from collections import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from types import NoneType
+from typing import Any, NoReturn, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.errors import ConfigError, FormatError
+from redis_state.codec.single_values import Misfit, class_name, is_numpy_time, plain_scalar
+from redis_state.errors import FormatError
 
 DEPTH_MAX = 64
 INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
-_KEYS = (str, int, float, bool, bytes, NoneType)
-_SCALARS = (*_KEYS, datetime)
-_LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
-_DICTS = (dict, abc.Mapping, abc.MutableMapping)
-_SETS = (set, frozenset)
-_STORABLE = (
-    "These can be stored: None, bool, int, float, str, bytes, datetime with a time zone, "
-    "dataclasses, named tuples, and lists, tuples, sets and dicts of these."
-)
-
-
-def to_plain(value: object, path: str, *, depth: int = 0) -> Any:
-    """The same value of types that msgpack writes; a copy wherever it is mutable.
-
-    Args:
-        path: Names the value in an error, such as ``Session.pages``.
-
-    Raises:
-        ConfigError: A part cannot be stored; the message names it and its type.
-    """
-    kind = type(value)
-    if kind is int:
-        return value if INT_MIN <= typing.cast(int, value) <= INT_MAX else _too_large(path)
-    if kind in _KEYS:
-        return value
-    if depth > DEPTH_MAX:
-        _refuse(path, f"is nested more than {DEPTH_MAX} deep")
-    deeper = depth + 1
-    if kind is list or (isinstance(value, tuple) and not hasattr(value, "_fields")):
-        return [to_plain(one, f"{path}[]", depth=deeper) for one in typing.cast(list[Any], value)]
-    if kind is dict:
-        items = typing.cast(dict[Any, Any], value).items()
-        return {_key(key, path): to_plain(one, f"{path}[]", depth=deeper) for key, one in items}
-    record = _fields(value)
-    if record is not None:
-        return {name: to_plain(one, f"{path}.{name}", depth=deeper) for name, one in record.items()}
-    if isinstance(value, _SETS):
-        parts = [to_plain(one, f"{path}[]", depth=deeper) for one in value]
-        return sorted(
-            parts, key=lambda part: typing.cast(bytes, msgpack.packb(part, datetime=True))
-        )
-    return _foreign(value, path, depth)
-
-
-def _foreign(value: object, path: str, depth: int) -> Any:
-    """Times, and the scalars of numpy and pandas, which a function meets in a data frame."""
-    if type(value) is datetime:
-        if value.utcoffset() is None:
-            _refuse(path, "is a datetime without a time zone")
-        return value
-    for name in ("to_pydatetime", "item"):
-        convert = getattr(value, name, None)
-        if convert is not None and type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
-            converted = convert()
-            if type(converted) in _SCALARS:
-                return to_plain(converted, path, depth=depth)
-    return _refuse(path, f"is a {type(value).__name__}")
-
-
-def _fields(value: object) -> dict[str, Any] | None:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
-    if isinstance(value, tuple):
-        return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]  # named
-    return None
-
-
-def _key(key: object, path: str) -> object:
-    if type(key) in _KEYS:
-        return to_plain(key, f"a key of {path}")
-    return _foreign(key, f"a key of {path}", 0)
-
-
-def _too_large(path: str) -> NoReturn:
-    _refuse(path, "is an int of more than 64 bits")
-
-
-def _refuse(path: str, found: str) -> NoReturn:
-    raise ConfigError("writing an object", found=f"{path} {found}", advice=_STORABLE)
+KEYS: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType})
+SCALARS: frozenset[type] = frozenset({*KEYS, datetime})
+_EDGES = (1, 9999)
+UNDECLARED = "where no type is declared"
 
 
 class Shape:
-    """What a type makes of plain values; this one leaves them as they are."""
+    """What a type makes of values.
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
+    Attributes:
+        name: The type, as errors name it.
+        exact: Classes whose values are stored as they are; whole numbers are bounded by msgpack.
+        runs_code: Whether making a value runs code of its class, which may change or refuse it.
+    """
+
+    name: str
+    exact: frozenset[type] = frozenset()
+    runs_code = False
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """The value of types that msgpack writes; a copy wherever it is mutable.
+
+        Raises:
+            Misfit: `build` would not make the same value again.
+        """
+        raise NotImplementedError
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
         """The value of the type.
 
         Args:
             lenient: Leave out fields that a record does not know, which is an error otherwise.
 
         Raises:
-            FormatError: The plain value does not have the form of the type.
+            Misfit: The plain value does not have the form of the type.
+            FormatError: A record has other fields than its class.
         """
-        del path, lenient
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class Scalars(Shape):
+    """Values that msgpack has itself, of some classes."""
+
+    name: str
+    exact: frozenset[type]
+    times: bool = False
+
+    def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns what is stored, as `Shape.plain`."""
+        if type(value) in self.exact:
+            return value
+        found = scalar(value)
+        fits = type(found) in self.exact or (self.times and type(found) is datetime)
+        return found if fits else misfit(value, self.name)
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns the value, as `Shape.build`."""
         return plain
 
 
 @dataclass(slots=True)
-class _Items(Shape):
-    make: Any
-    of: Shape
+class Chosen(Shape):
+    """Some values of such classes, as `Literal` names them."""
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
-        if not isinstance(plain, list):
-            _mismatch(path, plain, "a list")
-        return self.make(self.of.build(one, f"{path}[]", lenient=lenient) for one in plain)
+    name: str
+    values: tuple[Any, ...]
+
+    def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns what is stored, as `Shape.plain`."""
+        found = plain_scalar(value)
+        if any(type(one) is type(found) and one == found for one in self.values):
+            return found
+        if any(type(one) is type(found) for one in self.values):
+            raise Misfit(f"is none of {self.name}")
+        return misfit(value, self.name)
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns the value, as `Shape.build`."""
+        return plain
+
+
+class Undeclared(Shape):
+    """What comes back as it is without a type: scalars, lists and dicts."""
+
+    name = "None, bool, int, float, str, bytes, datetime, or a list or dict of these"
+    exact = KEYS
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        kind = type(value)
+        if kind in KEYS:
+            return value
+        if depth > DEPTH_MAX:
+            raise Misfit(f"is nested more than {DEPTH_MAX} deep")
+        if kind is list:
+            return _each(value, self, depth)
+        if kind is dict:
+            return _items(value, ANY_KEY, self, depth)
+        found = scalar(value)
+        if type(found) in SCALARS:
+            return found
+        if _is_compound(value):
+            raise Misfit(f"is a {class_name(value)} {UNDECLARED}")
+        return misfit(value, "")
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns the value, as `Shape.build`."""
+        return plain
+
+
+class AnyKey(Shape):
+    """A key of a dict, where no type is declared."""
+
+    name = "None, bool, int, float, str, bytes or datetime"
+    exact = KEYS
+
+    def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns what is stored, as `Shape.plain`."""
+        found = value if type(value) in KEYS else scalar(value)
+        return found if type(found) in SCALARS else misfit(value, "")
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns the value, as `Shape.build`."""
+        return plain
+
+
+UNTYPED, ANY_KEY = Undeclared(), AnyKey()
 
 
 @dataclass(slots=True)
-class _Tuple(Shape):
+class Enumerated(Shape):
+    """Members of an enum, which are stored by their values."""
+
+    name: str
+    cls: type[Enum]
+
+    def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns what is stored, as `Shape.plain`."""
+        return value.value if isinstance(value, self.cls) else misfit(value, self.name)
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
+        """Returns the value, as `Shape.build`."""
+        try:
+            return self.cls(plain)
+        except ValueError:
+            raise Misfit(f"was stored as a value that {self.name} does not have") from None
+
+
+@dataclass(slots=True)
+class Items(Shape):
+    """A list, a set, or a tuple of any length."""
+
+    name: str
+    make: Callable[[Iterable[Any]], Any]
+    classes: tuple[type, ...]
+    of: Shape
+    is_sorted: bool = False
+
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]  # read only
+        """As that of the items."""
+        return self.of.runs_code
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        if type(value) not in self.classes and not (tuple in self.classes and _is_tuple(value)):
+            misfit(value, self.name)
+        plain = _each(value, self.of, depth)
+        if self.is_sorted:
+            plain.sort(key=lambda one: cast(bytes, msgpack.packb(one, datetime=True)))
+        return plain
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
+        """Returns the value, as `Shape.build`."""
+        if not isinstance(plain, list):
+            mismatch(plain, "a list")
+        return self.make(_built(plain, self.of, lenient))
+
+
+@dataclass(slots=True)
+class FixedTuple(Shape):
+    """A tuple with a type for each place."""
+
+    name: str
     of: tuple[Shape, ...]
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]  # read only
+        """As that of the places."""
+        return any(one.runs_code for one in self.of)
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        if not _is_tuple(value):
+            misfit(value, self.name)
+        if len(value) != len(self.of):
+            raise Misfit(f"is a tuple of {len(value)}, not {self.name}")
+        try:
+            return [shape.plain(one, depth + 1) for shape, one in zip(self.of, value, strict=True)]
+        except Misfit as error:
+            raise error.below("[]", "") from None
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
+        """Returns the value, as `Shape.build`."""
         if not isinstance(plain, list) or len(plain) != len(self.of):
-            _mismatch(path, plain, f"a list of {len(self.of)}")
+            mismatch(plain, f"a list of {len(self.of)}")
         pairs = zip(self.of, plain, strict=True)
-        return tuple(shape.build(one, f"{path}[]", lenient=lenient) for shape, one in pairs)
+        try:
+            return tuple([shape.build(one, lenient=lenient) for shape, one in pairs])
+        except Misfit as error:
+            raise error.below("[]", "") from None
 
 
 @dataclass(slots=True)
-class _Dict(Shape):
-    of: Shape
+class Dicts(Shape):
+    """A dict; one whose keys each have a type has these in `parts`, and else `of`."""
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
+    name: str
+    key: Shape
+    of: Shape
+    parts: dict[str, Shape] = field(default_factory=dict)
+
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]  # read only
+        """As that of the values."""
+        return self.of.runs_code or any(one.runs_code for one in self.parts.values())
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        if type(value) is not dict:
+            misfit(value, self.name)
+        return _items(value, self.key, self.of, depth, self.parts)
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
+        """Returns the value, as `Shape.build`."""
         if not isinstance(plain, dict):
-            _mismatch(path, plain, "a map")
-        items = plain.items()
-        return {key: self.of.build(one, f"{path}[]", lenient=lenient) for key, one in items}
+            mismatch(plain, "a map")
+        try:
+            if self.parts:
+                return {
+                    key: self.parts.get(key, self.of).build(one, lenient=lenient)
+                    for key, one in plain.items()
+                }
+            return {
+                self.key.build(key, lenient=lenient): self.of.build(one, lenient=lenient)
+                for key, one in plain.items()
+            }
+        except Misfit as error:
+            raise error.below("[]", "") from None
 
 
 @dataclass(slots=True)
-class _Optional(Shape):
+class Optional(Shape):
+    """None, or a value of another shape."""
+
+    name: str
     of: Shape
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
-        return None if plain is None else self.of.build(plain, path, lenient=lenient)
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]  # read only
+        """As that of the value."""
+        return self.of.runs_code
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        return None if value is None else self.of.plain(value, depth)
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
+        """Returns the value, as `Shape.build`."""
+        return None if plain is None else self.of.build(plain, lenient=lenient)
 
 
-@dataclass(slots=True)
-class _Record(Shape):
+class Record(Shape):
     """A dataclass or named tuple. Its fields are filled in later, as it may contain itself."""
 
-    make: Any
-    fields: dict[str, tuple[Shape, bool]]
+    __slots__ = ("_fields", "_parts", "make", "name", "runs_code")
 
-    def build(self, plain: Any, path: str, *, lenient: bool) -> Any:
+    def __init__(self, cls: type, *, runs_code: bool) -> None:
+        self.name = cls.__name__
+        self.make: Any = cls
+        self.runs_code = runs_code
+        self._fields: dict[str, tuple[Shape, bool]] = {}
+        self._parts: list[tuple[str, frozenset[type], Callable[[Any, int], Any]]] = []
+
+    def add(self, name: str, shape: Shape, *, required: bool) -> None:
+        """Add a field."""
+        self._fields[name] = (shape, required)
+        self._parts.append((name, shape.exact, shape.plain))
+        self.runs_code = self.runs_code or (shape is not self and shape.runs_code)
+
+    def plain(self, value: Any, depth: int) -> Any:
+        """Returns what is stored, as `Shape.plain`."""
+        if type(value) is not self.make:
+            misfit(value, self.name)
+        if depth > DEPTH_MAX:
+            raise Misfit(f"is nested more than {DEPTH_MAX} deep")
+        plain = {}
+        name = ""
+        try:
+            for name, exact, part in self._parts:
+                one = getattr(value, name)
+                plain[name] = one if type(one) in exact else part(one, depth + 1)
+        except Misfit as error:
+            raise error.below(f".{name}", "") from None
+        except AttributeError:
+            raise Misfit("has no value").below(f".{name}", "") from None
+        return plain
+
+    def build(self, plain: Any, *, lenient: bool) -> Any:
+        """Returns the value, as `Shape.build`."""
         if not isinstance(plain, dict):
-            _mismatch(path, plain, "a map")
-        unknown = sorted(str(name) for name in plain if name not in self.fields)
-        if unknown and not lenient:
+            mismatch(plain, "a map")
+        fields = self._fields
+        if not lenient and not plain.keys() <= fields.keys():
+            unknown = sorted(str(name) for name in plain if name not in fields)
             raise FormatError(
                 "reading an object",
-                found=f"{path} was stored with the field '{unknown[0]}', which the class does "
-                "not have",
+                found=f"{self.name} was stored with the field '{unknown[0]}', which the class "
+                "does not have",
                 advice="Read it with the newer class, or raise the version to drop the field.",
             )
         values = {}
-        for name, (shape, required) in self.fields.items():
-            if name in plain:
-                values[name] = shape.build(plain[name], f"{path}.{name}", lenient=lenient)
-            elif required:
-                raise FormatError(
-                    "reading an object",
-                    found=f"{path} was stored without the field '{name}', which has no default",
-                    advice="Give the field a default, or the state object a migrate function.",
-                )
+        name = ""
+        try:
+            for name, (shape, required) in fields.items():
+                if name in plain:
+                    values[name] = shape.build(plain[name], lenient=lenient)
+                elif required:
+                    raise FormatError(
+                        "reading an object",
+                        found=f"{self.name} was stored without the field '{name}', which has no "
+                        "default",
+                        advice="Give the field a default, or the state object a migrate function.",
+                    )
+        except Misfit as error:
+            raise error.below(f".{name}", "") from None
         return self.make(**values)
 
 
-def _mismatch(path: str, plain: object, wanted: str) -> NoReturn:
-    raise FormatError(
-        "reading an object",
-        found=f"{path} was stored as a {type(plain).__name__}, not as {wanted}",
-        advice="Give the state object a migrate function that converts what was stored.",
-    )
-
-
-def shape_of(hint: Any, path: str, known: dict[Any, _Record] | None = None) -> Shape:
-    """Compile a type.
+def scalar(value: Any) -> Any:
+    """A scalar of NumPy or pandas, or a time, as msgpack can write it; anything else as it is.
 
     Raises:
-        ConfigError: Values of the type could not be read back as such.
+        Misfit: A time that has no zone, or would not come back.
     """
-    known = {} if known is None else known
-    if hint in (Any, object) or hint is None or hint in _SCALARS or typing.is_typeddict(hint):
-        return Shape()
-    origin = typing.get_origin(hint) or hint
-    arguments = typing.get_args(hint)
-    if origin is Literal:
-        return Shape()
-    if origin in (typing.Union, UnionType):
-        return _union(arguments, path, known)
-    if origin in _LISTS or origin in _SETS:
-        return _Items(origin if origin in _SETS else list, _argument(arguments, path, known))
-    if origin in _DICTS:
-        return _Dict(_argument(arguments[1:], path, known))
-    if origin is tuple:
-        return _tuple(arguments, path, known)
-    is_class = isinstance(origin, type)
-    if is_class and (dataclasses.is_dataclass(origin) or _is_named_tuple(origin)):
-        return _record(origin, known)
-    raise ConfigError(
-        "preparing a state object", found=f"{path} has the type {hint}", advice=_STORABLE
+    if is_numpy_time(value):
+        raise Misfit(f"is a {class_name(value)}, which has no time zone")
+    if isinstance(value, datetime) and value == value:
+        return _moment(value)
+    found = plain_scalar(value)
+    if type(found) is int and not INT_MIN <= found <= INT_MAX:
+        raise Misfit("is an int of more than 64 bits")
+    return found
+
+
+def _moment(value: datetime) -> Any:
+    if hasattr(value, "to_pydatetime"):
+        if getattr(value, "nanosecond", 0):
+            raise Misfit("is a time finer than a microsecond, such as floor('us') rounds")
+        value = value.to_pydatetime()
+    if type(value) is not datetime:
+        return value
+    if value.utcoffset() is None:
+        raise Misfit("is a datetime without a time zone")
+    if value.year in _EDGES:
+        try:
+            value.astimezone(timezone.utc)
+        except OverflowError:
+            raise Misfit("is a datetime outside the years 1 to 9999 in UTC") from None
+    return value
+
+
+def misfit(value: Any, wanted: str) -> NoReturn:
+    """Refuse a value of another type."""
+    not_that = f", not {wanted}" if wanted else ""
+    raise Misfit(f"is a {class_name(value)}{not_that}")
+
+
+def mismatch(plain: object, wanted: str) -> NoReturn:
+    """Refuse what was stored in another form."""
+    raise Misfit(f"was stored as a {type(plain).__name__}, not as {wanted}")
+
+
+def unwritable(value: Any) -> Misfit | None:
+    """Where an object whose form is right has what msgpack cannot write."""
+    if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+        return Misfit("is an int of more than 64 bits")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return Misfit("is a str with half of a surrogate pair")
+    for part, one in parts_of(value):
+        if found := unwritable(one):
+            if part != "{key}":
+                return found.below(part, "")
+            found.path = part
+            return found
+    return None
+
+
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The values below one, and the part of a path that leads to each."""
+    if is_dataclass(value):
+        yield from ((f".{one.name}", getattr(value, one.name)) for one in fields(value) if one.init)
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((f".{name}", one) for name, one in zip(value._fields, value, strict=True))
+    elif isinstance(value, dict):
+        yield from (("{key}", key) for key in value)
+        yield from (("[]", one) for one in value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from (("[]", one) for one in value)
+
+
+def _is_tuple(value: object) -> bool:
+    return isinstance(value, tuple) and not hasattr(value, "_fields")
+
+
+def _is_compound(value: object) -> bool:
+    """Whether a value could be stored if its type was declared."""
+    return isinstance(value, (tuple, set, frozenset, Enum)) or hasattr(
+        type(value), "__dataclass_fields__"
     )
 
 
-def _argument(arguments: tuple[Any, ...], path: str, known: dict[Any, _Record]) -> Shape:
-    return shape_of(arguments[0], f"{path}[]", known) if arguments else Shape()
-
-
-def _tuple(arguments: tuple[Any, ...], path: str, known: dict[Any, _Record]) -> Shape:
-    if not arguments:
-        return _Items(tuple, Shape())
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _Items(tuple, shape_of(arguments[0], f"{path}[]", known))
-    return _Tuple(tuple(shape_of(one, f"{path}[]", known) for one in arguments))
-
-
-def _union(arguments: tuple[Any, ...], path: str, known: dict[Any, _Record]) -> Shape:
-    shapes = [shape_of(one, path, known) for one in arguments if one is not NoneType]
-    if all(type(shape) is Shape for shape in shapes):
-        return Shape()
-    if len(shapes) == 1:
-        return _Optional(shapes[0])
-    raise ConfigError(
-        "preparing a state object",
-        found=f"{path} is a union of types that cannot be told apart when they are read",
-        advice="Use one class with optional fields.",
-    )
-
-
-def _is_named_tuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def _record(cls: type, known: dict[Any, _Record]) -> _Record:
-    if cls in known:
-        return known[cls]
-    record = known[cls] = _Record(cls, {})
-    hints = _hints(cls)
-    for name, required in _required(cls).items():
-        record.fields[name] = (shape_of(hints.get(name), f"{cls.__name__}.{name}", known), required)
-    return record
-
-
-def _required(cls: Any) -> Mapping[str, bool]:
-    if _is_named_tuple(cls):
-        return {name: name not in cls._field_defaults for name in cls._fields}
-    missing = dataclasses.MISSING
-    return {
-        one.name: one.default is missing and one.default_factory is missing
-        for one in dataclasses.fields(cls)
-        if one.init
-    }
-
-
-def _hints(cls: type) -> dict[str, Any]:
+def _each(values: Iterable[Any], of: Shape, depth: int) -> list[Any]:
+    exact, plain, depth = of.exact, of.plain, depth + 1
     try:
-        return typing.get_type_hints(cls, localns={cls.__name__: cls})
-    except NameError as error:
-        raise ConfigError(
-            "preparing a state object",
-            found=f"the type hints of {cls.__name__} name '{error.name}', which is not found",
-            advice="Define the classes of the fields at the top level of a module.",
-        ) from error
+        return [one if type(one) in exact else plain(one, depth) for one in values]
+    except Misfit as error:
+        raise error.below("[]", "") from None
+
+
+def _items(
+    value: dict[Any, Any],
+    key_of: Shape,
+    of: Shape,
+    depth: int,
+    parts: dict[str, Shape] | None = None,
+) -> dict[Any, Any]:
+    exact, keys, part = of.exact, key_of.exact, of.plain
+    plain: dict[Any, Any] = {}
+    is_key = True
+    try:
+        for key, one in value.items():
+            is_key = True
+            found = key if type(key) in keys else key_of.plain(key, depth + 1)
+            is_key = False
+            if parts and key in parts:
+                plain[found] = parts[key].plain(one, depth + 1)
+            else:
+                plain[found] = one if type(one) in exact else part(one, depth + 1)
+    except Misfit as error:
+        if is_key:
+            error.path = "{key}"
+            raise error from None
+        raise error.below("[]", "") from None
+    return plain
+
+
+def _built(plain: list[Any], of: Shape, lenient: bool) -> list[Any]:
+    try:
+        return [of.build(one, lenient=lenient) for one in plain]
+    except Misfit as error:
+        raise error.below("[]", "") from None

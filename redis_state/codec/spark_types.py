@@ -243,15 +243,23 @@ def _write_part(field: Field, value: Any, part: str) -> Any:
         raise error.below(part, shown(field.kind)) from None
 
 
-def in_order(plain: Any, kind: Kind) -> Any:
+def key_writer(field: Field) -> Convert:
+    """How values of a column are written where they are part of a key."""
+    if isinstance(field.kind, str):
+        return field.write
+    return lambda value: _in_order(field.write(value), field.kind)
+
+
+def _in_order(plain: Any, kind: Kind) -> Any:
     """What is stored of a key, whose maps have an order of their own: equal keys, equal bytes."""
     if plain is None or isinstance(kind, str):
         return plain
     if kind["type"] == "array":
-        return [in_order(one, kind["elementType"]) for one in plain]
+        return [_in_order(one, kind["elementType"]) for one in plain]
     if kind["type"] == "map":
         pairs = [
-            (in_order(key, kind["keyType"]), in_order(one, kind["valueType"])) for key, one in plain
+            (_in_order(key, kind["keyType"]), _in_order(one, kind["valueType"]))
+            for key, one in plain
         ]
         return sorted(pairs, key=lambda pair: encode_key(pair[0]))
-    return [in_order(one, field["type"]) for one, field in zip(plain, kind["fields"], strict=True)]
+    return [_in_order(one, field["type"]) for one, field in zip(plain, kind["fields"], strict=True)]

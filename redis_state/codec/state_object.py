@@ -6,11 +6,14 @@ The bytes are a msgpack array ``[1, version, object]``; the first number is the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast, get_origin
+from typing import Any, Generic, TypeVar, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.shapes import shape_of, to_plain
+from redis_state.codec.rebuilding import lost_part
+from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, unwritable
+from redis_state.codec.single_values import Misfit, class_name
+from redis_state.codec.type_hints import STORABLE, shape_of
 from redis_state.errors import ConfigError, FormatError
 
 ENVELOPE = 1
@@ -30,7 +33,7 @@ class StateObject(Generic[S]):
 
     Args:
         cls: A dataclass, a named tuple, or a type such as ``dict[str, int]``, ``tuple[int, str]``;
-            `object` takes whatever msgpack can write, tuples coming back as lists.
+            `object` takes None, numbers, texts, bytes, times, and lists and dicts of these.
         version: Written with each object. Raise it when the meaning of stored fields changes.
         migrate: Called with an object of an older version, as plain dicts and lists, and that
             version; returns what the present version would have stored. Without it, fields that are
@@ -48,22 +51,64 @@ class StateObject(Generic[S]):
         self.migrate = migrate
         self.name = getattr(cls, "__name__", str(cls))
         self._shape = shape_of(cls, self.name)
-        self._wanted: type = get_origin(cls) or cls
 
     def encode(self, value: S) -> bytes:
-        """The bytes of an object.
+        """The bytes of an object, from which `decode` makes an equal one.
 
         Raises:
-            ConfigError: It is of another type, or a part of it cannot be stored.
+            ConfigError: It is of another type, or a part of it cannot be stored as its type.
         """
-        if value is None or not isinstance(value, self._wanted):
-            raise ConfigError(
+        try:
+            if value is None:
+                raise Misfit("is a NoneType")
+            body = self._shape.plain(value, 0)
+            data = msgpack.packb([ENVELOPE, self.version, body], datetime=True)
+            if self._shape.runs_code:
+                self._rebuild(value, body)
+        except Misfit as error:
+            raise self._refused(value, error) from None
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise self._refused(value, unwritable(value) or Misfit(f"is too large: {error}")) from (
+                None
+            )
+        except RecursionError:
+            raise self._refused(value, Misfit(f"is nested more than {DEPTH_MAX} deep")) from None
+        return cast(bytes, data)
+
+    def _rebuild(self, value: S, body: Any) -> None:
+        """Refuse what the code of a class would not make again."""
+        try:
+            back = self._shape.build(body, lenient=False)
+        except Exception as error:  # noqa: BLE001  # the code of a user's class
+            raise Misfit(
+                f"would not be read back: {type(error).__name__} is raised when it is made from "
+                "its fields"
+            ) from None
+        part = lost_part(value, back)
+        if part is not None:
+            raise Misfit(
+                "would come back as another value: it is set when the object is made from its "
+                "fields"
+            ).below(part, "")
+
+    def _refused(self, value: object, error: Misfit) -> ConfigError:
+        if not error.path and error.found.startswith(f"is a {class_name(value)}"):
+            declare = UNDECLARED in error.found
+            return ConfigError(
                 "writing a state object",
                 found=f"a {type(value).__name__} was given",
-                advice=f"Give a {self.name}, or call remove() to have no state.",
+                advice=f"Declare its type, as state=tuple[int, str] does. {STORABLE}"
+                if declare
+                else f"Give a {self.name}, or call remove() to have no state.",
             )
-        body = to_plain(value, self.name)
-        return cast(bytes, msgpack.packb([ENVELOPE, self.version, body], datetime=True))
+        key = error.path.endswith("{key}")
+        path = f"{self.name}{error.path.removesuffix('{key}')}"
+        return ConfigError(
+            "writing an object",
+            found=f"{'a key of ' if key else ''}{path} {error.found}",
+            advice=f"Give a value of that type, or declare another type. Nothing was changed. "
+            f"{STORABLE}",
+        )
 
     def decode(self, data: bytes) -> S:
         """The object of the bytes; a new one with each call.
@@ -81,7 +126,14 @@ class StateObject(Generic[S]):
         older = version < self.version
         if older and self.migrate is not None:
             body = self.migrate(body, version)
-        return cast(S, self._shape.build(body, self.name, lenient=older and self.migrate is None))
+        try:
+            return cast(S, self._shape.build(body, lenient=older and self.migrate is None))
+        except Misfit as error:
+            raise FormatError(
+                "reading an object",
+                found=f"{self.name}{error.path} {error.found}",
+                advice="Give the state object a migrate function that converts what was stored.",
+            ) from None
 
 
 def state_object(given: type[S] | StateObject[S]) -> StateObject[S]:
@@ -92,7 +144,7 @@ def state_object(given: type[S] | StateObject[S]) -> StateObject[S]:
 def _open(data: bytes) -> tuple[int, Any]:
     try:
         parts = msgpack.unpackb(data, timestamp=_UTC, strict_map_key=False)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise _bad("the bytes are not MessagePack") from error
     if not isinstance(parts, list) or len(parts) != _ENVELOPE_PARTS or parts[0] != ENVELOPE:
         raise _bad("the bytes have no envelope of a state object")

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.ddl import struct_of
-from redis_state.codec.ordered_key import decode_first, encode_key
+from redis_state.codec.ordered_key import decode_first, encode_tuple
 from redis_state.codec.single_values import INTEGERS, Misfit
 from redis_state.codec.spark_types import (
     Field,
     exact_type,
     fields_of,
     fits,
-    in_order,
+    key_writer,
     listed,
     shown,
 )
@@ -191,22 +191,26 @@ class TypedRow:
                 advice=f"Give one for each column: {', '.join(self.names)}.",
             )
         plain: list[Any] = []
-        for field, value in zip(self._fields, values, strict=True):
-            if value is None:
-                if not field.nullable:
-                    raise UsageError(
-                        f"encoding {self.what}",
-                        found=f"column '{field.name}' is NOT NULL and was given None",
-                        advice="Give a value, or declare the column without NOT NULL.",
-                    )
-                plain.append(None)
-            else:
-                plain.append(_written(field, value, self.what))
+        value: Any = None
+        try:
+            for field, value in zip(self._fields, values, strict=True):
+                if value is None and not field.nullable:
+                    raise self._null(field)
+                plain.append(None if value is None else field.write(value))
+        except _UNFIT as error:
+            raise _unfit(self._fields[len(plain)], value, error, self.what) from None
         try:
             packed: bytes = self._pack.pack((self.id, expiry, *plain))
         except (ValueError, OverflowError) as error:
             self._refuse_bytes(error)
         return packed
+
+    def _null(self, field: Field) -> UsageError:
+        return UsageError(
+            f"encoding {self.what}",
+            found=f"column '{field.name}' is NOT NULL and was given None",
+            advice="Give a value, or declare the column without NOT NULL.",
+        )
 
     def _refuse_bytes(self, error: Exception) -> NoReturn:
         broken = isinstance(error, UnicodeEncodeError)
@@ -231,7 +235,7 @@ class TypedKey:
         UsageError: A column has a type that cannot be stored.
     """
 
-    __slots__ = ("_bounds", "_exact", "_fields", "names", "plain", "what")
+    __slots__ = ("_bounds", "_exact", "_fields", "_writes", "names", "plain", "what")
 
     def __init__(self, schema: str, *, what: str = "a key", zone: tzinfo | None = None) -> None:
         self._fields = fields_of(schema, zone, what)
@@ -243,6 +247,7 @@ class TypedKey:
         exact = tuple(exact_type(field.kind) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
         self._bounds = _bounds(self._fields)
+        self._writes = [key_writer(field) for field in self._fields]
 
     def encode(self, key: Any) -> bytes:
         """The bytes of a key: a tuple with a value for each column.
@@ -250,27 +255,39 @@ class TypedKey:
         Raises:
             UsageError: It is none, or a value does not fit its column.
         """
-        if type(key) is tuple and tuple(map(type, key)) == self._exact:
-            for at, low, high in self._bounds:
-                if not low <= key[at] <= high:
-                    break
-            else:
-                return encode_key(key)
-        try:
-            values = listed(key)
-        except Misfit:
-            values = ()
+        if type(key) is tuple:
+            if tuple(map(type, key)) == self._exact:
+                for at, low, high in self._bounds:
+                    if not low <= key[at] <= high:
+                        break
+                else:
+                    return encode_tuple(key)
+            values: Sequence[Any] = key
+        else:
+            values = self._listed(key)
         if len(values) != len(self._fields):
-            raise UsageError(
-                f"encoding {self.what}",
-                found=f"it is not a tuple of {len(self._fields)} values",
-                advice=f"Give a value for each column: {', '.join(self.names)}.",
-            )
-        plain = [
-            None if value is None else in_order(_written(field, value, self.what), field.kind)
-            for field, value in zip(self._fields, values, strict=True)
-        ]
-        return encode_key(tuple(plain))
+            raise self._no_key()
+        plain: list[Any] = []
+        value: Any = None
+        try:
+            for write, value in zip(self._writes, values, strict=True):
+                plain.append(None if value is None else write(value))
+        except _UNFIT as error:
+            raise _unfit(self._fields[len(plain)], value, error, self.what) from None
+        return encode_tuple(plain)
+
+    def _listed(self, key: Any) -> Sequence[Any]:
+        try:
+            return listed(key)
+        except Misfit:
+            raise self._no_key() from None
+
+    def _no_key(self) -> UsageError:
+        return UsageError(
+            f"encoding {self.what}",
+            found=f"it is not a tuple of {len(self._fields)} values",
+            advice=f"Give a value for each column: {', '.join(self.names)}.",
+        )
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
         """The key of its bytes.
@@ -306,22 +323,17 @@ def _bounds(fields: Sequence[Field]) -> list[tuple[int, int, int]]:
     ]
 
 
-def _written(field: Field, value: Any, what: str) -> Any:
-    """What is stored of a value that is there.
+_UNFIT = (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation)
 
-    Raises:
-        UsageError: It does not fit its column.
-    """
-    try:
-        return field.write(value)
-    except Misfit as error:
-        found = error.of_column(field.name, shown(field.kind))
-    except (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation):
-        found = (
-            f"column '{field.name}' is {shown(field.kind)}, and the value of type "
-            f"{type(value).__name__} does not fit"
-        )
-    raise UsageError(
+
+def _unfit(field: Field, value: Any, error: Exception, what: str) -> UsageError:
+    found = (
+        error.of_column(field.name, shown(field.kind))
+        if isinstance(error, Misfit)
+        else f"column '{field.name}' is {shown(field.kind)}, and the value of type "
+        f"{type(value).__name__} does not fit"
+    )
+    return UsageError(
         f"encoding {what}",
         found=found,
         advice="Convert the value, or declare the column with another type. Nothing was changed.",

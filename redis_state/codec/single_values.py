@@ -1,0 +1,343 @@
+"""Single values of Spark's types as what MessagePack and keys can hold, and back; no pyspark.
+
+Whatever is written comes back equal, or as Spark's operator rounds it: decimals half up, numbers of
+a float column to 32 bits. Everything else raises `Misfit`, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+INTEGERS = {
+    "byte": (-(1 << 7), (1 << 7) - 1),
+    "short": (-(1 << 15), (1 << 15) - 1),
+    "integer": (-(1 << 31), (1 << 31) - 1),
+    "long": (-(1 << 63), (1 << 63) - 1),
+}
+"""Types of whole numbers, and their bounds."""
+
+_CLASSES_MAX = 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_NAIVE = datetime(1970, 1, 1)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+_FIRST = (datetime.min - _EPOCH_NAIVE) // _MICROSECOND
+_LAST = (datetime.max - _EPOCH_NAIVE) // _MICROSECOND
+_DAYS = ("Y", "M", "W", "D", "")  # units of NumPy that tell days
+_FLOAT = struct.Struct("<f")
+_OUTSIDE = "is outside the years 1 to 9999"
+_TOO_FINE = "is finer than a microsecond"
+
+Convert = Callable[[Any], Any]
+
+
+class Misfit(ValueError):  # noqa: N818  # no error of a user before it has a place and an advice
+    """A value that cannot be stored as its declared type.
+
+    Attributes:
+        path: Of the value below the outermost one, such as ``.pages[].url``.
+        found: What is wrong with it.
+        wanted: The declared type, where the path is not empty.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found)
+        self.found = found
+        self.path = ""
+        self.wanted = ""
+
+    def below(self, part: str, wanted: str) -> Misfit:
+        """The same error, seen from the value around it; what is there should be `wanted`."""
+        self.path = part + self.path
+        self.wanted = self.wanted or wanted
+        return self
+
+    def of_column(self, name: str, kind: str) -> str:
+        """What was found in a column."""
+        inner = f"{name}{self.path} is {self.wanted}: " if self.path else ""
+        return f"column '{name}' is {kind}, and {inner}{self.found}"
+
+
+def class_name(value: object) -> str:
+    """The class of a value as errors name it."""
+    kind = type(value)
+    known = kind.__module__ in ("builtins", "datetime", "decimal")
+    return kind.__name__ if known else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+@lru_cache(maxsize=_CLASSES_MAX)
+def _numpy_kind(kind: type) -> str:
+    """The kind of NumPy's scalars of a class, as ``i`` for whole numbers; empty for others."""
+    names = {one.__name__ for one in kind.__mro__ if one.__module__ == "numpy"}
+    if "generic" not in names:
+        return ""
+    found = {
+        "datetime64": "M", "timedelta64": "m", "bool": "b", "bool_": "b", "integer": "i",
+        "floating": "f", "str_": "U", "bytes_": "S",
+    }  # fmt: skip
+    return next((found[name] for name in names if name in found), "other")
+
+
+def _kind_of(value: object) -> str:
+    return _numpy_kind(type(value))  # type: ignore[arg-type]  # classes are hashable
+
+
+def plain_scalar(value: Any) -> Any:
+    """A scalar of NumPy as Python's; anything else as it is, arrays and times among it."""
+    kind = _kind_of(value)
+    if kind in ("b", "i", "f"):
+        return value.item()
+    if kind == "U":
+        # `item` and `str` cut off zeros at the end.
+        return str.__str__(value)
+    return bytes(value) if kind == "S" else value
+
+
+def is_numpy_time(value: Any) -> bool:
+    """Whether a value is a `datetime64` or `timedelta64`, whose `item` may be a bare number."""
+    return _kind_of(value) in ("M", "m")
+
+
+def single_converters(kind: str, zone: tzinfo | None) -> tuple[Convert, Convert | None] | None:
+    """How values of a type without parts are written, and read where that takes something.
+
+    Returns:
+        ``None`` for types that cannot be stored.
+    """
+    if kind in INTEGERS:
+        return _integer(*INTEGERS[kind]), None
+    if kind in _PLAIN:
+        return _PLAIN[kind], None
+    if kind == "date":
+        return _write_date, _read_date
+    if kind == "timestamp":
+        read = time_reader(zone)
+        return _time_writer(read), read
+    if kind == "timestamp_ntz":
+        return _write_naive, lambda micros: _EPOCH_NAIVE + timedelta(microseconds=micros)
+    if kind.startswith("decimal("):
+        precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+        return _decimal(precision, scale), Decimal
+    return None
+
+
+def _wrong(value: object) -> Misfit:
+    return Misfit(f"the value of type {class_name(value)} does not fit")
+
+
+def _integer(low: int, high: int) -> Convert:
+    def write(value: Any) -> int:
+        plain = value if type(value) is int else plain_scalar(value)
+        if type(plain) is not int:
+            raise _wrong(value)
+        if not low <= plain <= high:
+            raise Misfit("the number is out of its range, and does not fit")
+        return plain
+
+    return write
+
+
+def _write_boolean(value: Any) -> bool:
+    plain = plain_scalar(value)
+    if type(plain) is not bool:
+        raise _wrong(value)
+    return plain
+
+
+def _write_string(value: Any) -> str:
+    plain = value if type(value) is str else plain_scalar(value)
+    if type(plain) is not str:
+        raise _wrong(value)
+    return plain
+
+
+def _write_binary(value: Any) -> bytes:
+    plain = plain_scalar(value)
+    if isinstance(plain, (bytearray, memoryview)):
+        return bytes(plain)
+    if type(plain) is not bytes:
+        raise _wrong(value)
+    return plain
+
+
+def _write_double(value: Any) -> float:
+    plain = value if type(value) is float else plain_scalar(value)
+    if type(plain) is float:
+        return plain
+    if type(plain) is not int:
+        raise _wrong(value)
+    return _exactly(plain, float)
+
+
+def _write_float(value: Any) -> float:
+    plain = value if type(value) is float else plain_scalar(value)
+    if type(plain) is int:
+        return _exactly(plain, _single)
+    if type(plain) is not float:
+        raise _wrong(value)
+    return _single(plain)
+
+
+def _exactly(whole: int, convert: Callable[[int], float]) -> float:
+    try:
+        found = convert(whole)
+    except OverflowError:
+        found = math.inf
+    if found != whole:
+        raise Misfit("the whole number has more digits than the type, and does not fit")
+    return found
+
+
+def _single(plain: float) -> float:
+    if math.isnan(plain) or math.isinf(plain):
+        return float(plain)
+    try:
+        found: float = _FLOAT.unpack(_FLOAT.pack(plain))[0]
+    except OverflowError:
+        raise Misfit("the number is too large, and does not fit") from None
+    return found
+
+
+_PLAIN: dict[str, Convert] = {
+    "boolean": _write_boolean,
+    "string": _write_string,
+    "binary": _write_binary,
+    "double": _write_double,
+    "float": _write_float,
+}
+
+
+def _write_date(value: Any) -> int:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.toordinal() - _EPOCH_DAY
+    if _kind_of(value) == "M":
+        found = value.item()  # a date where the unit is a day or more, which Spark takes
+        if isinstance(found, date) and not isinstance(found, datetime):
+            return found.toordinal() - _EPOCH_DAY
+    raise _wrong(value)
+
+
+def _read_date(days: int) -> date:
+    return date.fromordinal(days + _EPOCH_DAY)
+
+
+def python_time(value: Any) -> datetime:
+    """A time of Python, pandas or NumPy as Python's `datetime`, exactly.
+
+    Raises:
+        Misfit: It is no time, not one of the calendar, or finer than a microsecond.
+    """
+    if type(value) is datetime:
+        return value
+    if _kind_of(value) == "M":
+        return _of_datetime64(value)
+    # pandas' NaT is a datetime to Python, and no moment; it is not even equal to itself.
+    if not isinstance(value, datetime) or value != value:
+        raise _wrong(value)
+    if not hasattr(value, "to_pydatetime"):
+        return value
+    if getattr(value, "nanosecond", 0):
+        raise Misfit(f"the time {_TOO_FINE}: round it, as floor('us') does; it does not fit")
+    found: datetime = value.to_pydatetime()
+    return found
+
+
+def _of_datetime64(value: Any) -> datetime:
+    unit = value.dtype.str.partition("[")[2].strip("0123456789]")
+    if unit in _DAYS or value != value:
+        raise _wrong(value)
+    try:
+        micros = value.astype("datetime64[us]")
+        exact = micros.astype(value.dtype) == value
+        found = micros.item()
+    except OverflowError:
+        exact = False
+    if not exact or not isinstance(found, datetime):
+        raise Misfit(f"the time {_TOO_FINE}, or {_OUTSIDE}, and does not fit")
+    return found
+
+
+def _time_writer(read: Convert) -> Convert:
+    """How time stamps are written that `read` hands out."""
+
+    def write(value: Any) -> int:
+        value = python_time(value)
+        try:
+            aware = value if value.tzinfo is not None else value.astimezone()
+            micros: int = (aware - _EPOCH) // _MICROSECOND
+            inside = _FIRST <= micros <= _LAST
+            if inside and not _FIRST + _DAY <= micros <= _LAST - _DAY:
+                # In another zone the calendar may have ended.
+                read(micros)
+        except (OverflowError, ValueError, OSError):
+            inside = False
+        if not inside:
+            raise Misfit(f"the time {_OUTSIDE} in UTC or in the time zone of this worker")
+        return micros
+
+    return write
+
+
+def _write_naive(value: Any) -> int:
+    value = python_time(value)
+    if value.tzinfo is not None:
+        raise Misfit("the time has a time zone, and does not fit")
+    micros: int = (value - _EPOCH_NAIVE) // _MICROSECOND
+    return micros
+
+
+def time_reader(zone: tzinfo | None) -> Convert:
+    """How time stamps are handed out: in a zone, or naive in that of this machine.
+
+    Of an hour that comes twice, `fold` tells which one a time is in.
+    """
+
+    def local(micros: int) -> datetime:
+        seconds, rest = divmod(micros, _SECOND)
+        try:
+            return datetime.fromtimestamp(seconds).replace(microsecond=rest)
+        except (OverflowError, ValueError, OSError):
+            # At the ends of the calendar it looks for a fold outside of it.
+            return (_EPOCH + timedelta(microseconds=micros)).astimezone().replace(tzinfo=None)
+
+    def utc(micros: int) -> datetime:
+        return _EPOCH + timedelta(microseconds=micros)
+
+    if zone is timezone.utc:
+        return utc
+    return local if zone is None else lambda micros: utc(micros).astimezone(zone)
+
+
+_DIGITS = Context(prec=2 * 38, rounding=ROUND_HALF_UP)
+"""Room for every decimal of Spark, whatever the program has set for its own sums."""
+
+
+def _decimal(precision: int, scale: int) -> Convert:
+    step = Decimal((0, (1,), -scale))
+    limit = Decimal((0, (1,), precision - scale))
+    zero = str(Decimal((0, (0,), -scale)))
+
+    def write(value: Any) -> str:
+        plain = value if isinstance(value, Decimal) else plain_scalar(value)
+        if type(plain) is int:
+            plain = Decimal(plain)
+        if not isinstance(plain, Decimal) or not plain.is_finite():
+            raise _wrong(value)
+        try:
+            rounded = plain.quantize(step, context=_DIGITS)
+        except InvalidOperation:
+            rounded = limit
+        if not -limit < rounded < limit:
+            raise Misfit("the number has more digits than the type, and does not fit")
+        # Spark's zero has no sign.
+        return str(rounded) if rounded else zero
+
+    return write
