@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo
 
 from redis_state.errors import UsageError
 
@@ -66,7 +67,7 @@ class RowFormat:
             UsageError: They do not fit the schema.
         """
         pairs = zip(self.schema, columns, strict=True)
-        return self._batch([_array(field, values, from_pandas=True) for field, values in pairs])
+        return self._batch([self._of_pandas(field, values) for field, values in pairs])
 
     def _frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
         return frame_of(batch, self.time_zone)
@@ -77,14 +78,32 @@ class RowFormat:
 
         if not isinstance(frame, pd.DataFrame):
             raise _unfit(f"it yielded a {type(frame).__name__} instead of a pandas DataFrame")
+        unnamed = len(frame.columns) and not any(isinstance(one, str) for one in frame.columns)
+        if unnamed and len(frame.columns) == len(self.schema):
+            # A frame without names has its columns in the order of the schema, as in Spark.
+            frame = frame.set_axis(self.schema.names, axis="columns")
         self._check_names(frame.columns)
+        if not frame.columns.is_unique:
+            raise _unfit("it yielded two columns of one name")
         columns = []
         for field in self.schema:
             series = frame[field.name]
             if pa.types.is_timestamp(field.type) and field.type.tz is not None:
                 series = self._with_zone(series)
-            columns.append((field, series))
-        yield self._batch([_array(field, series, from_pandas=True) for field, series in columns])
+            columns.append(self._of_pandas(field, series))
+        yield self._batch(columns)
+
+    def _of_pandas(self, field: pa.Field, values: Any) -> pa.Array:
+        """Values of a frame: what is not a number is a null, nested times are of the session."""
+        import pyarrow as pa
+
+        if pa.types.is_nested(field.type):
+            zoned = _zoned(field.type, _in_zone(self.time_zone))
+            if zoned is not None:
+                values = [None if _is_missing(one) else zoned(one) for one in values]
+        elif pa.types.is_decimal(field.type):
+            values = _with_decimals(field, values)
+        return _array(field, values, from_pandas=True)
 
     def _with_zone(self, series: Any) -> Any:
         import pandas as pd
@@ -181,7 +200,7 @@ def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Arr
     if pa.types.is_integer(field.type) and type(values) is list:
         _check_whole(field, values)
     try:
-        if not from_pandas and (zoned := _zoned(field.type)):
+        if not from_pandas and (zoned := _zoned(field.type, _local)):
             values = [None if value is None else zoned(value) for value in values]
         made = pa.array(values, type=field.type, from_pandas=from_pandas)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -190,31 +209,59 @@ def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Arr
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
 
-def _zoned(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What gives naive times in values of a type the zone of this machine, as PySpark does.
+def _with_decimals(field: pa.Field, values: Any) -> Any:
+    """The same, with floats rounded to the digits of a decimal, as Spark takes them.
+
+    Raises:
+        UsageError: One has too many digits.
+    """
+    import pyarrow as pa
+
+    listed = values if isinstance(values, list) else values.tolist()
+    places = [at for at, one in enumerate(listed) if isinstance(one, float) and one == one]
+    if not places:
+        return values
+    try:
+        found = pa.array([float(listed[at]) for at in places], pa.float64()).cast(field.type)
+    except pa.ArrowException as error:
+        raise _mistyped(field, "float") from error
+    made = list(listed)
+    for at, one in zip(places, found.to_pylist(), strict=True):
+        made[at] = one
+    return made
+
+
+def _zoned(kind: pa.DataType, local: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+    """What gives naive times in values of a type a zone, as PySpark does.
 
     Arrow takes them for times in UTC. ``None`` where a value of the type has no times.
+
+    Args:
+        local: Gives a naive time its zone; anything else comes back as it is.
     """
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):
-        return None if kind.tz is None else _local
+        return None if kind.tz is None else local
     if pa.types.is_struct(kind):
-        fields = {field.name: _zoned(field.type) for field in kind}
+        fields = {field.name: _zoned(field.type, local) for field in kind}
         return _each(fields) if any(fields.values()) else None
     if pa.types.is_map(kind):
-        key, item = _zoned(kind.key_type) or _same, _zoned(kind.item_type) or _same
+        key = _zoned(kind.key_type, local) or _same
+        item = _zoned(kind.item_type, local) or _same
         if key is item is _same:
             return None
         return lambda value: [(key(one), item(other)) for one, other in dict(value).items()]
     if pa.types.is_list(kind):
-        element = _zoned(kind.value_type)
+        element = _zoned(kind.value_type, local)
         return None if element is None else lambda value: [*map(element, value)]
     return None
 
 
 def _each(fields: Mapping[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:
     def zoned(value: Any) -> Any:
+        if isinstance(value, tuple) and len(value) == len(fields):
+            value = dict(zip(fields, value, strict=True))
         if not isinstance(value, dict):
             return value
         return {name: (fields.get(name) or _same)(one) for name, one in value.items()}
@@ -232,6 +279,30 @@ def _local(value: Any) -> Any:
         return value
     plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return plain.astimezone()
+
+
+def _in_zone(name: str) -> Callable[[Any], Any]:
+    """What gives naive times a zone; `fold` tells which one of two equal hours is meant."""
+    import numpy as np
+    import pandas as pd
+
+    zone = ZoneInfo(name)
+
+    def local(value: Any) -> Any:
+        value = pd.Timestamp(value) if isinstance(value, np.datetime64) else value
+        if not isinstance(value, datetime) or value.tzinfo is not None or value != value:
+            return value
+        plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+        return plain.replace(tzinfo=zone)
+
+    return local
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether pandas has a value for null."""
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT or isinstance(value, float)
 
 
 def _check_whole(field: pa.Field, values: list[Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.event_time import note_times
+from redis_state.spark.processor.arrow_values import values_of
 from redis_state.spark.rows import RowFormat
 
 if TYPE_CHECKING:
@@ -97,7 +98,10 @@ class ColumnState:
                 advice=f"Give a row for each key, with the columns {', '.join(self._row.names)}.",
             )
         encode = self._row.encode
-        lists = [columns.column(name).to_pylist() for name in self._row.names]
+        lists = [
+            values_of(columns.column(field.name), field.type, f"state column '{field.name}'")
+            for field in self._schema
+        ]
         rows = zip(stored, zip(*lists, strict=True), strict=True)
         self._store.put_many({key: encode(row) for key, row in rows})
 
@@ -164,9 +168,9 @@ class ColumnState:
 
     def _encoded(self, keys: Any) -> list[bytes]:
         if hasattr(keys, "column_names"):
-            columns = [keys.column(name).to_pylist() for name in self._keys.names]
+            columns = [self._key_values(keys.column(field.name), field) for field in self._keys]
         elif len(self._keys) == 1:
-            columns = [keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)]
+            columns = [self._key_values(keys, self._keys.field(0))]
         else:
             raise UsageError(
                 "looking for the state of keys",
@@ -175,6 +179,11 @@ class ColumnState:
             )
         encode = self._handle.keys.encode
         return [encode(key) for key in zip(*columns, strict=True)]
+
+    def _key_values(self, column: Any, field: pa.Field) -> list[Any]:
+        if not hasattr(column, "to_pylist"):
+            return list(column)
+        return values_of(column, field.type, f"key column '{field.name}'")
 
 
 @dataclass(frozen=True, slots=True)

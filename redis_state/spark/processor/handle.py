@@ -32,6 +32,7 @@ Shape = Literal["value", "list", "map"]
 
 _INTERNAL = "$"
 _TIMERS = "timers"
+_TIMES = 1 << 63  # Spark's are signed, of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +337,20 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 def _whole(what: str, time_ms: Any) -> int:
     """A time as Python's int; NumPy has whole numbers of its own."""
     try:
-        return operator.index(time_ms)
+        found = operator.index(time_ms)
     except TypeError:
         raise UsageError(
             what,
             found=f"its time is of type {type(time_ms).__name__}",
             advice="Give whole milliseconds since 1970, as int.",
         ) from None
+    if not -_TIMES <= found < _TIMES:
+        raise UsageError(
+            what,
+            found="its time has more than 64 bits",
+            advice="Give whole milliseconds since 1970, as int.",
+        )
+    return found
 
 
 def described_key(shape: Shape, key: str, user_key: str | None) -> str:

@@ -68,7 +68,7 @@ def _of_frames(given: Iterable[Any], format_: RowFormat) -> Iterator[pa.RecordBa
                 column += frame[name].tolist()
             if len(columns[0]) >= _ROWS_AT_ONCE:
                 yield from together()
-        elif not (isinstance(frame, pd.DataFrame) and frame.empty):
+        elif not (isinstance(frame, pd.DataFrame) and not len(frame)):
             yield from together()
             yield from format_.write([frame])
     yield from together()

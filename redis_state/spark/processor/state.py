@@ -6,19 +6,21 @@ share. How they lie: docs/format.md, section 10.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import stateful_processor as pyspark_state
 
 from redis_state.codec.ordered_key import decode_first, encode_key
 from redis_state.codec.typed_row import TypedKey, TypedRow
+from redis_state.errors import UsageError
 from redis_state.format.rows import join_elements, split_elements
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
 
 _ABOVE = b"\xff"
+_NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # their items are no rows, or in no order
 
 
 class Group:
@@ -243,6 +245,12 @@ class ListState(_Variable, pyspark_state.ListState):
                 self._put(self._prefix + key, join_elements(left))
 
     def _encoded(self, rows: Iterable[Any]) -> list[bytes]:
+        if isinstance(rows, _NO_LISTS) or not isinstance(rows, Iterable):
+            raise UsageError(
+                f"writing {self._row.what}",
+                found=f"the elements are a {type(rows).__name__}, not a list",
+                advice="Give a list of tuples. Nothing was changed.",
+            )
         expiry = None if self._ttl is None else self._ttl.begins()
         return [self._encode(row, expiry) for row in rows]
 

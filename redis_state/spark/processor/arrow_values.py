@@ -1,0 +1,90 @@
+"""Values of Arrow arrays as the rules of rows take them; no pyspark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from redis_state.codec.spark_types import Pairs
+from redis_state.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Convert = Callable[[Any], Any]
+
+
+def values_of(column: pa.Array | pa.ChunkedArray, declared: pa.DataType, what: str) -> list[Any]:
+    """The values of a column, none of which is rounded or moved to another time.
+
+    Args:
+        declared: The type that the column is stored as.
+        what: Names the column in an error.
+
+    Raises:
+        UsageError: A time has no zone, and is declared to be a moment.
+    """
+    if _lacks_zone(column.type, declared):
+        raise UsageError(
+            f"reading {what}",
+            found=f"its times are of type {column.type}, without a time zone",
+            advice="Cast them to timestamp('us', tz='UTC'), or declare timestamp_ntz. Nothing was "
+            "changed.",
+        )
+    convert = _converter(column.type)
+    values: list[Any] = column.to_pylist()
+    return values if convert is None else [one if one is None else convert(one) for one in values]
+
+
+def _lacks_zone(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a time without a zone stands where a moment is declared."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_timestamp(declared):
+        return declared.tz is not None and pa.types.is_timestamp(found) and found.tz is None
+    if pa.types.is_map(declared) and pa.types.is_map(found):
+        return _lacks_zone(found.key_type, declared.key_type) or _lacks_zone(
+            found.item_type, declared.item_type
+        )
+    if _is_list(declared) and _is_list(found):
+        return _lacks_zone(found.value_type, declared.value_type)
+    if pa.types.is_struct(declared) and pa.types.is_struct(found):
+        return any(
+            found.get_field_index(field.name) >= 0
+            and _lacks_zone(found.field(field.name).type, field.type)
+            for field in declared
+        )
+    return False
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_map(kind):
+        return False
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _converter(kind: pa.DataType) -> _Convert | None:
+    """What makes maps of Arrow's pairs; ``None`` where a type has no maps."""
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        return lambda pairs: Pairs((_with(key, one), _with(item, other)) for one, other in pairs)
+    if _is_list(kind):
+        element = _converter(kind.value_type)
+        return None if element is None else lambda values: [_with(element, one) for one in values]
+    if pa.types.is_struct(kind):
+        parts = {field.name: _converter(field.type) for field in kind}
+        if not any(parts.values()):
+            return None
+        return lambda value: {name: _with(parts[name], one) for name, one in value.items()}
+    return None
+
+
+def _with(convert: _Convert | None, value: Any) -> Any:
+    return value if value is None or convert is None else convert(value)
