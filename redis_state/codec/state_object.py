@@ -92,8 +92,9 @@ class StateObject(Generic[S]):
             ).below(part, "")
 
     def _refused(self, value: object, error: Misfit) -> ConfigError:
-        if not error.path and error.found.startswith(f"is a {class_name(value)}"):
-            declare = UNDECLARED in error.found
+        declare = UNDECLARED in error.found
+        other = error.found.partition(",")[0] == f"is a {class_name(value)}"
+        if not error.path and (declare or other):
             return ConfigError(
                 "writing a state object",
                 found=f"a {type(value).__name__} was given",
