@@ -28,13 +28,19 @@ _EPOCH_NAIVE = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
-_DAY = 86_400 * _SECOND
+_EDGE = 2 * 86_400 * _SECOND  # a zone, and the day in which Python looks for a fold
 _FIRST = (datetime.min - _EPOCH_NAIVE) // _MICROSECOND
 _LAST = (datetime.max - _EPOCH_NAIVE) // _MICROSECOND
 _DAYS = ("Y", "M", "W", "D", "")  # units of NumPy that tell days
 _FLOAT = struct.Struct("<f")
 _OUTSIDE = "is outside the years 1 to 9999"
 _TOO_FINE = "is finer than a microsecond"
+
+_NUMPY = (
+    ("datetime64", "M"), ("timedelta64", "m"),  # which is a whole number to NumPy
+    ("bool", "b"), ("bool_", "b"), ("integer", "i"), ("floating", "f"), ("str_", "U"),
+    ("bytes_", "S"),
+)  # fmt: skip
 
 Convert = Callable[[Any], Any]
 
@@ -79,11 +85,7 @@ def _numpy_kind(kind: type) -> str:
     names = {one.__name__ for one in kind.__mro__ if one.__module__ == "numpy"}
     if "generic" not in names:
         return ""
-    found = {
-        "datetime64": "M", "timedelta64": "m", "bool": "b", "bool_": "b", "integer": "i",
-        "floating": "f", "str_": "U", "bytes_": "S",
-    }  # fmt: skip
-    return next((found[name] for name in names if name in found), "other")
+    return next((found for name, found in _NUMPY if name in names), "other")
 
 
 def _kind_of(value: object) -> str:
@@ -274,9 +276,9 @@ def _time_writer(read: Convert) -> Convert:
             aware = value if value.tzinfo is not None else value.astimezone()
             micros: int = (aware - _EPOCH) // _MICROSECOND
             inside = _FIRST <= micros <= _LAST
-            if inside and not _FIRST + _DAY <= micros <= _LAST - _DAY:
-                # In another zone the calendar may have ended.
-                read(micros)
+            if inside and not _FIRST + _EDGE <= micros <= _LAST - _EDGE:
+                # In another zone the calendar may have ended; and what is read is written again.
+                read(micros).astimezone(timezone.utc)
         except (OverflowError, ValueError, OSError):
             inside = False
         if not inside:
