@@ -94,7 +94,7 @@ SEVERAL: list[Any] = [
     {one.replace(tzinfo=UTC): 1 for one in NAIVE[2:3]},
     np.array(5), np.array([1]), np.array([1, 2]), np.array([[1], [2]]), np.array([0.5, math.nan]),
     np.array(["a"]), np.array(["2024-07-01T12"], "datetime64[ns]"),
-    np.array(["2024-07-01"], "datetime64[D]"), np.ma.masked_array([1, 2], mask=np.array([False, True])),
+    np.array(["2024-07-01"], "datetime64[D]"), np.ma.masked_array([1, 2], mask=np.bool_(True)),
     pd.Series([1, 2]), pd.Series(["a", None]), pd.Series([1, None], dtype="Int64"),
     pd.Series([pd.Timestamp("2024-07-01")]), pd.Index([1]), pd.Categorical(["a"]),
     pd.DataFrame({"a": [1]}), pa.array([1, None]), pa.array([Decimal("1.00")]),
