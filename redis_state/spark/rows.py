@@ -97,13 +97,22 @@ class RowFormat:
         """Values of a frame: what is not a number is a null, nested times are of the session."""
         import pyarrow as pa
 
-        if pa.types.is_nested(field.type):
-            zoned = _zoned(field.type, _in_zone(self.time_zone))
-            if zoned is not None:
-                values = [None if _is_missing(one) else zoned(one) for one in values]
-        elif pa.types.is_decimal(field.type):
-            values = _with_decimals(field, values)
-        return _array(field, values, from_pandas=True)
+        if not pa.types.is_nested(field.type):
+            if pa.types.is_decimal(field.type):
+                values = _with_decimals(field, values)
+            return _array(field, values, from_pandas=True)
+        local = _in_zone(self.time_zone)
+        convert = _zoned(field.type, local)
+        if convert is None:
+            try:
+                return _array(field, values, from_pandas=True)
+            except UsageError:
+                # Arrow takes structs as dicts or as tuples, and not as both.
+                convert = _zoned(field.type, local, structs=True)
+                if convert is None:
+                    raise
+        listed = [None if _is_missing(one) else convert(one) for one in values]
+        return _array(field, listed, from_pandas=True)
 
     def _with_zone(self, series: Any) -> Any:
         import pandas as pd
@@ -231,31 +240,39 @@ def _with_decimals(field: pa.Field, values: Any) -> Any:
     return made
 
 
-def _zoned(kind: pa.DataType, local: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+def _zoned(
+    kind: pa.DataType, local: Callable[[Any], Any], *, structs: bool = False
+) -> Callable[[Any], Any] | None:
     """What gives naive times in values of a type a zone, as PySpark does.
 
     Arrow takes them for times in UTC. ``None`` where a value of the type has no times.
 
     Args:
         local: Gives a naive time its zone; anything else comes back as it is.
+        structs: Make a dict of each struct, also where it has no times.
     """
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):
         return None if kind.tz is None else local
     if pa.types.is_struct(kind):
-        fields = {field.name: _zoned(field.type, local) for field in kind}
-        return _each(fields) if any(fields.values()) else None
+        fields = {field.name: _zoned(field.type, local, structs=structs) for field in kind}
+        return _each(fields) if structs or any(fields.values()) else None
     if pa.types.is_map(kind):
-        key = _zoned(kind.key_type, local) or _same
-        item = _zoned(kind.item_type, local) or _same
+        key = _zoned(kind.key_type, local, structs=structs) or _same
+        item = _zoned(kind.item_type, local, structs=structs) or _same
         if key is item is _same:
             return None
-        return lambda value: [(key(one), item(other)) for one, other in dict(value).items()]
+        return lambda value: [(key(one), item(other)) for one, other in _pairs(value)]
     if pa.types.is_list(kind):
-        element = _zoned(kind.value_type, local)
+        element = _zoned(kind.value_type, local, structs=structs)
         return None if element is None else lambda value: [*map(element, value)]
     return None
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of a dict; or as Arrow has them, where keys may be what no dict has."""
+    return value.items() if isinstance(value, Mapping) else value
 
 
 def _each(fields: Mapping[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:
