@@ -66,6 +66,7 @@ _LEFT_TO_LONG = ("ScalaTransformWithStateSuite",)
 # Lincheck rewrites the classes that it steps through, which takes longer than half of the others.
 _CORE_LEFT_TO_LONG = ("InterleavingSuite",)
 _MOVING = "tests/spark/moving"
+_VALUES = "tests/spark/fuzz_values"
 _APPLICATIONS = ("--compatibility-check", "-m", "application and not long")
 _SESSION = ("--compatibility-check", "-m", "not application and not long")
 
@@ -142,7 +143,8 @@ LONG_SUITES: tuple[Suite, ...] = (
     Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
     Scalatest("jvm-suite-long", "spark-4.2", "spark/src/test-4.2-long/scala", limit_s=5400),
     Pytest("contract-long", "tests/contract", limit_s=3600, options=_LONG),
-    Pytest("spark-long", "tests/spark", limit_s=7200, options=_LONG),
+    Pytest("spark-long", "tests/spark", limit_s=7200, options=(f"--ignore={_VALUES}", *_LONG)),
+    Pytest("values-long", _VALUES, limit_s=21_600, options=_LONG),
     Pytest("topologies-long", "tests/topologies", limit_s=1800, options=_LONG),
     Pytest("file-systems", "tests/file_systems", limit_s=1800, options=_LONG),
     Scalatest(
