@@ -215,6 +215,8 @@ def check(hint: Any, value: Any) -> None:
     assert equal(value, codec.decode(data))
 
 
+# What Hypothesis thinks of the length of a value is not what is tested.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize("hint", HINTS, ids=str)
 @settings(max_examples=40)
 @given(value=VALUES)

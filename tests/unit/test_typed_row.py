@@ -89,9 +89,9 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, datetime) and one.tzinfo is not None:
         # A clock leaves hours out and shows others twice: what is kept is the moment.
-        return one.astimezone(timezone.utc) == other.astimezone(timezone.utc)
+        return bool(one.astimezone(timezone.utc) == other.astimezone(timezone.utc))
     if isinstance(one, dict):
-        return bool(one.keys() == other.keys()) and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
