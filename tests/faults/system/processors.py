@@ -97,15 +97,15 @@ class Processors:
 
     def act(self) -> None:
         """The next thing that happens to it."""
-        if self._jumps != self._play.lab.jumps:
-            # Numbers in memory are those of before.
-            self._start()
         steps: tuple[Callable[[], None], ...] = (
             *(self._batch, self._batch, self._batch, self._batch, self._stale, self._cut),
             *(self._start, self._rewind, self._lose, self._purge, self._bring_back),
         )
         step = self._dice.choice(steps)
         try:
+            if self._jumps != self._play.lab.jumps:
+                # Numbers in memory are those of before.
+                self._start()
             step()
         except StateError as error:
             if "purge" not in str(error):
@@ -311,8 +311,8 @@ class Processors:
     def server_lost_all(self) -> None:
         """No empty start: the next batch is told of the loss. Then it begins anew."""
         if self._logged:
-            self._start()
             try:
+                self._start()
                 self._evaluate(self._frame())
             except StateError:
                 self._play.lab.counters["losses told to a processor"] += 1
@@ -322,8 +322,8 @@ class Processors:
 
     def in_peace(self) -> None:
         """A start that is alone has to work, from what the logs say."""
-        self._start()
         try:
+            self._start()
             for _ in range(2):
                 self._batch()
         except StateError as error:
