@@ -111,10 +111,13 @@ def newest_time(table: pa.Table, column: str) -> int:
 
 
 def in_time(table: pa.Table, column: str, late_ms: int) -> pa.Table:
-    """The rows that are not late: newer than the watermark of the batch before, as in Spark."""
+    """The rows that are not late: newer than the watermark of the batch before, as in Spark.
+
+    Before there is a watermark, it is 0: rows up to 1970 are late from the first batch on.
+    """
     import pyarrow.compute as pc
 
-    if not late_ms or not table.num_rows:
+    if not table.num_rows:
         return table
     late = pc.less_equal(_micros(table[column]), late_ms * 1000)
     return table.filter(pc.invert(pc.fill_null(late, False)))
