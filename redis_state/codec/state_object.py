@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.rebuilding import lost_part
-from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, UNTYPED, unwritable
+from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, Undeclared, unwritable
 from redis_state.codec.single_values import Misfit, class_name
 from redis_state.codec.type_hints import STORABLE, shape_of
 from redis_state.errors import ConfigError, FormatError
@@ -93,7 +93,7 @@ class StateObject(Generic[S]):
 
     def _refused(self, value: object, error: Misfit) -> ConfigError:
         other = error.found.partition(",")[0] == f"is a {class_name(value)}"
-        if not error.path and other and (value is None or self._shape is not UNTYPED):
+        if not error.path and other and (value is None or not isinstance(self._shape, Undeclared)):
             return ConfigError(
                 "writing a state object",
                 found=f"a {type(value).__name__} was given",

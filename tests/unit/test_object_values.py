@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import pickle
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -340,3 +341,16 @@ def test_what_an_older_release_stored_is_read() -> None:
     stored = StateObject(object).encode({"visits": "s", "tags": None, "page": None})
     found = StateObject(Session).decode(stored)
     assert found == SESSION("s")
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=str)
+def test_a_rule_that_has_travelled_is_the_same(hint: Any) -> None:
+    here, there = StateObject(hint), pickle.loads(pickle.dumps(StateObject(hint)))
+    for value in [*SCALARS, *TIMES, *RECORDS]:
+        found = []
+        for codec in (here, there):
+            try:
+                found.append(codec.encode(value))
+            except ConfigError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
