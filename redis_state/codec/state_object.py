@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.codec.rebuilding import lost_part
-from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, unwritable
+from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, Undeclared, unwritable
 from redis_state.codec.single_values import Misfit, class_name
 from redis_state.codec.type_hints import STORABLE, shape_of
 from redis_state.errors import ConfigError, FormatError
@@ -92,23 +92,24 @@ class StateObject(Generic[S]):
             ).below(part, "")
 
     def _refused(self, value: object, error: Misfit) -> ConfigError:
-        declare = UNDECLARED in error.found
         other = error.found.partition(",")[0] == f"is a {class_name(value)}"
-        if not error.path and (declare or other):
+        if not error.path and other and (value is None or not isinstance(self._shape, Undeclared)):
             return ConfigError(
                 "writing a state object",
                 found=f"a {type(value).__name__} was given",
-                advice=f"Declare its type, as state=tuple[int, str] does. {STORABLE}"
-                if declare
-                else f"Give a {self.name}, or call remove() to have no state.",
+                advice=f"Give a {self.name}, or call remove() to have no state.",
             )
         key = error.path.endswith("{key}")
         path = f"{self.name}{error.path.removesuffix('{key}')}"
+        advice = (
+            "Declare its type, as state=tuple[int, str] does."
+            if UNDECLARED in error.found
+            else "Give a value of that type, or declare another type."
+        )
         return ConfigError(
             "writing an object",
             found=f"{'a key of ' if key else ''}{path} {error.found}",
-            advice=f"Give a value of that type, or declare another type. Nothing was changed. "
-            f"{STORABLE}",
+            advice=f"{advice} Nothing was changed. {STORABLE}",
         )
 
     def decode(self, data: bytes) -> S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import pickle
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -282,7 +283,8 @@ def test_what_fits_is_taken(hint: Any, value: Any) -> None:
         (dict, {"a": PAGE("u")}, r"\[\] is a .*Page where no type is declared"),
         (dict, {"a": np.array([1])}, r"\[\] is a numpy\.ndarray"),
         (dict, {"a": pd.Series([1])}, r"\[\] is a pandas\.Series"),
-        (object, (1, 2), r"a tuple was given\. Declare its type"),
+        (object, (1, 2), r"object is a tuple where no type is declared\. Declare its type"),
+        (object, 1j, "object is a complex"),
         (Literal["red", 1], 2, "is none of 'red', 1"),
         (list[Color], ["red"], r"\[\] is a str, not Color"),
     ],
@@ -341,3 +343,16 @@ def test_what_an_older_release_stored_is_read() -> None:
     stored = StateObject(object).encode({"visits": "s", "tags": None, "page": None})
     found = StateObject(Session).decode(stored)
     assert found == SESSION("s")
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=str)
+def test_a_rule_that_has_travelled_is_the_same(hint: Any) -> None:
+    here, there = StateObject(hint), pickle.loads(pickle.dumps(StateObject(hint)))
+    for value in [*SCALARS, *TIMES, *RECORDS]:
+        found = []
+        for codec in (here, there):
+            try:
+                found.append(codec.encode(value))
+            except ConfigError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
