@@ -16,7 +16,7 @@ from redis_state.backend.replies import OTHER_TYPE
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId, text_number
-from redis_state.protocol.texts import is_number, parse_object
+from redis_state.protocol.texts import is_number, parse_json, parse_object
 
 TTL_MS = 60_000
 BEATS_A_TTL = 3
@@ -72,10 +72,11 @@ def decode_instance(raw: bytes | None) -> Instance | None:
     if not raw:
         return None
     try:
-        found = parse_object(raw)
+        found = parse_json(raw)
     except ValueError as error:
-        raise _bad("an instance is not a JSON object") from error
-    host, executor_id, run_id = (found.get(name) for name in _MEMBERS)
+        raise _bad("an instance is not JSON") from error
+    values = [found.get(name) for name in _MEMBERS] if isinstance(found, dict) else []
+    host, executor_id, run_id = values or (None, None, None)
     if not (isinstance(host, str) and isinstance(executor_id, str) and isinstance(run_id, str)):
         raise _bad("an instance has no host, executor and run")
     return Instance(host, executor_id, run_id)

@@ -70,8 +70,23 @@ class Timeline:
         return self.head.id
 
     def pin(self, version: int) -> Pin:
-        """One of the versions that were asked for."""
-        return Pin(version, self.uids[version])
+        """One of the versions that were asked for; raises as `uid`."""
+        return Pin(version, self.uid(version))
+
+    def uid(self, version: int) -> str:
+        """The attempt that wrote one of the versions that were asked for.
+
+        Raises:
+            FormatError: What the partition has opened does not lead there.
+        """
+        found = self.uids.get(version)
+        if found is None:
+            raise FormatError(
+                _WHAT,
+                found=f"the manifest does not lead from the opened version to version {version}",
+                where=str(self.id),
+            )
+        return found
 
 
 def read_heads(client: Client, ids: Sequence[PartitionId]) -> list[Head]:

@@ -30,7 +30,7 @@ class Advice:
 
 def position_of(timelines: Sequence[Timeline], version: int) -> Position:
     """A version that was read of all partitions."""
-    mark = mark_of(one.uids[version] for one in timelines)
+    mark = mark_of(one.uid(version) for one in timelines)
     return Position(version, len(timelines), mark)
 
 

@@ -60,7 +60,7 @@ class Place:
         for start in range(0, len(timelines), _OPENED_AT_ONCE):
             group = timelines[start : start + _OPENED_AT_ONCE]
             ids = [one.id for one in group]
-            uids = {one.id.partition: one.uids[version] for one in group}
+            uids = {one.id.partition: one.uid(version) for one in group}
             commands = open_commands(ids, version, uids=uids)
             replies = self.client.call("opening the state", commands)
             found += read_replies(ids, replies, version=version)
