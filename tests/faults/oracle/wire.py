@@ -41,7 +41,8 @@ def scripts_in(commands: Sequence[Command], replies: Sequence[Any]) -> Iterator[
             return
         commands, replies = commands[1:-1], replies[-1]
     for command, reply in zip(commands, replies, strict=True):
-        if command[0] != "EVALSHA" and command[0] != "EVAL":
+        # The look at what a server has sends commands without arguments.
+        if len(command) < 3 or command[0] not in ("EVALSHA", "EVAL"):
             continue
         if isinstance(reply, redis.exceptions.NoScriptError):
             continue
