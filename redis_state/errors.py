@@ -8,7 +8,10 @@ bytes or a password.
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
 
 
 class Kind(str, Enum):
@@ -23,6 +26,7 @@ class Kind(str, Enum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     NOT_DURABLE = "NOT_DURABLE"
     FORMAT = "FORMAT"
+    UNREADABLE = "UNREADABLE"
     STATE_LOST = "STATE_LOST"
     VERSION_EXPIRED = "VERSION_EXPIRED"
     STALE = "STALE"
@@ -157,6 +161,34 @@ class FormatError(RedisStateError):
         "Nothing was changed. Restore the server's data from before the damage; if a newer "
         "release of redis-state wrote it, use that release."
     )
+
+
+class UnreadableError(RedisStateError):
+    """The state is whole, and a reader cannot hand out a value as it was asked for.
+
+    Attributes:
+        column: The column, and the fields inside of it, joined by dots.
+        type: Spark's name of the type.
+    """
+
+    kinds = (Kind.UNREADABLE,)
+    default_advice = "Nothing is damaged. Leave the column out (columns=…) to read the others."
+
+    column: str = ""
+    type: str = ""
+
+    @classmethod
+    def of(cls, type_: str, found: str, *, advice: str | None = None, column: str = "") -> Self:
+        """The error for a value of a type."""
+        place = f"column '{column}'" if column else "a value"
+        error = cls(f"reading {place} of type {type_}", found=found, advice=advice)
+        error.column, error.type = column, type_
+        return error
+
+    def within(self, name: str) -> UnreadableError:
+        """The same error for a value that lies inside of a field of this name."""
+        column = f"{name}.{self.column}" if self.column else name
+        return type(self).of(self.type, self.found, advice=self.advice, column=column)
 
 
 class LimitError(RedisStateError):

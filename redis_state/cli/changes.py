@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import json_line
-from redis_state.cli.place import add_query, add_store, state_of
+from redis_state.cli.place import (
+    add_columns,
+    add_query,
+    add_store,
+    state_with_columns,
+)
 from redis_state.ids import text_number
 from redis_state.reader import Reader
 
@@ -35,6 +40,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     add_query(parser)
     add_store(parser)
+    add_columns(parser)
     parser.add_argument(
         "--since",
         metavar="TOKEN",
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if number is not None:
         since = number
     with Reader(config_of(arguments)) as reader:
-        state = state_of(reader, arguments)
+        state = state_with_columns(reader, arguments)
         feed = state.changes(since, follow=arguments.follow, interval_s=arguments.interval)
         for batch in feed:
             rows = 0

@@ -11,7 +11,12 @@ from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_query, add_store, state_of
+from redis_state.cli.place import (
+    add_columns,
+    add_query,
+    add_store,
+    state_with_columns,
+)
 from redis_state.cli.state_types import STRING, Types, types_of
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.reader import OperatorState, Reader
@@ -45,6 +50,7 @@ def add_to(subparsers: Subparsers) -> None:
         help="another one (default: the newest that the query has confirmed)",
     )
     add_store(parser)
+    add_columns(parser)
     output.add_arguments(parser, files=True)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -53,7 +59,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
     with Reader(config_of(arguments)) as reader:
-        state = state_of(reader, arguments)
+        state = state_with_columns(reader, arguments)
         a, b = arguments.a, arguments.b
         sheet = Sheet(_rows(state, a, b), types=lambda: _types(state, a, b))
         output.emit(arguments, sheet)

@@ -11,7 +11,14 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import ABSENT_STATUS, add_key, add_place, state_of, which_of
+from redis_state.cli.place import (
+    ABSENT_STATUS,
+    add_columns,
+    add_key,
+    add_place,
+    state_with_columns,
+    which_of,
+)
 from redis_state.reader import Reader
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--query", required=True, help="name or id of the query, or a gen")
     add_place(parser)
+    add_columns(parser)
     parser.add_argument(
         "--uid",
         action="append",
@@ -49,7 +57,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the value."""
     with Reader(config_of(arguments)) as reader:
-        state = state_of(reader, arguments)
+        state = state_with_columns(reader, arguments)
         at = which_of(arguments) | ({"uids": arguments.uid} if arguments.uid else {})
         family = state.family(**at)
         get = state.get_list if family.multi_value else state.get

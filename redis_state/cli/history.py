@@ -10,7 +10,14 @@ from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.keys_of import key_of_family
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import ABSENT_STATUS, add_key, add_query, add_store, state_of
+from redis_state.cli.place import (
+    ABSENT_STATUS,
+    add_columns,
+    add_key,
+    add_query,
+    add_store,
+    state_with_columns,
+)
 from redis_state.cli.state_types import BOOLEAN, LONG, Types, types_of
 from redis_state.reader import OperatorState, Reader
 
@@ -34,6 +41,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     add_query(parser)
     add_store(parser)
+    add_columns(parser)
     parser.add_argument("--limit", type=int, metavar="VALUES", help="so many at most")
     output.add_arguments(parser, files=True)
     add_arguments(parser)
@@ -44,7 +52,7 @@ def add_to(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the values."""
     with Reader(config_of(arguments)) as reader:
-        state = state_of(reader, arguments)
+        state = state_with_columns(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
         rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, get_args
 
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.reader import OperatorState, Reader
 from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.rows.decoding import Variants
 from redis_state.reader.versions import CONFIRMED, LATEST
 
 ABSENT_STATUS = 3
@@ -36,6 +38,33 @@ def add_store(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_FAMILY,
         help="state variable of transformWithState (default: the one family of other operators)",
     )
+    add_text(parser)
+    parser.add_argument(
+        "--variant",
+        choices=get_args(Variants),
+        default="json",
+        help="a VARIANT is printed as its JSON text, or as its two binaries (default: json)",
+    )
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Add `--text`."""
+    parser.add_argument(
+        "--text",
+        choices=("strict", "replace"),
+        default="strict",
+        help="a text that is not UTF-8 ends the command, or is printed with U+FFFD in the place of "
+        "each wrong byte (default: strict)",
+    )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add `--columns`, of the values that a command prints beside keys."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help="only these value columns, separated by commas; others are not parsed",
+    )
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -50,14 +79,41 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def state_of(reader: Reader, arguments: argparse.Namespace) -> OperatorState:
+def state_of(
+    reader: Reader, arguments: argparse.Namespace, columns: Sequence[str] | None = None
+) -> OperatorState:
     """The store that the arguments name.
+
+    Args:
+        columns: Those that are parsed; ``None`` means all.
 
     Raises:
         NotFoundError: There is no such query.
     """
     query = reader.query(arguments.query)
-    return query.operator(arguments.operator, arguments.store, family=arguments.family)
+    return query.operator(
+        arguments.operator,
+        arguments.store,
+        family=arguments.family,
+        text=arguments.text,
+        variant=arguments.variant,
+        columns=columns,
+    )
+
+
+def state_with_columns(reader: Reader, arguments: argparse.Namespace) -> OperatorState:
+    """The store that the arguments name, with the value columns of `--columns`.
+
+    Raises:
+        NotFoundError: There is no such query.
+        RedisStateError: As `OperatorState.types`.
+    """
+    state = state_of(reader, arguments)
+    if arguments.columns is None:
+        return state
+    key, _ = state.types()
+    names = [name.strip() for name in arguments.columns.split(",")]
+    return state_of(reader, arguments, [*(() if key is None else key.names), *names])
 
 
 def which_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
 
 _SHOWN = 100
+_VALUE, _VALUES = "value", "values"
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -69,8 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is None:
         limit = _SHOWN if table else 0
     with Reader(config_of(arguments)) as reader:
-        state = state_of(reader, arguments)
         which = which_of(arguments)
+        state = state_of(reader, arguments)
+        if needed := _needed(state, which, arguments):
+            state = state_of(reader, arguments, needed)
         rows = _chosen(_rows(state, which, arguments.prefix), arguments.columns)
         sheet = Sheet(
             itertools.islice(rows, limit or None),
@@ -83,6 +86,27 @@ def run(arguments: argparse.Namespace) -> int:
                 sheet.notes = [f"The first {limit} rows; --limit 0 prints all."]
         output.emit(arguments, sheet)
     return 0
+
+
+def _needed(
+    state: OperatorState, which: dict[str, Any], arguments: argparse.Namespace
+) -> list[str] | None:
+    """The columns that `--columns` and `--prefix` take; ``None`` where it is not clear."""
+    if arguments.columns is None:
+        return None
+    key, value = state.types(**which)
+    if key is None or value is None or not (key.distinct and value.distinct):
+        return None
+    values = {f"{_VALUE}.{name}" if name in key.names else name for name in value.names}
+    wanted = {name.strip() for name in arguments.columns.split(",")}
+    if _VALUES in wanted and state.family(**which).multi_value:
+        wanted = wanted - {_VALUES} | values
+    if not wanted <= {*key.names, *values}:
+        return None
+    wanted |= {pair.partition("=")[0].removesuffix(":") for pair in arguments.prefix}
+    # The name of a value column depends on whether the key has one of the same name.
+    wanted |= {name.removeprefix(f"{_VALUE}.") for name in wanted & values} & {*key.names}
+    return [name for name in (*key.names, *values) if name in wanted]
 
 
 def _rows(

@@ -10,11 +10,12 @@ from redis_state.cli import output
 from redis_state.cli.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import Sheet
-from redis_state.cli.place import add_at, at_of
+from redis_state.cli.place import add_at, add_text, at_of
 from redis_state.cli.state_types import Types
 from redis_state.reader import Reader
-from redis_state.reader.columns import free_name
+from redis_state.reader.arrow_objects import objects
 from redis_state.reader.reader import SQL_MEMORY
+from redis_state.reader.table_columns import free_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument("statement", metavar="STATEMENT", help="one statement, which only reads")
     add_at(parser)
+    add_text(parser)
     parser.add_argument(
         "--memory",
         default=SQL_MEMORY,
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the answer."""
     with Reader(config_of(arguments)) as reader:
         at = at_of(arguments.at)
-        found = reader.sql(arguments.statement, at=at, memory=arguments.memory)
+        found = reader.sql(arguments.statement, at=at, memory=arguments.memory, text=arguments.text)
     found = found.rename_columns(_different(found.column_names))
     names: Types = dict.fromkeys(found.column_names)
     output.emit(arguments, Sheet(_rows(found), types=lambda: names, answer=found))
@@ -72,4 +74,6 @@ def _different(names: Sequence[str]) -> list[str]:
 
 def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in found.to_batches():
-        yield from batch.to_pylist()
+        columns = [objects(column) for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(found.column_names, row, strict=True))

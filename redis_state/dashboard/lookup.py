@@ -140,13 +140,18 @@ def open_place(reader: Reader, place: Place) -> Opened:
     Raises:
         RedisStateError: The query, the store or the family is not there; Redis gives no answer.
     """
-    state = reader.query(place.gen).operator(place.operator, place.store, family=place.family)
+    query = reader.query(place.gen)
+    given: dict[str, Any] = {"family": place.family, "text": "replace"}
+    state = query.operator(place.operator, place.store, **given)
     names = tuple(one.name for one in state.families() if not one.internal)
     if len(names) > 1 and place.family not in names:
         return Opened(state, None, Form(names, ()))
     family = state.family()
     if not has_columns(family):
         return Opened(state, family, Form(names, (Column("key", "text, or JSON"),), plain=True))
+    readable = state.readable_columns()
+    if readable is not None:
+        state = query.operator(place.operator, place.store, **given, columns=readable)
     columns = (Column(one.name, _type_text(one.type)) for one in columns_of(family).fields)
     return Opened(state, family, Form(names, tuple(columns)))
 

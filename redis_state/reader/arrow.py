@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
+from redis_state.reader.arrow_objects import objects
 from redis_state.reader.arrow_types import (
-    arrow_array,
     arrow_type,
     inferred,
     library,
     missing_extra,
     mixed,
+    named_array,
 )
 from redis_state.reader.column_arrays import key_columns, value_columns
-from redis_state.reader.columns import Chosen, Columns, Filter, Prefix
-from redis_state.reader.family import RowCodec
+from redis_state.reader.columns import Chosen, Filter, Prefix
 from redis_state.reader.rows.codec import Codec
 from redis_state.reader.scan import Rows
 from redis_state.reader.stored import Piece, StoredRows
+from redis_state.reader.table_columns import Columns, RowCodec
 from redis_state.reader.versions import Wanted
 
 if TYPE_CHECKING:
@@ -80,10 +81,27 @@ def table(
 def pandas_frame(made: pa.Table) -> pd.DataFrame:
     """As `OperatorState.to_pandas`."""
     try:
-        frame: pd.DataFrame = made.to_pandas()
+        import pandas as pd
     except ImportError:
         raise missing_extra("making a pandas DataFrame", "pandas", "pandas") from None
+    try:
+        frame: pd.DataFrame = made.to_pandas()
+    except (ValueError, OverflowError):
+        # A date that Python has not: the column holds objects, and the others are as always.
+        columns = [_pandas_column(column) for column in made.columns]
+        frame = pd.concat(columns, axis=1, keys=range(len(columns)))
+        frame.columns = pd.Index(made.column_names)
     return frame
+
+
+def _pandas_column(column: pa.ChunkedArray) -> pd.Series[Any]:
+    import pandas as pd
+
+    try:
+        found: pd.Series[Any] = column.to_pandas()
+    except (ValueError, OverflowError):
+        return pd.Series([one for chunk in column.chunks for one in objects(chunk)], dtype=object)
+    return found
 
 
 def polars_frame(made: pa.Table) -> pl.DataFrame:
@@ -113,9 +131,9 @@ class _Maker:
 
         self.codec = codec
         self._asked = (prefix, where, columns)
-        self._chosen = Chosen(codec, prefix=prefix, where=where)
+        self._chosen = Chosen(codec, prefix=prefix, where=where, columns=columns)
         of: Columns = self._chosen.columns
-        self._places = of.places(columns)
+        self._places = self._chosen.places
         self.names = [of.names[at] for at in self._places]
         self._types = [of.types[at] for at in self._places]
         fields = [
@@ -161,11 +179,12 @@ class _Maker:
     def _array(self, at: int, values: Sequence[Any]) -> pa.Array:
         columns = self._chosen.columns
         type_ = columns.types[at]
-        return inferred(values, columns.names[at]) if type_ is None else arrow_array(type_, values)
+        name = columns.names[at]
+        return inferred(values, name) if type_ is None else named_array(name, type_, values)
 
     def _by_column(self, stored: Rows) -> list[pa.Array] | None:
         """All rows, those of Spark without looking at each; ``None`` for what has no columns."""
-        codec, keys = self.codec, self._chosen.columns.keys
+        codec, keys = self._chosen.codec, self._chosen.columns.keys
         if not isinstance(codec, Codec):
             return None
         of_values: Sequence[bytes] = [value for _, value in stored]

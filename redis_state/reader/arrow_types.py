@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import ConfigError, UsageError
+from redis_state.errors import ConfigError, UnreadableError, UsageError
 from redis_state.reader.rows.spark_types import Array, Atomic, Field, Map, Type
+from redis_state.reader.rows.spark_values import Internal, to_internal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _NANOS_OF_MICRO = 1_000
+_NANOS_MAX = 1 << 63
+_DATE_BYTES = 4
 
 
 def library(what: str) -> Any:
@@ -61,6 +64,8 @@ def arrow_field(field: Field) -> pa.Field:
 def _atomic_type(type_: Atomic) -> pa.DataType:
     import pyarrow as pa
 
+    if type_.opaque:
+        return pa.binary()  # for its nulls; a value is refused
     makers: dict[str, Callable[[], pa.DataType]] = {
         "boolean": pa.bool_,
         "byte": pa.int8,
@@ -81,6 +86,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
         "year-month": pa.int32,
         "calendar": pa.month_day_nano_interval,
         "decimal": lambda: pa.decimal128(type_.precision, type_.scale),
+        "variant": lambda: _variant_type() if type_.binary else pa.string(),
     }
     return makers[type_.name]()
 
@@ -90,9 +96,7 @@ def arrow_array(type_: Type, values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     if isinstance(type_, Atomic):
-        if type_.name == "calendar":
-            values = [one if one is None else _interval(one) for one in values]
-        return pa.array(values, type=_atomic_type(type_))
+        return _atomic_array(type_, values)
     if isinstance(type_, (Array, Map)):
         offsets, flat = _flattened(values)
         starts = pa.array(offsets, type=pa.int32())
@@ -112,6 +116,47 @@ def arrow_array(type_: Type, values: Sequence[Any]) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=absent)
 
 
+def named_array(name: str, type_: Type, values: Sequence[Any]) -> pa.Array:
+    """The values of a column of this name as an Arrow array.
+
+    Raises:
+        UnreadableError: Arrow has no place for a value.
+    """
+    try:
+        return arrow_array(type_, values)
+    except UnreadableError as error:
+        raise error.within(name) from None
+
+
+def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    arrow = _atomic_type(type_)
+    if type_.name == "calendar":
+        values = [one if one is None else _interval(one) for one in values]
+    elif any(type(one) is Internal for one in values):
+        # Arrow has them all, by the very numbers.
+        numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
+        return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
+            arrow
+        )
+    try:
+        return pa.array(values, type=arrow)
+    except UnicodeEncodeError:
+        raise UnreadableError.of(
+            type_.name,
+            "Arrow's texts are UTF-8, and have no place for a surrogate",
+            advice="Read it by text='replace', or as Python objects by scan and items.",
+        ) from None
+
+
+def _variant_type() -> pa.DataType:
+    import pyarrow as pa
+
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    return pa.struct(fields)
+
+
 def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:
     """Offsets, with ``None`` where there is no list, and all elements."""
     offsets: list[int | None] = []
@@ -126,7 +171,15 @@ def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:
 def _interval(value: Any) -> Any:
     import pyarrow as pa
 
-    return pa.MonthDayNano([value.months, value.days, value.microseconds * _NANOS_OF_MICRO])
+    nanos = value.microseconds * _NANOS_OF_MICRO
+    if not -_NANOS_MAX <= nanos < _NANOS_MAX:
+        raise UnreadableError.of(
+            "interval",
+            "Arrow has no place for an interval of so many microseconds",
+            advice="Nothing is damaged. Read it as a Python object by scan and items, or leave "
+            "the column out (columns=…).",
+        )
+    return pa.MonthDayNano([value.months, value.days, nanos])
 
 
 def inferred(values: Sequence[Any], name: str) -> pa.Array:

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from redis_state.reader.family import RowCodec
 from redis_state.reader.rows.codec import Codec
+from redis_state.reader.table_columns import RowCodec
 
 if TYPE_CHECKING:
     from redis_state.reader.rows.key_arrays import KeyArrays

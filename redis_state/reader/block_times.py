@@ -16,6 +16,7 @@ from redis_state.format.header import Family, Header
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.reader.python_codec import codec_name_of
 from redis_state.reader.rows.codec import Codec, codec_of
+from redis_state.reader.rows.spark_values import Internal
 
 _PROCESSORS = (TIMERS, EXPIRY_OF)
 _EVENT_TIME = "__event_time"
@@ -37,7 +38,11 @@ def times_of_blocks(family: Family, header: Header) -> list[int]:
         return []
     codec = codec_of(family)
     name = _time_column(codec, family)
-    return [] if name is None else [_ms(codec.decode_key(key)[name], name) for key in first]
+    if name is None:
+        return []
+    # Other columns may hold what has no form outside of Spark.
+    alone = codec.only([codec.key.names.index(name)], [])
+    return [_ms(alone.decode_key(key)[name], name) for key in first]
 
 
 def _time_column(codec: Codec, family: Family) -> str | None:
@@ -54,6 +59,8 @@ def _ms(value: Any, name: str) -> int:
     if isinstance(value, datetime):
         at = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
         return int(at.timestamp() * 1000)
+    if isinstance(value, Internal):  # a timestamp that Python has not
+        return int(value) // 1000
     # Spark keeps event times in microseconds.
     return _number(value) // (1000 if name == _EVENT_TIME else 1)
 

@@ -13,8 +13,8 @@ from redis_state.format.rows import split_elements
 from redis_state.reader.arrow_types import arrow_field, cast_whole
 from redis_state.reader.change_spans import SpanRow
 from redis_state.reader.column_arrays import key_columns, value_columns
-from redis_state.reader.family import RowCodec
 from redis_state.reader.rows.spark_types import Struct
+from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.typed_rows import TypedRowCodec
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def _batch(
             case "change":
                 made = pa.array([row.kind for row in rows], type=pa.string())
             case "key":
-                keys = key_columns(of_key, [row.key for row in rows])
+                keys = key_columns(_only(of_key, 0, field.type), [row.key for row in rows])
                 made = _struct(of_key.columns[0], keys, len(rows))
             case "value" if of_value is not None:
-                made = _values(rows, _as_wanted(of_value, field.type))
+                made = _values(rows, _only(_as_wanted(of_value, field.type), 1, field.type))
             case "value":
                 made = pa.nulls(len(rows), field.type)
             case _:
@@ -150,6 +150,25 @@ def _as_wanted(codec: RowCodec, type_: pa.DataType) -> RowCodec:
     ):
         return expiring
     return replace(codec, expires=False)
+
+
+def _only(codec: RowCodec, part: int, type_: pa.DataType) -> RowCodec:
+    """The codec of the columns that a struct has, which does not parse the others.
+
+    Args:
+        part: 0 for a key, 1 for a value.
+    """
+    import pyarrow as pa
+
+    inner = type_.value_type if pa.types.is_list(type_) else type_
+    columns = codec.columns[part]
+    if columns is None or not pa.types.is_struct(inner):
+        return codec
+    wanted = {inner.field(at).name for at in range(inner.num_fields)}
+    places = [at for at, name in enumerate(columns.names) if name in wanted]
+    if len(places) == len(columns.names):
+        return codec
+    return codec.only(places, ()) if part == 0 else codec.only((), places)
 
 
 def _whole(columns: Struct | None) -> pa.DataType:

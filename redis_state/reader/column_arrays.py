@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from redis_state.reader.arrow_types import arrow_array
-from redis_state.reader.family import RowCodec
+from redis_state.reader.arrow_types import arrow_type, named_array
 from redis_state.reader.json_values import json_text
 from redis_state.reader.rows.codec import Codec
-from redis_state.reader.rows.spark_types import Struct
+from redis_state.reader.rows.spark_types import Type
+from redis_state.reader.table_columns import RowCodec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +25,10 @@ def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
         from redis_state.reader import columnar
 
         try:
-            return columnar.key_arrays(codec, keys)
+            return _whole(codec, 0, columnar.key_arrays(codec, keys), len(keys))
         except columnar.OneByOneError:
             pass
-    return _row_by_row(codec.columns[0], [codec.key_row(key) for key in keys])
+    return _row_by_row(codec, 0, [codec.key_row(key) for key in keys])
 
 
 def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
@@ -41,18 +41,38 @@ def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
         from redis_state.reader import columnar
 
         try:
-            return columnar.value_arrays(codec, values)
+            return _whole(codec, 1, columnar.value_arrays(codec, values), len(values))
         except columnar.OneByOneError:
             pass
-    return _row_by_row(codec.columns[1], [codec.value_row(value) for value in values])
+    return _row_by_row(codec, 1, [codec.value_row(value) for value in values])
 
 
-def _row_by_row(columns: Struct | None, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
+def _whole(codec: Codec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
+    """The arrays with nulls of its type in the place of each column that was not asked for."""
+    if codec.asked is None:
+        return arrays
+    fields = codec.columns[part].fields
+    return [
+        array if at in codec.asked[part] else _nulls(field.type, rows)
+        for at, (array, field) in enumerate(zip(arrays, fields, strict=True))
+    ]
+
+
+def _nulls(type_: Type, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.nulls(rows, arrow_type(type_))
+
+
+def _row_by_row(codec: RowCodec, part: int, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
+    columns, asked = codec.columns[part], None if codec.asked is None else codec.asked[part]
     if columns is None:
         import pyarrow as pa
 
         return [pa.array([json_text(row[0]) for row in rows], type=pa.string())]
     return [
-        arrow_array(field.type, [row[at] for row in rows])
+        named_array(field.name, field.type, [row[at] for row in rows])
+        if asked is None or at in asked
+        else _nulls(field.type, len(rows))
         for at, field in enumerate(columns.fields)
     ]

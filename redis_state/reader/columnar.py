@@ -19,7 +19,7 @@ from redis_state.format.rows import FAMILY_BYTES
 from redis_state.reader.arrow_types import arrow_field, arrow_type
 from redis_state.reader.rows.codec import Codec
 from redis_state.reader.rows.row_bytes import UnsafeRows
-from redis_state.reader.rows.spark_types import Atomic, Struct, Type
+from redis_state.reader.rows.spark_types import UNASKED, Atomic, Struct, Type
 
 if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
@@ -48,15 +48,15 @@ def key_arrays(codec: Codec, keys: Sequence[bytes]) -> list[pa.Array]:
     Raises:
         OneByOneError: This module cannot read them.
     """
-    if not isinstance(codec.keys, UnsafeRows):
+    if not isinstance(codec.read_keys, UnsafeRows):
         raise OneByOneError
-    fields = codec.key.fields
+    fields = codec.read_keys.columns.fields
     first = Struct(tuple(fields[at] for at in codec.first))
     rest = Struct(tuple(fields[at] for at in codec.rest))
     at = FAMILY_BYTES
     match codec.family.kind:
         case "none":
-            return _struct(_joined(keys, at), codec.key)
+            return _struct(_joined(keys, at), codec.read_keys.columns)
         case "prefix":
             ends = [
                 at + _LENGTH_BYTES + int.from_bytes(key[at : at + _LENGTH_BYTES], "little")
@@ -82,9 +82,9 @@ def value_arrays(codec: Codec, values: Sequence[bytes]) -> list[pa.Array]:
     Raises:
         OneByOneError: This module cannot read them.
     """
-    if not isinstance(codec.values, UnsafeRows):
+    if not isinstance(codec.read_values, UnsafeRows):
         raise OneByOneError
-    return _struct(_joined(values, 0), codec.values.columns)
+    return _struct(_joined(values, 0), codec.read_values.columns)
 
 
 def repeated(arrays: Sequence[pa.Array], counts: Sequence[int]) -> list[pa.Array]:
@@ -149,9 +149,15 @@ def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
     left = rows.sizes - fixed
     arrays = []
     for at, field in enumerate(struct.fields):
+        if field.type is UNASKED:
+            arrays.append(pa.nulls(len(rows.starts)))
+            continue
         slots = rows.words[rows.starts + (bits + at)]
         null = (nulls[at // _WORD_BITS] >> np.uint64(at % _WORD_BITS) & np.uint64(1)) != 0
         type_ = field.type
+        if isinstance(type_, Atomic) and type_.opaque and null.all():
+            arrays.append(pa.nulls(len(null), arrow_type(type_)))
+            continue
         if isinstance(type_, Atomic) and type_.name == "void" and null.all():
             arrays.append(pa.nulls(len(null)))
             continue
@@ -182,7 +188,7 @@ def _fixed(type_: Atomic, slots: Ints, null: Flags) -> pa.Array:
             return _array(type_, np.packbits(slots != 0, bitorder="little"), null)
         case "decimal":
             return _decimal(type_, np.stack([slots, slots >> 63], axis=1), null)
-        case "time" if ((slots < 0) | (slots >= _NANOS_OF_DAY) | (slots % 1000 != 0)).any():
+        case "time" if ((slots < 0) | (slots >= _NANOS_OF_DAY)).any():
             raise OneByOneError
     if bits == _WORD_BITS:
         return _array(type_, slots, null)

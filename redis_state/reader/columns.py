@@ -3,83 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.family import RowCodec
 from redis_state.reader.python_codec import PythonCodec
-from redis_state.reader.rows.spark_types import Atomic, Type
+from redis_state.reader.rows.spark_types import Atomic
 from redis_state.reader.rows.spark_values import to_internal
 from redis_state.reader.scan import Rows
 from redis_state.reader.stored import Piece
+from redis_state.reader.table_columns import RowCodec, columns_of, only_places
 
 Filter = Mapping[str, Any] | Callable[[dict[str, Any]], object] | None
 """Columns and the values that they have to have, or a function of a row."""
 
 Prefix = Any
 """What keys begin with; `OperatorState.scan` says how it is given."""
-
-_KEY, _VALUE = "key", "value"
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a table.
-
-    Attributes:
-        names: All different: a value column that is called like a key column is
-            ``value.<name>``, and what still comes twice gets a number.
-        types: ``None`` for what only the values themselves tell, as in stores of Python.
-        keys: How many of them are of the key.
-    """
-
-    names: tuple[str, ...]
-    types: tuple[Type | None, ...]
-    keys: int
-
-    def places(self, wanted: Iterable[str] | None) -> list[int]:
-        """Where columns are; ``None`` means all.
-
-        Raises:
-            ConfigError: There is none of that name.
-        """
-        if wanted is None:
-            return list(range(len(self.names)))
-        found = []
-        for name in wanted:
-            if name not in self.names:
-                raise ConfigError(
-                    "choosing columns",
-                    found=f"there is no column '{name}'",
-                    advice=f"Columns: {', '.join(self.names)}.",
-                )
-            found.append(self.names.index(name))
-        return found
-
-
-def columns_of(codec: RowCodec) -> Columns:
-    """The columns of a codec's rows."""
-    key, value = codec.columns
-    if key is None or value is None:
-        return Columns((_KEY, _VALUE), (None, None), 1)
-    names: list[str] = []
-    for name in key.names:
-        names.append(free_name(name, names))
-    for name in value.names:
-        names.append(free_name(f"{_VALUE}.{name}" if name in key.names else name, names))
-    types = tuple(field.type for field in (*key.fields, *value.fields))
-    return Columns(tuple(names), types, len(key.fields))
-
-
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """The name, or with a number behind it where it is taken."""
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    return found
 
 
 def rows_of_table(codec: RowCodec, stored: Rows) -> Iterator[list[Any]]:
@@ -101,14 +40,27 @@ class Chosen:
     Args:
         prefix: As `OperatorState.scan`.
         where: As `OperatorState.scan`.
+        columns: As `OperatorState.scan`; others are parsed only where `prefix` or `where` need
+            them.
+
+    Attributes:
+        codec: What decodes rows, without the columns that are not needed.
+        places: Of the wanted columns.
 
     Raises:
         ConfigError: A column is unknown, or the prefix does not fit.
     """
 
-    def __init__(self, codec: RowCodec, *, prefix: Prefix, where: Filter) -> None:
-        self._codec = codec
+    def __init__(
+        self,
+        codec: RowCodec,
+        *,
+        prefix: Prefix,
+        where: Filter,
+        columns: Sequence[str] | None = None,
+    ) -> None:
         self.columns = columns_of(codec)
+        self.places = self.columns.places(columns)
         self._names = self.columns.names
         self._where = where if callable(where) else None
         self._equal: list[tuple[int, Any]] = []
@@ -119,6 +71,10 @@ class Chosen:
             self._equal += enumerate(self._leading(prefix))
         if where is not None and not callable(where):
             self._equal += zip(self.columns.places(where), where.values(), strict=True)
+        needed = [*self.places, *(at for at, _ in self._equal)]
+        if self._where is not None:
+            needed += self.columns.asked
+        self.codec = only_places(codec, self.columns, needed)
 
     @property
     def every(self) -> bool:
@@ -135,9 +91,10 @@ class Chosen:
             low, high = self._range
             stored = [row for row in stored if row[0] >= low and (high is None or row[0] < high)]
         equal, where, names = self._equal, self._where, self._names
-        for row in rows_of_table(self._codec, stored):
+        asked = self.columns.asked
+        for row in rows_of_table(self.codec, stored):
             if all(_same(row[at], value) for at, value in equal) and (
-                where is None or where(dict(zip(names, row, strict=True)))
+                where is None or where({names[at]: row[at] for at in asked})
             ):
                 yield row
 
@@ -181,8 +138,8 @@ def flat_rows(
     of: RowCodec | None = None
     for codec, stored in pieces:
         if codec is not of:
-            of, chosen = codec, Chosen(codec, prefix=prefix, where=where)
-            places = chosen.columns.places(columns)
+            of, chosen = codec, Chosen(codec, prefix=prefix, where=where, columns=columns)
+            places = chosen.places
             names = [chosen.columns.names[at] for at in places]
         for row in chosen.rows(stored):
             yield dict(zip(names, [row[at] for at in places], strict=True))

@@ -7,10 +7,10 @@ from itertools import chain, groupby, repeat
 from typing import Any
 
 from redis_state.reader.asked_keys import MANY
-from redis_state.reader.family import RowCodec
 from redis_state.reader.keyed import Hits
 from redis_state.reader.rows.codec import Codec
 from redis_state.reader.rows.spark_types import Atomic
+from redis_state.reader.table_columns import RowCodec
 
 # Of these Arrow hands out the very objects that a single row has.
 _SAME = frozenset(

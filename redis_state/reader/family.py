@@ -13,17 +13,17 @@ from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
-from redis_state.reader.python_codec import PythonCodec, codec_name_of, python_codec
-from redis_state.reader.rows.codec import Codec, codec_of
+from redis_state.reader.python_codec import codec_name_of, python_codec
+from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.reader.scan import families_of
+from redis_state.reader.table_columns import RowCodec, only_columns
 from redis_state.reader.typed_rows import TypedRowCodec, typed_row_codec
 
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
 
-RowCodec = Codec | PythonCodec | TypedRowCodec
-"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
-
+_PLACEHOLDERS = ((("key",), ("value",)), (("__dummy__",), ("__dummy__",)))
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
 
@@ -33,10 +33,20 @@ class FamilyChoice:
 
     Args:
         given: The reader's own codec of a store of Python; ``None`` means the one that it names.
+        decoding: The forms of values, and which columns are parsed.
     """
 
-    def __init__(self, client: Client, operator: int, name: str, given: StoreCodec | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        operator: int,
+        name: str,
+        given: StoreCodec | None,
+        decoding: Decoding = AS_WRITTEN,
+    ) -> None:
         self.name = name
+        self._decoding = decoding
+        self._forms = replace(decoding, columns=None)
         self._client = client
         self._what = f"reading family '{name}' of operator {operator}"
         self._given = given
@@ -57,7 +67,7 @@ class FamilyChoice:
         """
         if self._likely is None:
             family = self._in(info.families)
-            if family is None or (codec_name_of(family) is None and _is_placeholder(family)):
+            if family is None or is_placeholder(family):
                 # The list of operators has the default family only.
                 families = families_of(self._client, partitions)
                 family = self._in(families) or family
@@ -83,15 +93,19 @@ class FamilyChoice:
         if isinstance(codec, TypedRowCodec) and any(
             one.name == f"{EXPIRY_OF}{family.name}" for one in families
         ):
-            return replace(codec, expires=True)
+            return replace(codec, expires=True, asked=None)
         return codec
 
     def of(self, family: Family) -> RowCodec:
         """The codec of a family of this name.
 
         Raises:
-            ConfigError: A codec was given that does not fit.
+            ConfigError: A codec was given that does not fit, or a column is not there.
         """
+        codec, columns = self._whole(family), self._decoding.columns
+        return codec if columns is None else only_columns(codec, columns)
+
+    def _whole(self, family: Family) -> RowCodec:
         name = codec_name_of(family)
         if name == ROW_CODEC and self._given is None:
             return typed_row_codec(family)
@@ -103,7 +117,7 @@ class FamilyChoice:
                 found="a codec was given, but this state is kept by Spark",
                 advice="Leave the codec out: the schema of Spark's rows is known.",
             )
-        return codec_of(family)
+        return codec_of(family, self._forms)
 
     def be_list(self, codec: RowCodec, *, wanted: bool) -> None:
         """Check that the family has a list for each key, or one value.
@@ -145,7 +159,12 @@ def is_ours(family: Family) -> bool:
     return family.internal and codec_name_of(family) is not None
 
 
-def _is_placeholder(family: Family) -> bool:
-    """Whether it is what Spark's `transformWithState` declares beside its families, and leaves."""
+def is_placeholder(family: Family) -> bool:
+    """Whether it is what Spark declares beside the families of an operator, and leaves empty.
+
+    `transformWithState` gives it the columns key and value, a join of state format 3 or 4 a dummy.
+    """
+    if family.name != DEFAULT_FAMILY or codec_name_of(family) is not None:
+        return False
     codec = codec_of(family)
-    return (codec.key.names, codec.values.columns.names) == (("key",), ("value",))
+    return (codec.key.names, codec.values.columns.names) in _PLACEHOLDERS

@@ -10,10 +10,16 @@ from decimal import Decimal
 from typing import Any
 
 from redis_state.reader.rows.spark_types import Row
+from redis_state.reader.rows.spark_values import Internal
+from redis_state.reader.rows.variants import Variant
 
 
 def to_json(value: Any) -> Any:
     """A value of a state row in the types of JSON; what JSON lacks becomes a text."""
+    if isinstance(value, Internal):
+        return value.isoformat()
+    if isinstance(value, Variant):
+        return {"value": value.value.hex(), "metadata": value.metadata.hex()}
     if isinstance(value, Row):
         return to_json(value.as_dict())
     if isinstance(value, Mapping):

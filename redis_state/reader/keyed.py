@@ -15,11 +15,12 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.block_cache import BYTES_MAX
-from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.family import FamilyChoice
 from redis_state.reader.lookup import look_up
 from redis_state.reader.placement import Placement
 from redis_state.reader.row_sizes import decoded_bytes
 from redis_state.reader.source import Source
+from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import Wanted
 
 KEYS_AT_ONCE = 1_000

@@ -19,8 +19,10 @@ from redis_state.reader.history import Revision, history
 from redis_state.reader.hot import BATCHES, LIMIT, By, HotKeys, hot
 from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.places import Place, place_of
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.reader.scan import families_of
 from redis_state.reader.stored import StoredRows
+from redis_state.reader.table_columns import columns_of, readable_columns
 from redis_state.reader.versions import which_of
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class OperatorState:
         store: str,
         family: str,
         codec: StoreCodec | None,
+        decoding: Decoding = AS_WRITTEN,
     ) -> None:
         self._client = client
         self._query = query
@@ -59,7 +62,8 @@ class OperatorState:
         self._store = store
         self._name = family
         self._given = codec
-        self._choice = FamilyChoice(client, operator, family, codec)
+        self._decoding = decoding
+        self._choice = FamilyChoice(client, operator, family, codec, decoding)
         self._keyed = KeyedReads(client, query, operator, store, self._choice)
         self._stored = StoredRows(client, query, operator, store, self._choice)
 
@@ -77,7 +81,13 @@ class OperatorState:
         """
         pinned = self._query.view(self._operator, version, **which)
         return OperatorState(
-            self._client, pinned, self._operator, self._store, self._name, self._given
+            self._client,
+            pinned,
+            self._operator,
+            self._store,
+            self._name,
+            self._given,
+            self._decoding,
         )
 
     def families(self, version: int | None = None, **which: Unpack[Which]) -> list[Family]:
@@ -111,6 +121,21 @@ class OperatorState:
         codec, _ = self._stored.opened(which_of(which, version))
         return codec.columns
 
+    def readable_columns(
+        self, version: int | None = None, **which: Unpack[Which]
+    ) -> list[str] | None:
+        """The columns to name in `Query.operator`, to leave out what cannot be handed out.
+
+        Returns:
+            ``None`` if all columns are of types that have a form outside of Spark.
+
+        Raises:
+            RedisStateError: As `get`.
+        """
+        codec, _ = self._stored.opened(which_of(which, version))
+        found = readable_columns(codec)
+        return None if len(found) == len(columns_of(codec).names) else found
+
     def get(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> Any:
         """The value columns of one key by name, or ``None`` if there is no such key.
 
@@ -128,6 +153,7 @@ class OperatorState:
             NotFoundError: There is no such operator, store or family.
             StateError: The version is not there, or older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
+            UnreadableError: A value has no form outside of Spark, or a text is not UTF-8.
         """
         codec, hits = self._keyed.find(AskedKeys([key]), which_of(which, version))
         (hit,) = hits.in_order()

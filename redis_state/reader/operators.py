@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from redis_state.backend.client import Client
@@ -9,6 +10,7 @@ from redis_state.codec import Codec
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
+from redis_state.reader.rows.decoding import Texts, Variants, decoding_of
 from redis_state.reader.source import Stores
 
 
@@ -26,6 +28,9 @@ class Operators:
         *,
         family: str = DEFAULT_FAMILY,
         codec: Codec | None = None,
+        text: Texts = "strict",
+        variant: Variants = "json",
+        columns: Sequence[str] | None = None,
     ) -> OperatorState:
         """The state of one operator; nothing is asked of Redis yet.
 
@@ -36,5 +41,15 @@ class Operators:
                 state variable, named as the variable is; `OperatorState.families` lists them.
             codec: What a program in Python writes the store with; ``None`` means the one of its
                 name, `MSGPACK` or `RAW`.
+            text: How texts are read whose bytes are not UTF-8: ``"strict"`` raises
+                `UnreadableError`, ``"replace"`` reads U+FFFD, ``"surrogates"`` lone surrogates
+                that give the bytes back.
+            variant: A VARIANT is its JSON text, or with ``"binary"`` its two binaries.
+            columns: The columns of keys and values, named as in `scan`, that every call gives;
+                others are not parsed. ``None`` means all.
+
+        Raises:
+            ConfigError: There is no such choice of `text` or `variant`.
         """
-        return OperatorState(self._client, self, operator, store, family, codec)
+        decoding = decoding_of(text, variant, columns)
+        return OperatorState(self._client, self, operator, store, family, codec, decoding)

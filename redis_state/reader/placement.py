@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from redis_state.reader.family import RowCodec
 from redis_state.reader.python_codec import PythonCodec
 from redis_state.reader.rows.spark_types import Atomic, Struct, Type
+from redis_state.reader.table_columns import RowCodec
 
 _ENOUGH = 64
 _HASHES = 1 << 30

@@ -13,8 +13,9 @@ from redis_state.format.header import Family
 from redis_state.ids import NUMBER_MAX, PartitionId
 from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.reader.deltas import Timeline
-from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.family import FamilyChoice
 from redis_state.reader.source import Stores
+from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import version_after
 
 NO_BATCH = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,13 @@ class PythonCodec:
 
     family: Family
     codec: Codec
+
+    asked = None
+    """Keys and values have no columns that could be left out."""
+
+    def only(self, keys: Collection[int], values: Collection[int]) -> PythonCodec:  # noqa: ARG002  # as Codec's
+        """The codec itself."""
+        return self
 
     @property
     def layout(self) -> Hashable:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.errors import NotFoundError, StateError
+from redis_state.errors import FormatError, NotFoundError, StateError
+from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
@@ -19,11 +21,13 @@ from redis_state.protocol.registry import (
 )
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.family import is_ours, is_placeholder
 from redis_state.reader.growth import Cause, causes_of
 from redis_state.reader.kept_versions import histories
 from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operators import Operators
 from redis_state.reader.overview import status_of, status_with_older
+from redis_state.reader.scan import families_of
 from redis_state.reader.status import QueryStatus
 from redis_state.reader.versions import (
     CONFIRMED,
@@ -67,10 +71,16 @@ class Query(Operators):
         return f"Query(name={self.info.name!r}, id={self.info.id!r}, gen={self.info.gen!r})"
 
     def operators(self) -> list[OperatorInfo]:
-        """The stateful operators and their stores, as Redis lists them now."""
-        (raw,) = self._client.call("reading a query", [self._command()])
-        self._learn(raw)
-        return list(self._known.values())
+        """The stateful operators and their stores, as Redis lists them now.
+
+        Families of an operator that keeps several (`transformWithState`, joins of state format 3
+        and 4) are those of its newest confirmed version, from a header.
+
+        Raises:
+            FormatError: The list of operators is damaged.
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return [replace(one, families=self._families(one)) for one in self._list()]
 
     def status(self) -> QueryStatus:
         """How the query stands; as `Reader.status` tells it of all."""
@@ -95,7 +105,7 @@ class Query(Operators):
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
         """What Redis lists of a store now."""
-        self.operators()
+        self._list()
         return self.known(operator, store)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
@@ -105,7 +115,7 @@ class Query(Operators):
             NotFoundError: There is no such operator or store.
             StateError: The store was given another number of partitions.
         """
-        self.operators()
+        self._list()
         listed = self._operator(operator, store)
         _check_moved([listed])
         return listed, self.ids(listed, range(listed.partitions))
@@ -184,7 +194,7 @@ class Query(Operators):
         if listed is None and wanted.newest:
             listed, found = self._first(operator, store)
         elif listed is None:
-            self.operators()
+            self._list()
             listed = self._operator(operator, store)
         if _is_of_now(wanted):
             _check_moved([listed])
@@ -234,8 +244,25 @@ class Query(Operators):
         stores = self._stores(operator)
         return QueryView(self._client, self, stores, NEWEST, keyed=True, last=last)
 
+    def _list(self) -> list[OperatorInfo]:
+        (raw,) = self._client.call("reading a query", [self._command()])
+        self._learn(raw)
+        return list(self._known.values())
+
+    def _families(self, info: OperatorInfo) -> tuple[Family, ...]:
+        """The families of a store; Redis lists only the default one."""
+        if info.alone or info.moved or not all(map(is_placeholder, info.families)):
+            return info.families
+        try:
+            opened = self._confirmed(self.ids(info, range(info.partitions)))
+            found = families_of(self._client, opened)
+        except (StateError, FormatError):  # a version that is not there, or damaged
+            return info.families
+        named = tuple(one for one in found if not is_ours(one) and not is_placeholder(one))
+        return named or info.families
+
     def _stores(self, operator: int | None) -> list[OperatorInfo]:
-        stores = [one for one in self.operators() if operator in (None, one.operator)]
+        stores = [one for one in self._list() if operator in (None, one.operator)]
         if not stores:
             raise self._unknown(f"operator {operator}" if operator is not None else "any operator")
         return stores

@@ -23,6 +23,7 @@ from redis_state.reader.exports.manifest import COLUMNS, Export
 from redis_state.reader.figures import some_of
 from redis_state.reader.overview import status_of_all
 from redis_state.reader.query import Query
+from redis_state.reader.rows.decoding import Texts
 from redis_state.reader.status import QueryStatus
 from redis_state.reader.versions import CONFIRMED
 
@@ -126,6 +127,7 @@ class Reader:
         *,
         at: str | int = CONFIRMED,
         memory: str = SQL_MEMORY,
+        text: Texts = "strict",
     ) -> pa.Table:
         """The answer to one SQL statement over live state, by DuckDB; docs/sql.md has the rules.
 
@@ -134,11 +136,13 @@ class Reader:
             parameters: Values for its ``?``, or ``$1``.
             at: As docs/reading.md has it. All tables of one query are of one version.
             memory: What DuckDB may take, such as ``"4GB"``, besides the answer.
+            text: As `Query.operator`: ``"strict"`` or ``"replace"``.
 
         Raises:
             ConfigError: duckdb or pyarrow is missing, or `memory` is malformed.
             UsageError: DuckDB does not take the statement, or fails at it.
             NotFoundError: It names a table that is not there.
+            UnreadableError: A value has no form in SQL; leave its column out.
             RedisStateError: A table could not be read.
         """
         from redis_state.reader.sql.database import Database
@@ -146,7 +150,7 @@ class Reader:
         def query_of(info: QueryInfo) -> Query:
             return Query(self.client, info, tenant=self._tenant)
 
-        database = Database(self.client, self.queries(), query_of, at=at, memory=memory)
+        database = Database(self.client, self.queries(), query_of, at=at, memory=memory, text=text)
         return database.run(statement, parameters)
 
     def export(

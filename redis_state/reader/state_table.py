@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.arrow_types import arrow_array, arrow_type, library
+from redis_state.reader.arrow_types import arrow_type, library, named_array
 from redis_state.reader.asked_keys import AskedKeys
 from redis_state.reader.column_arrays import value_columns
-from redis_state.reader.columns import columns_of
-from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.family import FamilyChoice
 from redis_state.reader.json_values import json_text
 from redis_state.reader.key_filter import keys_of
 from redis_state.reader.keyed import KeyedReads
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.rows.codec import Codec
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.reader.rows.spark_types import Struct, Type
 from redis_state.reader.rows.unsafe_row import check_lookup
 from redis_state.reader.source import Source, Stores
 from redis_state.reader.stored import StoredRows
+from redis_state.reader.table_columns import RowCodec, columns_of, only_columns
 from redis_state.reader.typed_rows import TypedRowCodec
 from redis_state.reader.versions import Wanted
 
@@ -43,6 +44,7 @@ class StateTable:
 
     Args:
         source: A view, which has one version.
+        decoding: The forms of values.
 
     Attributes:
         schema: All columns.
@@ -52,19 +54,25 @@ class StateTable:
     """
 
     def __init__(
-        self, client: Client, source: Source, operator: int, store: str, family: str
+        self,
+        client: Client,
+        source: Source,
+        operator: int,
+        store: str,
+        family: str,
+        decoding: Decoding = AS_WRITTEN,
     ) -> None:
         library("reading state as a table")
         import pyarrow as pa
 
-        choice = FamilyChoice(client, operator, family, None)
+        choice = FamilyChoice(client, operator, family, None, decoding)
         stored = StoredRows(client, source, operator, store, choice)
         codec, _ = stored.opened(Wanted())
         self._codec: RowCodec = codec
         self._columns = columns_of(codec)
         # Of one version: what looks at many is not asked for.
         stores = cast("Stores", source)
-        self._state = OperatorState(client, stores, operator, store, family, None)
+        self._state = OperatorState(client, stores, operator, store, family, None, decoding)
         self._keyed = KeyedReads(client, source, operator, store, choice)
         self.schema: pa.Schema = pa.schema(
             [
@@ -147,7 +155,7 @@ class StateTable:
         """Value columns of keys, null where there is no such key, and which keys there are.
 
         Args:
-            columns: Value columns; the state has no lists.
+            columns: Value columns, the others are not parsed; the state has no lists.
 
         Raises:
             RedisStateError: As `OperatorState.get_many`.
@@ -165,7 +173,7 @@ class StateTable:
         count = 0
         for codec, values, of_group in groups.values():
             made = codec if codec is self._codec else self._like(codec)
-            found.append(value_columns(made, values))
+            found.append(value_columns(only_columns(made, columns), values))
             for number, at in enumerate(of_group, count):
                 places[at] = number
             count += len(of_group)
@@ -179,17 +187,23 @@ class StateTable:
             arrays.append(whole.take(taken))
         return arrays, taken.is_valid()
 
-    def _found(self, keys: Sequence[Any]) -> Iterator[list[Sequence[Any]] | None]:
-        """The value columns of each key by their places, of a list those of each element."""
+    def _found(
+        self, keys: Sequence[Any], columns: Sequence[str]
+    ) -> Iterator[list[Sequence[Any]] | None]:
+        """The value columns of each key by their places, of a list those of each element.
+
+        Args:
+            columns: Others are not parsed.
+        """
         if not keys:
             return
-        codec = made = self._codec
+        codec, made = self._codec, only_columns(self._codec, columns)
         for hit in self._keyed.find(AskedKeys(keys), Wanted())[1].in_order():
             if hit is None:
                 yield None
                 continue
             if hit[0] is not codec:
-                codec, made = hit[0], self._like(hit[0])
+                codec, made = hit[0], only_columns(self._like(hit[0]), columns)
             elements = split_elements(hit[1]) if made.family.multi_value else [hit[1]]
             yield [made.value_row(element) for element in elements]
 
@@ -235,11 +249,14 @@ class StateTable:
         for start in range(0, len(keys), ROWS):
             some = keys[start : start + ROWS]
             rows: list[Sequence[Any]] = []
-            for one, found in zip(some, self._found(some), strict=True):
+            for one, found in zip(some, self._found(some, schema.names), strict=True):
                 own = [_in_order(field.type, one[field.name]) for field in key.fields]
                 rows += [[*own, *each] for each in found or ()]
             if rows:
-                arrays = [arrow_array(types[at], [row[at] for row in rows]) for at in places]
+                arrays = [
+                    named_array(name, types[at], [row[at] for row in rows])
+                    for name, at in zip(schema.names, places, strict=True)
+                ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

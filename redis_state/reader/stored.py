@@ -9,9 +9,10 @@ from redis_state.format.header import Family
 from redis_state.format.rows import stored_key
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
-from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.family import FamilyChoice
 from redis_state.reader.scan import Rows, families_of, pieces_of
 from redis_state.reader.source import Source
+from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import Wanted
 
 Piece = tuple[RowCodec, Rows]

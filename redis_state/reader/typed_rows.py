@@ -6,8 +6,8 @@ They come in the shape in which those of Spark's `transformWithState` do.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timezone
 from functools import lru_cache
 from typing import Any
@@ -39,6 +39,7 @@ class TypedRowCodec:
         value: The columns of a value.
         shapes: What a value of each column takes to be handed out; ``None`` for nothing.
         expires: Whether rows have a time to live.
+        asked: Which columns of keys and of values are handed out by name; ``None`` means all.
     """
 
     family: Family
@@ -48,6 +49,14 @@ class TypedRowCodec:
     value: Struct
     shapes: tuple[_Convert | None, ...]
     expires: bool = False
+    asked: tuple[frozenset[int], frozenset[int]] | None = None
+
+    def only(self, keys: Collection[int], values: Collection[int]) -> TypedRowCodec:
+        """The same codec, which hands out these columns where they have names; all are parsed."""
+        asked = frozenset(keys), frozenset(values)
+        if self.asked is not None:
+            asked = asked[0] & self.asked[0], asked[1] & self.asked[1]
+        return replace(self, asked=asked)
 
     @property
     def layout(self) -> Hashable:
@@ -85,7 +94,7 @@ class TypedRowCodec:
         Raises:
             FormatError: The bytes are no such key.
         """
-        return dict(zip(self.key.names, self.key_row(stored), strict=True))
+        return self._named(0, self.key.names, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> Sequence[Any]:
         """The values of the key columns, in their order.
@@ -111,7 +120,19 @@ class TypedRowCodec:
         """
         expiry, values = self.row.decode_with_expiry(value)
         row = _row(self.row.names, values, self.shapes)
-        return row.as_dict() if expiry is None else {_VALUE: row, _EXPIRY: expiry}
+        if expiry is None:
+            return self._named(1, self.row.names, row)
+        return self._named(1, (_VALUE, _EXPIRY), (row, expiry))
+
+    def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+        """The columns of a row by name, but for those that are not asked for."""
+        if self.asked is None:
+            return dict(zip(names, row, strict=True))
+        return {
+            name: value
+            for at, (name, value) in enumerate(zip(names, row, strict=True))
+            if at in self.asked[part]
+        }
 
     @property
     def columns(self) -> tuple[Struct, Struct]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -17,6 +17,7 @@ from redis_state.reader.arrow_types import cast_whole
 from redis_state.reader.change_table import change_schema
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.pinned import Pinned
+from redis_state.reader.rows.decoding import Texts, Variants, decoding_of
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.values import keys_of_json
 from redis_state.reader.versions import CONFIRMED, LATEST
@@ -37,8 +38,20 @@ if TYPE_CHECKING:
 _WHAT = "reading state as a DataFrame"
 _QUERY, _OPERATOR, _STORE, _FAMILY = "query", "operator", "store", "family"
 _AT, _KEYS = "at", "keys"
+_TEXT, _VARIANT = "text", "variant"
 _OWN = {
-    name.lower(): name for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, _KEYS, *STREAM_OPTIONS)
+    name.lower(): name
+    for name in (
+        _QUERY,
+        _OPERATOR,
+        _STORE,
+        _FAMILY,
+        _AT,
+        _KEYS,
+        _TEXT,
+        _VARIANT,
+        *STREAM_OPTIONS,
+    )
 }
 _PATH = "path"
 """The option that `load("flights")` sets."""
@@ -87,6 +100,9 @@ def state_of(options: Mapping[str, str]) -> LiveState:
         own.get(_STORE, DEFAULT_STORE),
         own.get(_FAMILY, DEFAULT_FAMILY),
         at if at in (CONFIRMED, LATEST) else _number(_AT, at),
+        decoding_of(
+            cast("Texts", own.get(_TEXT, "strict")), cast("Variants", own.get(_VARIANT, "json"))
+        ),
     )
 
 

@@ -14,14 +14,16 @@ from redis_state.ids import StoreId, is_gen, text_number
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.change_spans import ChangeSpans
-from redis_state.reader.family import FamilyChoice, RowCodec
+from redis_state.reader.family import FamilyChoice
 from redis_state.reader.feed_positions import Advice
 from redis_state.reader.pinned import Pinned, pin
 from redis_state.reader.places import Place, place_of
 from redis_state.reader.query import Query
 from redis_state.reader.reader import Reader
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.stored import StoredRows
+from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import Wanted
 
 _WORDS = 3
@@ -34,6 +36,7 @@ class LiveState:
 
     Attributes:
         at: As docs/reading.md has it.
+        decoding: The forms of values.
     """
 
     config: Config
@@ -42,6 +45,7 @@ class LiveState:
     store: str
     family: str
     at: str | int
+    decoding: Decoding = AS_WRITTEN
 
     def pinned(self) -> Pinned:
         """All partitions, at the version that `at` names now.
@@ -55,7 +59,7 @@ class LiveState:
 
     def table(self, client: Client, pinned: Pinned) -> StateTable:
         """The rows of a pinned version."""
-        return StateTable(client, pinned, self.operator, self.store, self.family)
+        return StateTable(client, pinned, self.operator, self.store, self.family, self.decoding)
 
     def changes(self, client_of: Callable[[Config], Client], advice: Advice) -> ChangeSpans:
         """The change feed of the checkpoint that the query has now.
@@ -80,7 +84,7 @@ class LiveState:
         Raises:
             NotFoundError: There is no such operator or store any more.
         """
-        choice = FamilyChoice(client, self.operator, self.family, None)
+        choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
         return place_of(client, self._query(client, gen), self.operator, self.store, choice)
 
     def codec(self, client: Client, pinned: Pinned) -> RowCodec:
@@ -89,7 +93,7 @@ class LiveState:
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
-        choice = FamilyChoice(client, self.operator, self.family, None)
+        choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
         stored = StoredRows(client, pinned, self.operator, self.store, choice)
         return stored.opened(Wanted())[0]
 

@@ -25,9 +25,9 @@ from redis_state.errors import ConfigError, NotFoundError, StateError, UsageErro
 from redis_state.provider import StateStoreProvider
 from redis_state.reader import Query, Reader
 from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.columns import columns_of
 from redis_state.reader.sql.database import Database
 from redis_state.reader.state_table import StateTable
+from redis_state.reader.table_columns import columns_of
 from redis_state.reader.typed_rows import TypedRowCodec
 from redis_state.testing import ProcessorTest
 from tests.contract.planting import Planted, family, schema, uid

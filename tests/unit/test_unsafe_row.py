@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, FormatError, UnreadableError
 from redis_state.reader.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
 from redis_state.reader.rows.unsafe_row import decode, encode
 from tests.unit.unsafe_row_vectors import VECTORS, can_be_looked_up, named
@@ -78,7 +78,8 @@ def test_each_flipped_byte_is_a_row_or_a_format_error(vector: dict[str, Any]) ->
 
 
 def decode_or_refuse(schema: Struct, data: bytes) -> None:
-    with contextlib.suppress(FormatError):
+    # A text may not be UTF-8 any more, which is no damage.
+    with contextlib.suppress(FormatError, UnreadableError):
         decode(schema, data)
 
 
@@ -114,11 +115,9 @@ def test_plausible_words_are_a_row_or_a_format_error(schema: Struct, words: list
         (["string"], [0, 16 << 32 | 9, 0], "outside"),
         (["string"], [0, 8 << 32 | 1, 0], "outside"),
         (["string", "string"], [0, 24 << 32 | 8, 24 << 32 | 8, 0], "overlap"),
-        (["string"], [0, 16 << 32 | 1, 0xFF], "UTF-8"),
         (["decimal(5,2)"], [0, 100_000], "more than 5 digits"),
         (["decimal(20,2)"], [0, 16 << 32 | 0, 0, 0], "0 bytes"),
-        (["date"], [0, 0x7FFFFFFF], "outside the years"),
-        (["time(6)"], [0, 86_400_000_000_000], "microsecond of a day"),
+        (["time(6)"], [0, 86_400_000_000_000], "a time of a day"),
         (["interval"], [0, 16 << 32 | 8, 0, 0], "8 bytes"),
         (["void"], [0, 0], "void"),
         ([{"type": "array", "elementType": "integer"}], [0, 16 << 32 | 8, 2**62], "too many"),
@@ -153,7 +152,7 @@ def test_a_nested_bomb_is_refused() -> None:
         decode(schema_of(kind), b"".join(word.to_bytes(8, "little") for word in words))
 
 
-@pytest.mark.parametrize("name", ["variant", "geometry(4326)", "time(6", "decimal(39,0)", "nope"])
+@pytest.mark.parametrize("name", ["time(6", "decimal(39,0)", "decimal(1", "", "a b)"])
 def test_types_that_cannot_be_decoded_are_named(name: str) -> None:
     with pytest.raises(FormatError, match="type"):
         schema_of(name)

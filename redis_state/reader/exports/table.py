@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, FormatError, UnreadableError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements
-from redis_state.reader.arrow_types import arrow_array, arrow_type
-from redis_state.reader.columns import columns_of
-from redis_state.reader.family import FamilyChoice, RowCodec, is_ours
+from redis_state.reader.arrow_types import arrow_type, named_array
+from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.json_values import json_text
 from redis_state.reader.python_codec import PythonCodec
 from redis_state.reader.rows.codec import Codec
-from redis_state.reader.rows.spark_types import Array, Atomic, Map, Struct, Type
+from redis_state.reader.rows.decoding import Decoding
+from redis_state.reader.rows.spark_types import Array, Atomic, Map, Struct, Type, is_opaque
+from redis_state.reader.table_columns import RowCodec, columns_of, only_columns, readable_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,8 @@ PARTITION, KEY, VALUE = "_partition", "_key", "_value"
 
 _VALUES = "values"
 _RAW_CODEC = "raw"
+_EXPORTED = Decoding(text="replace")
+"""The bytes of each text stand beside its column."""
 
 Rows = Sequence[tuple[bytes, bytes]]
 
@@ -57,12 +60,14 @@ class FamilyTable:
         self._columns: list[tuple[str, Type | None]] = []
         self._keys = 0
         if self._codec is not None:
+            # What has no form outside of Spark is in the bytes alone.
+            self._codec = only_columns(self._codec, readable_columns(self._codec))
             found = columns_of(self._codec)
             self._keys = found.keys
             self._columns = list(zip(found.names, found.types, strict=True))
             fields += self._described(self._columns[: self._keys])
             values = self._described(self._columns[self._keys :])
-            if family.multi_value:
+            if family.multi_value and values:
                 element = values[0].type if len(values) == 1 else pa.struct(values)
                 values = [pa.field(_VALUES, pa.list_(element))]
             fields += values
@@ -87,6 +92,11 @@ class FamilyTable:
             try:
                 arrays += self._of_keys(self._codec, keys)
                 arrays += self._of_values(self._codec, values)
+            except UnreadableError as error:
+                advice = "Nothing is damaged. Export the bytes alone, with --format raw."
+                raise UnreadableError.of(
+                    error.type, error.found, advice=advice, column=error.column
+                ) from error
             except FormatError as error:
                 raise FormatError(
                     error.attempted,
@@ -104,30 +114,34 @@ class FamilyTable:
                 name, pa.string() if type_ is None or not _is_storable(type_) else arrow_type(type_)
             )
             for name, type_ in columns
+            if type_ is None or not is_opaque(type_)
         ]
 
     def _of_keys(self, codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
         from redis_state.reader import columnar
 
+        columns = self._columns[: self._keys]
         if isinstance(codec, Codec) and self._all_storable(values=False):
             try:
-                return columnar.key_arrays(codec, keys)
+                return _readable(columns, columnar.key_arrays(codec, keys))
             except columnar.OneByOneError:
                 pass
-        return self._arrays(self._columns[: self._keys], codec.key_row, keys)
+        return self._arrays(columns, codec.key_row, keys)
 
     def _of_values(self, codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
         import pyarrow as pa
 
         if not self._family.multi_value:
             return self._value_columns(codec, values)
+        described = self._described(self._columns[self._keys :])
+        if not described:
+            return []
         lists = [split_elements(value) for value in values]
         flat = [element for elements in lists for element in elements]
         arrays = self._value_columns(codec, flat)
         offsets = [0]
         for elements in lists:
             offsets.append(offsets[-1] + len(elements))
-        described = self._described(self._columns[self._keys :])
         items = (
             arrays[0] if len(arrays) == 1 else pa.StructArray.from_arrays(arrays, fields=described)
         )
@@ -136,12 +150,13 @@ class FamilyTable:
     def _value_columns(self, codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
         from redis_state.reader import columnar
 
+        columns = self._columns[self._keys :]
         if isinstance(codec, Codec) and self._all_storable(values=True):
             try:
-                return columnar.value_arrays(codec, values)
+                return _readable(columns, columnar.value_arrays(codec, values))
             except columnar.OneByOneError:
                 pass
-        return self._arrays(self._columns[self._keys :], codec.value_row, values)
+        return self._arrays(columns, codec.value_row, values)
 
     def _all_storable(self, *, values: bool) -> bool:
         columns = self._columns[self._keys :] if values else self._columns[: self._keys]
@@ -154,14 +169,26 @@ class FamilyTable:
         stored: Sequence[bytes],
     ) -> list[pa.Array]:
         rows = [decode(one) for one in stored]
-        return [_array(type_, [row[at] for row in rows]) for at, (_, type_) in enumerate(columns)]
+        return [
+            _array(name, type_, [row[at] for row in rows])
+            for at, (name, type_) in enumerate(columns)
+            if type_ is None or not is_opaque(type_)
+        ]
 
 
-def _array(type_: Type | None, values: Sequence[Any]) -> pa.Array:
+def _readable(
+    columns: Sequence[tuple[str, Type | None]], arrays: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """The arrays without those of columns that have no form outside of Spark."""
+    pairs = zip(columns, arrays, strict=True)
+    return [array for (_, type_), array in pairs if type_ is None or not is_opaque(type_)]
+
+
+def _array(name: str, type_: Type | None, values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     if type_ is not None and _is_storable(type_):
-        return arrow_array(type_, values)
+        return named_array(name, type_, values)
     return pa.array([json_text(one) for one in values], pa.string())
 
 
@@ -172,7 +199,7 @@ def _codec_of(
     if is_ours(family):
         return None
     try:
-        codec = FamilyChoice(client, operator, family.name, None).codec(families)
+        codec = FamilyChoice(client, operator, family.name, None, _EXPORTED).codec(families)
     except (ConfigError, FormatError):
         # A codec of the program's own, or schemas that this release does not know.
         return None

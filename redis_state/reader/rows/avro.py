@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from redis_state.errors import ConfigError, FormatError
-from redis_state.reader.rows.spark_types import Array, Atomic, Map, Row, Struct, Type
+from redis_state.errors import ConfigError, FormatError, UnreadableError
+from redis_state.reader.rows.spark_types import UNASKED, Array, Atomic, Map, Row, Struct, Type
 from redis_state.reader.rows.spark_values import to_internal, to_python
 from redis_state.reader.rows.unsafe_row import in_order, lookup_type
 
@@ -64,10 +64,17 @@ class AvroRecord:
 
         Raises:
             FormatError: The bytes are not such a record.
+            UnreadableError: A text is not UTF-8.
         """
         library, stream = _library(), io.BytesIO(data)
         try:
-            found = library.schemaless_reader(stream, _schema(self.columns), None)
+            found = library.schemaless_reader(
+                # The names of a map's pairs are the only texts here; `_map_key` reads their bytes.
+                stream,
+                _schema(self.columns),
+                None,
+                handle_unicode_errors="surrogateescape",
+            )
         except Exception as error:  # the library raises whatever the bytes lead to
             raise FormatError(
                 "decoding a row", found="it is not an Avro record of this schema"
@@ -118,7 +125,7 @@ def _avro_type(type_: Type, names: count[int]) -> Any:
         case Atomic(name="decimal"):
             return {"type": "fixed", "name": f"d{next(names)}", "size": _size(type_)}
     if type_.name not in _PRIMITIVES:
-        raise FormatError("reading a Spark schema", found=f"Avro has no {type_.name}")
+        raise UnreadableError.of(type_.name, "rows in Avro cannot be read that have such a column")
     return _PRIMITIVES[type_.name]
 
 
@@ -147,10 +154,16 @@ def _internal(columns: Struct, values: Mapping[str, Any] | Sequence[Any]) -> dic
 
 def _row(written: Struct, wanted: Struct, found: Mapping[str, Any]) -> Row:
     there = {field.name: (field.type, found[f"f{at}"]) for at, field in enumerate(written.fields)}
-    values = []
+    values: list[Any] = []
     for field in wanted.fields:
+        if field.type is UNASKED:
+            values.append(None)
+            continue
         type_, raw = there.get(field.name, (field.type, None))
-        values.append(_python(type_, field.type, raw))
+        try:
+            values.append(_python(type_, field.type, raw))
+        except UnreadableError as error:
+            raise error.within(field.name) from None
     return Row(wanted.names, tuple(values))
 
 
@@ -164,10 +177,20 @@ def _python(written: Type, wanted: Type, raw: Any) -> Any:
         case Array(), Array():
             return [_python(written.element, wanted.element, one) for one in raw]
         case Map(), Map():
-            return {key: _python(written.value, wanted.value, one) for key, one in raw.items()}
+            return {
+                _map_key(wanted.key, key): _python(written.value, wanted.value, one)
+                for key, one in raw.items()
+            }
         case Atomic(), Atomic():
             if written.name == "decimal":
                 raw = int.from_bytes(raw, "big", signed=True)
             value = raw if written.name == "binary" else to_python(written, raw)
             return float(value) if wanted.name in _REALS else value
     raise FormatError("decoding a row", found="a column changed to a type that cannot be converted")
+
+
+def _map_key(type_: Type, key: str) -> Any:
+    """A name of a pair as the text that is chosen for bytes that are not UTF-8."""
+    if key.isascii() or not isinstance(type_, Atomic):
+        return key
+    return to_python(type_, key.encode("utf-8", "surrogateescape"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.reader.rows import ordered_columns, unsafe_row
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.reader.rows.murmur3 import partition_of
 from redis_state.reader.rows.row_bytes import RowBytes, row_bytes
 from redis_state.reader.rows.spark_types import Atomic, Struct
@@ -34,6 +35,9 @@ class Codec:
         first: Ordinals of the key columns that stand in front: all for kind ``none``, the prefix
             or the ordered columns, or all but the timestamp.
         rest: Ordinals of the other key columns.
+        asked: Which columns of keys and of values are parsed; ``None`` means all.
+        read_keys: What keys are decoded by.
+        read_values: What values are decoded by.
     """
 
     family: Family
@@ -41,6 +45,21 @@ class Codec:
     values: RowBytes
     first: tuple[int, ...]
     rest: tuple[int, ...]
+    read_keys: RowBytes
+    read_values: RowBytes
+    asked: tuple[frozenset[int], frozenset[int]] | None = None
+
+    def only(self, keys: Collection[int], values: Collection[int]) -> Codec:
+        """The same codec, which parses these columns; others are ``None`` in rows.
+
+        Args:
+            keys: Ordinals of key columns.
+            values: Ordinals of value columns.
+        """
+        asked = frozenset(keys), frozenset(values)
+        if self.asked is not None:
+            asked = asked[0] & self.asked[0], asked[1] & self.asked[1]
+        return _only(self, asked)
 
     @property
     def key(self) -> Struct:
@@ -110,7 +129,7 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a key.
         """
-        return dict(zip(self.key.names, self.key_row(stored), strict=True))
+        return self._named(0, self.key.names, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> list[Any]:
         """The values of the key columns, in their order.
@@ -125,13 +144,13 @@ class Codec:
     def _decoded(self, encoded: bytes) -> tuple[Sequence[Any], Sequence[Any]]:
         match self.family.kind:
             case "none":
-                return self.keys.decode(self.first, encoded), ()
+                return self.read_keys.decode(self.first, encoded), ()
             case "ts-prefix":
                 row, at = encoded[_TIMESTAMP_BYTES:], encoded[:_TIMESTAMP_BYTES]
-                return self.keys.decode(self.first, row), (_decoded_timestamp(at),)
+                return self.read_keys.decode(self.first, row), (_decoded_timestamp(at),)
             case "ts-postfix":
                 row, at = encoded[:-_TIMESTAMP_BYTES], encoded[-_TIMESTAMP_BYTES:]
-                return self.keys.decode(self.first, row), (_decoded_timestamp(at),)
+                return self.read_keys.decode(self.first, row), (_decoded_timestamp(at),)
         size = int.from_bytes(encoded[:_LENGTH_BYTES], "little", signed=True)
         end = _LENGTH_BYTES + size
         if size < 0 or end > len(encoded):
@@ -139,15 +158,15 @@ class Codec:
         front = encoded[_LENGTH_BYTES:end]
         first: Sequence[Any]
         if self.family.kind == "prefix":
-            first = self.keys.decode_first(self.first, front)
+            first = self.read_keys.decode_first(self.first, front)
         else:
             first = [
-                ordered_columns.decode(self.key.fields[at], column)
+                ordered_columns.decode(self.read_keys.columns.fields[at], column)
                 for at, column in zip(
                     self.first, self.keys.decode_bytes(len(self.first), front), strict=True
                 )
             ]
-        return first, self.keys.decode(self.rest, encoded[end:])
+        return first, self.read_keys.decode(self.rest, encoded[end:])
 
     def decode_value(self, value: bytes) -> dict[str, Any]:
         """The value columns of a value.
@@ -155,7 +174,17 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a value.
         """
-        return dict(zip(self.values.columns.names, self.value_row(value), strict=True))
+        return self._named(1, self.values.columns.names, self.value_row(value))
+
+    def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+        """The columns of a row by name, but for those that are not asked for."""
+        if self.asked is None:
+            return dict(zip(names, row, strict=True))
+        return {
+            name: value
+            for at, (name, value) in enumerate(zip(names, row, strict=True))
+            if at in self.asked[part]
+        }
 
     def value_row(self, value: bytes) -> Sequence[Any]:
         """The values of the value columns, in their order.
@@ -163,7 +192,7 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a value.
         """
-        return self.values.decode(range(len(self.values.columns.fields)), value)
+        return self.read_values.decode(range(len(self.values.columns.fields)), value)
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
         """The value columns of each element of a list.
@@ -175,13 +204,17 @@ class Codec:
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
-def codec_of(family: Family) -> Codec:
+def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> Codec:
     """The codec of a family.
+
+    Args:
+        decoding: The forms of values; its columns are left to the caller.
 
     Raises:
         FormatError: A schema is malformed, or does not name all columns of the key.
     """
-    keys = row_bytes(family.key_schema)
+    keys = row_bytes(family.key_schema, decoding)
+    values = row_bytes(family.value_schema, decoding)
     columns = keys.columns.fields
     every = range(len(columns))
     first: Sequence[int] = every
@@ -204,7 +237,16 @@ def codec_of(family: Family) -> Codec:
         for at in first:
             ordered_columns.check(columns[at], family.name)
     rest = tuple(at for at in every if at not in set(first))
-    return Codec(family, keys, row_bytes(family.value_schema), tuple(first), rest)
+    return Codec(family, keys, values, tuple(first), rest, keys, values)
+
+
+def _only(codec: Codec, asked: tuple[frozenset[int], frozenset[int]]) -> Codec:
+    return replace(
+        codec,
+        read_keys=codec.keys.only(asked[0]),
+        read_values=codec.values.only(asked[1]),
+        asked=asked,
+    )
 
 
 def _bad(family: Family, found: str) -> FormatError:

@@ -11,7 +11,7 @@ import struct
 from typing import Any, Final
 
 from redis_state.errors import FormatError
-from redis_state.reader.rows.spark_types import Atomic, Field
+from redis_state.reader.rows.spark_types import UNASKED, Atomic, Field
 from redis_state.reader.rows.spark_values import to_internal
 from redis_state.reader.rows.unsafe_row import lookup_type
 
@@ -58,6 +58,8 @@ def decode(field: Field, data: bytes) -> Any:
     Raises:
         FormatError: The bytes are not such a value.
     """
+    if field.type is UNASKED:
+        return None
     assert isinstance(field.type, Atomic)
     name = field.type.name
     if data[:1] == bytes((_NULL,)):

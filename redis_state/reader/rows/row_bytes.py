@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from redis_state.errors import FormatError
 from redis_state.reader.rows import unsafe_row
 from redis_state.reader.rows.avro import AvroRecord
-from redis_state.reader.rows.spark_types import Struct, parse_schema
+from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
+from redis_state.reader.rows.spark_types import UNASKED, Field, Struct, parse_schema
 
 _VERSION = b"\0"
 _AVRO = "redis-state.avro"
@@ -26,6 +27,9 @@ class RowBytes(Protocol):
     def columns(self) -> Struct:
         """All columns, as they are now."""
 
+    def only(self, ordinals: Collection[int]) -> RowBytes:
+        """The same rows, of which other columns than these are not parsed."""
+
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
         """The bytes of these columns.
 
@@ -38,6 +42,7 @@ class RowBytes(Protocol):
 
         Raises:
             FormatError: The bytes are not such a row.
+            UnreadableError: A value has no form outside of Spark, or not the chosen one.
         """
 
     def encode_first(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
@@ -58,6 +63,10 @@ class UnsafeRows:
     """Rows as Spark has them in memory."""
 
     columns: Struct
+
+    def only(self, ordinals: Collection[int]) -> UnsafeRows:
+        """As `RowBytes.only`."""
+        return UnsafeRows(_asked(self.columns, ordinals))
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
         """As `RowBytes.encode`."""
@@ -92,10 +101,16 @@ class AvroRows:
 
     Attributes:
         written: By schema id, the columns that rows may have.
+        whole: The columns, where those that are not asked for have no type in `columns`.
     """
 
     columns: Struct
     written: Mapping[int, Struct]
+    whole: Struct | None = None
+
+    def only(self, ordinals: Collection[int]) -> AvroRows:
+        """As `RowBytes.only`."""
+        return AvroRows(_asked(self.columns, ordinals), self.written, self.columns)
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
         """As `RowBytes.encode`, with the newest schema."""
@@ -126,7 +141,8 @@ class AvroRows:
     def decode_first(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
         """As `RowBytes.decode_first`."""
         wanted = _some(self.columns, tuple(ordinals))
-        return AvroRecord(wanted).decode(_behind_version(data), wanted)
+        written = _some(self.whole or self.columns, tuple(ordinals))
+        return AvroRecord(written).decode(_behind_version(data), wanted)
 
     def encode_bytes(self, columns: Sequence[bytes]) -> bytes:
         """As `RowBytes.encode_bytes`: sign and number of each column stand apart."""
@@ -146,7 +162,7 @@ class AvroRows:
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
-def row_bytes(schema: str) -> UnsafeRows | AvroRows:
+def row_bytes(schema: str, decoding: Decoding = AS_WRITTEN) -> UnsafeRows | AvroRows:
     """The rows of a schema in the description of a family (docs/format.md, section 4.5).
 
     Raises:
@@ -154,13 +170,13 @@ def row_bytes(schema: str) -> UnsafeRows | AvroRows:
     """
     found = _object(schema)
     if found.get("type") != _AVRO:
-        return UnsafeRows(parse_schema(schema))
+        return UnsafeRows(parse_schema(schema, decoding))
     written = found.get("written")
     if not isinstance(written, list) or not all(map(_is_entry, written)):
         raise FormatError("reading a Spark schema", found="it has no schemas that were written")
     return AvroRows(
-        parse_schema(_mapping(found.get("schema"))),
-        {id_: parse_schema(columns) for id_, columns in written},
+        parse_schema(_mapping(found.get("schema")), decoding),
+        {id_: parse_schema(columns, decoding) for id_, columns in written},
     )
 
 
@@ -192,6 +208,11 @@ def _some(columns: Struct, ordinals: tuple[int, ...]) -> Struct:
     if max(ordinals, default=-1) >= len(columns.fields):
         raise FormatError("decoding a row", found="its schema has fewer columns")
     return Struct(tuple(columns.fields[at] for at in ordinals))
+
+
+def _asked(columns: Struct, ordinals: Collection[int]) -> Struct:
+    fields = enumerate(columns.fields)
+    return Struct(tuple(one if at in ordinals else Field(one.name, UNASKED) for at, one in fields))
 
 
 @lru_cache(maxsize=_KNOWN_MAX)

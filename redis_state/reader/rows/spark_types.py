@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_state.errors import FormatError
+from redis_state.reader.rows.decoding import AS_WRITTEN, HANDLERS, Decoding
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 DECIMAL_COMPACT_DIGITS_MAX = 18
 _DECIMAL_DIGITS_MAX = 38
 _NESTING_MAX = 64
+_OPAQUE_NAME_MAX = 60
 _COLLATIONS = "__COLLATIONS"
 _BINARY_COLLATION = "UTF8_BINARY"
 
@@ -38,7 +40,9 @@ _WIDTHS = {
     "string": 0,
     "binary": 0,
     "void": 0,
+    "variant": 0,
 }
+_OPAQUE = re.compile(r"[a-z_][a-z0-9_ ]*(\([^()]*\))?", re.IGNORECASE)
 
 
 class CalendarInterval(NamedTuple):
@@ -60,6 +64,11 @@ class Atomic:
         precision: Digits of a decimal.
         scale: Digits of a decimal after the point.
         collated: Whether the string compares otherwise than by its bytes.
+        errors: How bytes of a string, or of one in a VARIANT, are read that are not UTF-8, as
+            `str` takes it.
+        binary: Whether a VARIANT is read as its binaries.
+        opaque: Whether values have no form outside of Spark here; `name` is the type as Spark
+            writes it.
     """
 
     name: str
@@ -67,6 +76,13 @@ class Atomic:
     precision: int = 0
     scale: int = 0
     collated: bool = False
+    errors: str = "strict"
+    binary: bool = False
+    opaque: bool = False
+
+
+UNASKED = Atomic("void", 0, opaque=True)
+"""Stands in the place of the type of a column that is not parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,49 +164,67 @@ class Row(tuple[Any, ...]):
         return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
 
-def parse_schema(schema: str | bytes | Mapping[str, Any]) -> Struct:
+def parse_schema(
+    schema: str | bytes | Mapping[str, Any], decoding: Decoding = AS_WRITTEN
+) -> Struct:
     """Read the schema of a row: Spark's JSON text, or what `StructType.jsonValue()` returns.
 
+    A type that is unknown here is opaque: other columns can be read.
+
     Raises:
-        FormatError: It is not such a schema, or a type is unknown or cannot be decoded.
+        FormatError: It is not such a schema.
     """
     if isinstance(schema, (str, bytes)):
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise _malformed("it is not JSON") from error
-    parsed = _parse(schema, collated=False, depth=0)
+    parsed = _parse(schema, decoding, collated=False, depth=0)
     if not isinstance(parsed, Struct):
         raise _malformed("it is not a struct")
     return parsed
+
+
+def is_opaque(type_: Type) -> bool:
+    """Whether values of a type have no form outside of Spark, or hold some that have none."""
+    if isinstance(type_, Struct):
+        return any(is_opaque(field.type) for field in type_.fields)
+    if isinstance(type_, Array):
+        return is_opaque(type_.element)
+    if isinstance(type_, Map):
+        return is_opaque(type_.key) or is_opaque(type_.value)
+    return type_.opaque
 
 
 def _malformed(found: str) -> FormatError:
     return FormatError("reading a Spark schema", found=found)
 
 
-def _parse(node: Any, *, collated: bool, depth: int) -> Type:
+def _parse(node: Any, decoding: Decoding, *, collated: bool, depth: int) -> Type:
     if depth > _NESTING_MAX:
         raise _malformed(f"types are nested more than {_NESTING_MAX} deep")
     if isinstance(node, str):
-        return _parse_atomic(node, collated=collated)
+        return _parse_atomic(node, decoding, collated=collated)
     kind = node.get("type") if isinstance(node, Mapping) else None
     if kind == "struct":
         fields = node.get("fields")
         if not isinstance(fields, list):
             raise _malformed("a struct has no list of fields")
-        return Struct(tuple(_parse_field(field, depth=depth + 1) for field in fields))
+        return Struct(tuple(_parse_field(field, decoding, depth=depth + 1) for field in fields))
+
+    def part(name: str) -> Type:
+        return _parse(node.get(name), decoding, collated=collated, depth=depth + 1)
+
     if kind == "array":
-        return Array(_parse(node.get("elementType"), collated=collated, depth=depth + 1))
+        return Array(part("elementType"))
     if kind == "map":
-        key = _parse(node.get("keyType"), collated=collated, depth=depth + 1)
-        return Map(key, _parse(node.get("valueType"), collated=collated, depth=depth + 1))
+        return Map(part("keyType"), part("valueType"))
     if kind == "udt":
-        return _parse(node.get("sqlType"), collated=collated, depth=depth + 1)
+        return _parse(node.get("sqlType"), decoding, collated=collated, depth=depth + 1)
     raise _malformed("a type is neither a name nor a struct, array, map or user-defined type")
 
 
-def _parse_field(node: Any, *, depth: int) -> Field:
+def _parse_field(node: Any, decoding: Decoding, *, depth: int) -> Field:
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise _malformed("a field has no name")
     metadata = node.get("metadata")
@@ -200,12 +234,17 @@ def _parse_field(node: Any, *, depth: int) -> Field:
     collated = isinstance(collations, Mapping) and any(
         not str(name).endswith(_BINARY_COLLATION) for name in collations.values()
     )
-    return Field(node["name"], _parse(node.get("type"), collated=collated, depth=depth))
+    return Field(node["name"], _parse(node.get("type"), decoding, collated=collated, depth=depth))
 
 
-def _parse_atomic(text: str, *, collated: bool) -> Atomic:
+def _parse_atomic(text: str, decoding: Decoding, *, collated: bool) -> Atomic:
+    errors = HANDLERS[decoding.text]
+    if text == "string":
+        return Atomic(text, 0, collated=collated, errors=errors)
+    if text == "variant":
+        return Atomic(text, 0, errors=errors, binary=decoding.variant == "binary")
     if text in _WIDTHS:
-        return Atomic(text, _WIDTHS[text], collated=collated and text == "string")
+        return Atomic(text, _WIDTHS[text])
     decimal = re.fullmatch(r"decimal(?:\(\s*(\d{1,2})\s*,\s*(-?\d{1,2})\s*\))?", text)
     if decimal:
         precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
@@ -216,7 +255,7 @@ def _parse_atomic(text: str, *, collated: bool) -> Atomic:
     string = re.fullmatch(r"(?:var)?char\(\d+\)|string collate (\w+)", text)
     if string:
         other = string[1] is not None and string[1] != _BINARY_COLLATION
-        return Atomic("string", 0, collated=collated or other)
+        return Atomic("string", 0, collated=collated or other, errors=errors)
     if re.fullmatch(r"time\(\d\)", text):
         return Atomic("time", 8)
     if text in ("interval", "calendar_interval"):
@@ -225,4 +264,6 @@ def _parse_atomic(text: str, *, collated: bool) -> Atomic:
         return Atomic("year-month", 4)
     if re.fullmatch(r"interval (day|hour|minute|second)( to (hour|minute|second))?", text):
         return Atomic("day-time", 8)
+    if _OPAQUE.fullmatch(text) and not text.startswith("decimal"):
+        return Atomic(text[:_OPAQUE_NAME_MAX], 0, opaque=True)
     raise _malformed(f"the type '{text[:60]}' cannot be decoded")

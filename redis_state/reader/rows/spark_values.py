@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, FormatError, UnreadableError
+from redis_state.reader.rows.calendar import date_text, time_text, timestamp_text
 from redis_state.reader.rows.spark_types import Atomic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_NAIVE = _EPOCH_UTC.replace(tzinfo=None)
@@ -16,6 +20,8 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _NANOS_OF_DAY = 86_400_000_000_000
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_MOMENTS = ("date", "timestamp", "timestamp_ntz", "time")
+_ENCODERS = {"surrogateescape": "surrogateescape"}
 _DECIMAL = Context(prec=76)
 _EXACT = Context(prec=76, traps=[Inexact, InvalidOperation])
 
@@ -25,24 +31,59 @@ def _malformed(type_: Atomic, found: str) -> FormatError:
 
 
 class Internal(int):
-    """A date or time as Spark stores it: days, or microseconds. Python's end with the year 9999."""
+    """A date or time as Spark stores it, where Python's types have none of that value.
+
+    Days or microseconds since 1970 of a date or timestamp outside of the years 1 to 9999, and
+    nanoseconds since midnight of a time that is no whole microsecond.
+
+    Attributes:
+        type: ``date``, ``timestamp``, ``timestamp_ntz`` or ``time``; empty means any.
+    """
+
+    type: str
+
+    def __new__(cls, raw: int, type_: str = "") -> Self:
+        """Keep the number of a value."""
+        found = super().__new__(cls, raw)
+        found.type = type_
+        return found
+
+    def isoformat(self) -> str:
+        """The value as ISO 8601 has it; a year of more than four digits has a sign."""
+        match self.type:
+            case "date":
+                return date_text(self)
+            case "time":
+                return time_text(self)
+            case "timestamp":
+                return f"{timestamp_text(self)}+00:00"
+            case _:
+                return timestamp_text(self)
 
 
 def to_python(type_: Atomic, raw: Any) -> Any:
     """Make the object that a user sees.
 
     Timestamps are aware, in UTC; timestamps without time zone are naive; a year-month interval is a
-    number of months, a day-time interval a `timedelta`.
+    number of months, a day-time interval a `timedelta`. A date or time that Python has not is an
+    `Internal`.
 
     Raises:
-        FormatError: No value of the type is stored so, or Python cannot represent it.
+        FormatError: No value of the type is stored so.
+        UnreadableError: A text is not UTF-8.
     """
     match type_.name:
         case "string":
             try:
-                return str(raw, "utf-8")
+                return str(raw, "utf-8", type_.errors)
             except UnicodeDecodeError as error:
-                raise _malformed(type_, f"not UTF-8 at byte {error.start}") from None
+                raise UnreadableError.of(
+                    type_.name,
+                    f"a text is not UTF-8 at byte {error.start}",
+                    advice="Nothing is damaged: Spark casts any bytes to a text. Read it by "
+                    "text='replace' or text='surrogates' (--text replace), or leave the column "
+                    "out (columns=…).",
+                ) from None
         case "decimal":
             if abs(raw) >= 10**type_.precision:
                 raise _malformed(type_, f"more than {type_.precision} digits")
@@ -50,8 +91,10 @@ def to_python(type_: Atomic, raw: Any) -> Any:
         case "date" | "timestamp" | "timestamp_ntz":
             return _moment(type_, raw)
         case "time":
-            if not 0 <= raw < _NANOS_OF_DAY or raw % 1000:
-                raise _malformed(type_, "not a whole microsecond of a day")
+            if not 0 <= raw < _NANOS_OF_DAY:
+                raise _malformed(type_, "not a time of a day")
+            if raw % 1000:
+                return Internal(raw, type_.name)
             return (_EPOCH_NAIVE + timedelta(microseconds=raw // 1000)).time()
         case "day-time":
             return timedelta(microseconds=raw)
@@ -59,19 +102,14 @@ def to_python(type_: Atomic, raw: Any) -> Any:
             return raw
 
 
-def _moment(type_: Atomic, raw: int) -> date:
+def _moment(type_: Atomic, raw: int) -> date | Internal:
     try:
         if type_.name == "date":
             return date.fromordinal(_EPOCH_DAY + raw)
         epoch = _EPOCH_UTC if type_.name == "timestamp" else _EPOCH_NAIVE
         return epoch + timedelta(microseconds=raw)
     except (OverflowError, ValueError):
-        raise FormatError(
-            f"decoding a value of type {type_.name}",
-            found="it is outside the years 1 to 9999, and Python has no such time",
-            advice="If Spark wrote it, nothing is damaged: to_arrow and the DataFrame of all rows "
-            "have it, where it is no part of a list, map or struct.",
-        ) from None
+        return Internal(raw, type_.name)
 
 
 def _unfit(type_: Atomic, name: str, found: str) -> ConfigError:
@@ -108,7 +146,7 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
             return _real(type_, value, name)
         case "string" if isinstance(value, str):
             try:
-                return value.encode("utf-8")
+                return value.encode("utf-8", _ENCODERS.get(type_.errors, "strict"))
             except UnicodeEncodeError:
                 raise _unfit(type_, name, "the text has a lone surrogate") from None
         case "binary" if isinstance(value, (bytes, bytearray, memoryview)):
@@ -121,7 +159,8 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
 
 def _time_to_internal(type_: Atomic, value: Any, name: str) -> int | None:
     if type(value) is Internal:
-        return int(value) if type_.name in ("date", "timestamp", "timestamp_ntz") else None
+        fits = type_.name in _MOMENTS and value.type in ("", type_.name)
+        return int(value) if fits else None
     aware = isinstance(value, datetime) and value.utcoffset() is not None
     match type_.name:
         case "date" if isinstance(value, date) and not isinstance(value, datetime):

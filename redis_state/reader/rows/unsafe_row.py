@@ -12,8 +12,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, FormatError, UnreadableError
 from redis_state.reader.rows.spark_types import (
+    UNASKED,
     Array,
     Atomic,
     CalendarInterval,
@@ -23,6 +24,7 @@ from redis_state.reader.rows.spark_types import (
     Type,
 )
 from redis_state.reader.rows.spark_values import to_internal, to_python
+from redis_state.reader.rows.variants import json_of, parse_variant
 
 _WORD = 8
 _DECIMAL_BYTES_MAX = 16
@@ -50,6 +52,7 @@ def decode(schema: Struct, data: bytes | bytearray | memoryview) -> Row:
 
     Raises:
         FormatError: The bytes are not a row of this schema.
+        UnreadableError: A value has no form outside of Spark, or not the one that was chosen.
     """
     view = memoryview(data)
     if len(view) % _WORD:
@@ -90,18 +93,26 @@ def _decode_struct(schema: Struct, view: memoryview) -> Row:
     region = _Region(view, fixed)
     values: list[Any] = []
     for index, field in enumerate(schema.fields):
+        if field.type is UNASKED:
+            values.append(None)
+            continue
         slot = view[first + index * _WORD : first + (index + 1) * _WORD]
         if _is_null(view, index):
             if isinstance(field.type, Atomic) and field.type.width and any(slot):
                 raise _malformed("a null field has a value")
             values.append(None)
         else:
-            values.append(_decode_slot(field.type, slot, region))
+            try:
+                values.append(_decode_slot(field.type, slot, region))
+            except UnreadableError as error:
+                raise error.within(field.name) from None
     return Row(schema.names, tuple(values))
 
 
 def _decode_slot(type_: Type, slot: memoryview, region: _Region) -> Any:
     if isinstance(type_, Atomic):
+        if type_.opaque:
+            raise opaque(type_)
         if type_.width:
             if any(slot[type_.width :]):
                 raise _malformed(f"the value is too large for type {type_.name}")
@@ -128,6 +139,9 @@ def _decode_fixed(type_: Atomic, raw: memoryview) -> Any:
 def _decode_variable(type_: Atomic, part: memoryview) -> Any:
     if type_.name == "binary":
         return bytes(part)
+    if type_.name == "variant":
+        variant = parse_variant(part)
+        return variant if type_.binary else json_of(variant, type_.errors)
     if type_.name == "decimal":
         if not 1 <= len(part) <= _DECIMAL_BYTES_MAX:
             raise _malformed(f"a decimal has {len(part)} bytes")
@@ -144,6 +158,8 @@ def _decode_array(type_: Array, view: memoryview) -> list[Any]:
         raise _malformed("an array has no element count")
     count = int.from_bytes(view[:_WORD], "little")
     element = type_.element
+    if isinstance(element, Atomic) and element.opaque:
+        return _all_null(element, view, count)
     width = (element.width if isinstance(element, Atomic) else 0) or _WORD
     # The first test keeps the numbers small; an element has at least one byte.
     if count > len(view) or _WORD + _bits_bytes(count) + count * width > len(view):
@@ -164,6 +180,21 @@ def _decode_array(type_: Array, view: memoryview) -> list[Any]:
     return values
 
 
+def _all_null(element: Atomic, view: memoryview, count: int) -> list[None]:
+    """Elements of a type that is unknown here, of which not even the width is known."""
+    if count > len(view) * 8 or _WORD + _bits_bytes(count) > len(view):
+        raise _malformed(f"an array of {len(view)} bytes claims too many elements")
+    bits = view[_WORD : _WORD + _bits_bytes(count)]
+    if not all(_is_null(bits, index) for index in range(count)):
+        raise opaque(element)
+    return [None] * count
+
+
+def opaque(type_: Atomic) -> UnreadableError:
+    """The error for a value of a type that has no form outside of Spark here."""
+    return UnreadableError.of(type_.name, "this release cannot hand out values of this type")
+
+
 def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:
     if len(view) < _WORD:
         raise _malformed("a map has no size of its keys")
@@ -175,9 +206,25 @@ def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:
     if len(keys) != len(values):
         raise _malformed("a map does not have as many values as keys")
     result = {_hashable(key): value for key, value in zip(keys, values, strict=True)}
+    if len(result) < len(keys) and _merges(type_.key):
+        raise UnreadableError.of(
+            "map",
+            "keys that are not UTF-8 become the same text",
+            advice="Nothing is damaged. Read it by text='surrogates', or leave the column out "
+            "(columns=…).",
+        )
     if len(result) != len(keys) or None in result:
         raise _malformed("a map has a key twice or a null key")
     return result
+
+
+def _merges(type_: Type) -> bool:
+    """Whether different values may become one where texts that are not UTF-8 are replaced."""
+    if isinstance(type_, Struct):
+        return any(_merges(field.type) for field in type_.fields)
+    if isinstance(type_, Array):
+        return _merges(type_.element)
+    return isinstance(type_, Atomic) and type_.errors == "replace"
 
 
 def _hashable(value: Any) -> Any:
@@ -284,7 +331,12 @@ def lookup_type(name: str, type_: Type) -> Atomic:
     Raises:
         ConfigError: They cannot: equal values may have different bytes, or it is not implemented.
     """
-    if isinstance(type_, Atomic) and type_.name not in ("calendar", "void") and not type_.collated:
+    if (
+        isinstance(type_, Atomic)
+        and type_.name not in ("calendar", "void", "variant")
+        and not type_.collated
+        and not type_.opaque
+    ):
         return type_
     kind = type_.name if isinstance(type_, Atomic) else type(type_).__name__.lower()
     if isinstance(type_, Atomic) and type_.collated:

@@ -25,6 +25,7 @@ from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.arrow_types import missing_extra
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.key_filter import leaves
+from redis_state.reader.rows.decoding import Texts, decoding_of
 from redis_state.reader.sql.live_table import LiveTable
 from redis_state.reader.sql.statement import (
     WHAT,
@@ -64,6 +65,7 @@ class Database:
         query_of: Makes a query of an entry in the list.
         at: As docs/reading.md has it.
         memory: What DuckDB may take, such as ``1GB``, besides the answer.
+        text: As `Operators.operator`.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Database:
         *,
         at: str | int = CONFIRMED,
         memory: str,
+        text: Texts = "strict",
     ) -> None:
         self._client = client
         self._queries = queries
         self._query_of = query_of
         self._at = at
         self._memory = memory
+        self._decoding = decoding_of(text)
         self._views: dict[str, QueryView] = {}
         self.tables: dict[str, LiveTable] = {}
 
@@ -177,7 +181,9 @@ class Database:
         parameters: Sequence[Any],
     ) -> LiveTable:
         view = self._view(place.gen)
-        table = StateTable(self._client, view, place.operator, place.store, place.family)
+        table = StateTable(
+            self._client, view, place.operator, place.store, place.family, self._decoding
+        )
         columns: list[str] | None = None
         if statement.columns is not None:
             wanted = {*statement.columns, *map(folded, table.key_names)}
