@@ -18,7 +18,9 @@ from tools import servers
 
 pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
 # Whether inputs come slowly is up to the machine.
-settings.register_profile("shared machine", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared machine", suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
 settings.load_profile("shared machine")
 IN_CI = os.environ.get("CI") == "true"
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
