@@ -214,7 +214,8 @@ def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> N
     users = [f"user {n:05d}" for n in range(3_000)]
     for batch in range(3):
         provider, store = partitions.open(0)
-        columns: list[Any] = [users, [0] * len(users), [batch] * len(users)]
+        # A time of 1970 or before would be late.
+        columns: list[Any] = [users, [1] * len(users), [batch] * len(users)]
         table = pa.table(
             [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
         )

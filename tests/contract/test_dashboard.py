@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from redis_state import acl, connect, keys
+from redis_state import acl, connect
 from redis_state.acl import Role
 from redis_state.cli.main import main
 from redis_state.testing import ProcessorTest
@@ -324,14 +324,6 @@ def test_a_server_that_was_never_there(tmp_path: Path, redis_server: RedisServer
         wait_until(lambda: "cannot be reached" in board.get("/").text, "the first look to fail")
         assert board.get("/").status == 503
         assert board.get(f"/query/{'0' * 32}").status == 503
-
-
-def test_a_list_that_is_damaged(redis_server: RedisServer, tmp_path: Path) -> None:
-    redis_server.client().hset(keys.checkpoints(), GEN, "no JSON")
-    with Dashboard(redis_server.url, log=tmp_path / "log") as board:
-        wait_until(lambda: "cannot be listed" in board.get("/").text, "the first look to fail")
-        assert "REDIS_FORMAT" in board.get("/").text
-        assert board.get(f"/query/{GEN}").status == 503
 
 
 def test_a_right_that_is_missing(

@@ -116,7 +116,7 @@ def test_server_that_is_too_old_is_refused(
     redis_conf({"url": old_redis_server.url})
     message = failure(job)
     assert "[REDIS_CONFIG]" in message
-    assert "runs a version older than 6" in message
+    assert "runs version 5." in message
     assert "Redis 6.2 or newer, or Valkey, is needed" in message
 
 

@@ -34,8 +34,9 @@ def test_many_values_that_python_gives(seeds: range, shared_redis_server: RedisS
     assert campaign.objects(shared_redis_server.url, seeds).faults == []
 
 
+# Of the long run until intervals that Arrow cannot hold are refused by name.
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", SOME, ids=name_of)
 def test_values_of_operators(
     seeds: range, streams: Streams, shared_redis_server: RedisServer
