@@ -470,7 +470,7 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
     way = re.search(r"`redis-state (rewind --gen \w+ --checkpoint FOLDER [^`]+)`", str(told.value))
     assert way is not None
     folder = str(queries.streams.checkpoint("limited later"))
-    words = way[1].replace("FOLDER", folder).split()
+    words = [folder if word == "FOLDER" else word for word in way[1].split()]
     assert main([*words, "--url", url, "--force"]) == 0
     given = []
     queries.start(queries.ours(frame, Machine(), "s7", partitions=3), "limited later", given)
