@@ -256,6 +256,9 @@ class _Scripts:
         return [self._known_one(command) for command in commands]
 
     def _known_one(self, command: Command) -> Command:
+        if len(command) == 1:
+            # The look at what a server has.
+            return command
         if command[0] == "EVAL":
             self._known.add(_sha(command[1]))
         elif command[0] == "EVALSHA" and command[1] not in self._known:
