@@ -235,7 +235,7 @@ def odd_values(draw: Callable[..., Any], before: bytes) -> bytes:
     if way == "raw":
         return bytes(draw(RAW))
     if way == "json":
-        return json.dumps(draw(VALUES)).encode()
+        return json.dumps(_few(draw(VALUES))).encode()
     if way == "word":
         words = before.split(b" ")
         words[draw(st.integers(0, len(words) - 1))] = draw(RAW)
@@ -256,10 +256,12 @@ def _spoil(draw: Callable[..., Any], known: Any) -> None:
     elif draw(st.integers(0, 4)) == 0:
         del known[name]
     else:
-        # A million partitions can be; they are only slow.
-        value = draw(VALUES)
-        few = name == "partitions" and type(value) is int and 1000 < value <= 1 << 20
-        known[name] = 1000 if few else value
+        known[name] = _few(draw(VALUES))
+
+
+def _few(value: Any) -> Any:
+    """A million partitions can be; they are only slow."""
+    return 1000 if type(value) is int and 1000 < value <= 1 << 20 else value
 
 
 @st.composite
