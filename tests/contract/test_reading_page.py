@@ -50,8 +50,9 @@ def test_the_python_examples_run(flights: str, capsys: pytest.CaptureFixture[str
     assert printed[11] == next(text for text in blocks("text") if text.startswith("1 "))
     assert printed[12].endswith(" after batch 1\n")
     assert printed[13] == "1 2 rows\n"
+    assert printed[14] == "2\n"
     rows = ["{'carrier': 'AA'}", "{'carrier': 'UA'}"]
-    assert sorted(printed[14].splitlines()) == sorted([two, *rows])
+    assert sorted(printed[15].splitlines()) == sorted([two, *rows])
 
 
 def test_the_commands_run(flights: str, capsys: pytest.CaptureFixture[str]) -> None:

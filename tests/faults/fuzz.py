@@ -16,7 +16,7 @@ from typing import Any
 
 from redis_state.codec import MSGPACK
 from redis_state.codec.state_object import StateObject
-from redis_state.errors import FormatError
+from redis_state.errors import FormatError, UnreadableError
 from redis_state.format import block, header, ordered, rows, segment
 from redis_state.format.entry import parse_segment
 from redis_state.format.header import Family
@@ -225,7 +225,7 @@ def run(seed: int, count: int) -> Counter[str]:
         try:
             target.decode(raw)
             found["read"] += 1
-        except FormatError:
+        except (FormatError, UnreadableError):
             found["refused"] += 1
         except Exception as error:
             raise Finding(f"{_where(seed, number, target, raw)}: {error!r}") from error
