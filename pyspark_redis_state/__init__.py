@@ -30,19 +30,19 @@ class DefaultSource(DataSource):
         Raises:
             RedisStateError: An option is wrong, or the state cannot be read.
         """
-        from redis_state.spark.data_source import schema_of
+        from redis_state.spark.live.data_source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans a read, and reads partitions."""
         # Spark imports this package in every session that reads anything by a name of its own.
-        from redis_state.spark.data_source import state_reader
+        from redis_state.spark.live.data_source import state_reader
 
         return state_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """What plans and reads a stream of changes."""
-        from redis_state.spark.data_source import stream_reader
+        from redis_state.spark.live.data_source import stream_reader
 
         return stream_reader(self.options, schema)

@@ -1,13 +1,12 @@
 """State of PySpark streaming queries, kept in Redis."""
 
-from redis_state import stores
 from redis_state._version import __version__
 from redis_state.codec.state_object import StateObject
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import connect, state_objects
+from redis_state.live import connect
+from redis_state.reader import state_objects
 from redis_state.spark import (
     BatchStore,
     BootstrapColumns,
@@ -27,7 +26,8 @@ from redis_state.spark import (
     transform_columns_with_state,
     transform_with_state,
 )
-from redis_state.store import ListStateStore, ReadStateStore, StateStore
+from redis_state.store import ListStateStore, ReadStateStore, StateStore, stores
+from redis_state.store.provider import StateStoreProvider
 
 __all__ = [
     "BatchStore",

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis_state import reader
+from redis_state import live, reader
 from redis_state.errors import ConfigError, UsageError
+from redis_state.exports.export import FILE_BYTES, Progress, no_progress
+from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.process import Home
-from redis_state.reader.exports.export import FILE_BYTES, Progress, no_progress
-from redis_state.reader.exports.manifest import COLUMNS, Export
 from redis_state.reader.versions import CONFIRMED
 
 if TYPE_CHECKING:
@@ -251,9 +251,9 @@ class LiveView(_Stores):
     """`redis_state.reader.LiveView`, to be awaited."""
 
 
-@_face_of(reader.Reader)
+@_face_of(live.Reader)
 class Reader(_Face):
-    """`redis_state.reader.Reader`, to be awaited; `connect` makes it."""
+    """`redis_state.live.Reader`, to be awaited; `connect` makes it."""
 
     async def export(
         self,
@@ -340,4 +340,4 @@ async def connect(
         raise ConfigError(
             "preparing to read", found="there are no threads", advice="Give threads=1 or more."
         )
-    return Reader(reader.connect(url, replica=replica, **options), _Calls(threads))
+    return Reader(live.connect(url, replica=replica, **options), _Calls(threads))

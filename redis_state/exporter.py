@@ -18,8 +18,9 @@ from prometheus_client.registry import Collector
 
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import RedisStateError
-from redis_state.reader import QueryStatus, Reader, StoreStatus
-from redis_state.reader.totals import ErrorIncreases, Increases, Store
+from redis_state.live import Reader
+from redis_state.reader import QueryStatus, StoreStatus
+from redis_state.status.totals import ErrorIncreases, Increases, Store
 
 _LOG = logging.getLogger("redis_state.exporter")
 _BUSY_SHARE = 0.1

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from redis_state._version import __version__
+from redis_state.cli.arguments.connection import with_server
 from redis_state.cli.command import Run
-from redis_state.cli.connection import with_server
 from redis_state.cli.help import Formatter, Intermixed
 from redis_state.cli.registry import COMMANDS
 from redis_state.errors import RedisStateError
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except RedisStateError as error:
-        from redis_state.reader.figures import plain
+        from redis_state.status.figures import plain
 
         # A name in it may have what changes the terminal.
         text = "\n".join(map(plain, str(error).split("\n")))

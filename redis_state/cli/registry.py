@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from redis_state.cli import (
-    acl,
-    bootstrap,
-    changes,
-    completion,
-    conf,
-    dashboard,
-    demo,
+from redis_state.cli.command import Command
+from redis_state.cli.follow import changes, top
+from redis_state.cli.look import (
     diff,
-    doctor,
-    export,
-    exporter,
     get,
     history,
     hot,
-    import_,
-    maintain,
-    migrate,
-    options_doc,
-    purge,
     queries,
-    rescale,
-    restore,
-    rewind,
     scan,
     show,
     size,
     skew,
     sql,
-    top,
     why_growing,
 )
-from redis_state.cli.command import Command
+from redis_state.cli.move import bootstrap, export, import_, migrate, rescale
+from redis_state.cli.operate import (
+    acl,
+    dashboard,
+    doctor,
+    exporter,
+    maintain,
+    purge,
+    restore,
+    rewind,
+)
+from redis_state.cli.other import completion, conf, demo, options_doc
 
 COMMANDS: tuple[Command, ...] = (
     conf,

@@ -1,4 +1,7 @@
-"""What a store writes for keys and values: codecs, ordered keys, versioned state objects."""
+"""Keys and values of Python's stores as bytes: codecs, ordered keys, versioned state objects.
+
+Imports `format` and the layers below it, and does no I/O. Begin with `codec.py`.
+"""
 
 from redis_state.codec.codec import MSGPACK, RAW, Codec, Range, unencodable
 

@@ -1,4 +1,7 @@
-"""Who serves which partition: the coordinator of a process and the thread of its heartbeat."""
+"""The coordinator: which process serves which partition, by heartbeats in Redis.
+
+Imports `protocol` and `backend`. Begin with `coordinator.py`; `heartbeat.py` is its thread.
+"""
 
 from redis_state.coordinator.coordinator import (
     Instance,

@@ -1,5 +1,5 @@
-"""The dashboard: a small web application that shows how queries stand, and changes nothing.
+"""The dashboard: a small web application that shows the status of queries, and changes nothing.
 
-One thread looks at all queries, at an interval; pages show what it saw last, so that many people
-who look cost Redis no more than one. Only the look-up of a key asks Redis for itself.
+One thread polls all queries at an interval (`watch.py`), and pages show its newest result, so that
+many clients cost Redis no more than one. Begin with `app.py`. Imports the readers below it.
 """

@@ -14,7 +14,7 @@ from redis_state.dashboard.access import LOGIN, Guard, Sessions
 from redis_state.dashboard.pages import Pages
 from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Watch
-from redis_state.reader import Reader
+from redis_state.live import Reader
 
 _FILES = (("style.css", "text/css"), ("icon.svg", "image/svg+xml"))
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.header import Family
-from redis_state.reader import OperatorState, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.json_values import to_json
-from redis_state.reader.rows.spark_types import Atomic, Struct, Type
-from redis_state.reader.values import column_value, columns_of, has_columns, plain_key
+from redis_state.rows.json_values import to_json
+from redis_state.rows.spark_types import Atomic, Struct, Type
+from redis_state.rows.text_values import column_value, columns_of, has_columns, plain_key
 
 SHOWN_MAX = 64 * 1024
 """Characters of a value that a page shows."""

@@ -35,9 +35,11 @@ from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Line, View, Watch
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import DEFAULT_STORE
-from redis_state.reader import Reader, StoreStatus, figures
+from redis_state.live import Reader
+from redis_state.reader import StoreStatus
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.figures import NOTHING
+from redis_state.status import figures
+from redis_state.status.figures import NOTHING
 
 BODY_MAX = 64 * 1024
 FIELDS_MAX = 512

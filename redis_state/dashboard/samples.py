@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from redis_state.reader import QueryStatus
-from redis_state.reader.totals import Store
+from redis_state.status.totals import Store
 
 SAMPLES_MAX = 360
 """An hour, if Redis is looked at every ten seconds; 25 KiB a query."""

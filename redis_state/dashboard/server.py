@@ -18,7 +18,7 @@ from redis_state.dashboard.app import application
 from redis_state.dashboard.settings import Settings
 from redis_state.dashboard.watch import Watch
 from redis_state.errors import ConfigError
-from redis_state.reader import Reader
+from redis_state.live import Reader
 
 HEAD_S = CLIENT_S
 """Within which a connection has to send the head of a request, or to take what it is sent."""

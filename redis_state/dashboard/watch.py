@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from redis_state.clock import SYSTEM, Clock, wall_ms
 from redis_state.dashboard.samples import Sample, Series, lag_of, sample_of, version_of
 from redis_state.errors import InternalError, RedisStateError
-from redis_state.reader import QueryStatus, Reader
-from redis_state.reader.totals import Increases, Store
+from redis_state.live import Reader
+from redis_state.reader import QueryStatus
+from redis_state.status.totals import Increases, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from redis_state.reader.figures import NOTHING
+from redis_state.status.figures import NOTHING
 
 _SECOND_MS = 1000
 _THOUSANDS = ("", "k", "M", "G", "T")

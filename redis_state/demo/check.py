@@ -10,7 +10,7 @@ import pandas as pd
 
 from redis_state.demo import sink
 from redis_state.demo.queries import StreamingQuery
-from redis_state.reader import Reader
+from redis_state.live import Reader
 
 _SHOWN_MAX = 5
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]

@@ -8,8 +8,8 @@ from itertools import cycle
 from typing import Any
 
 from redis_state.errors import NotFoundError
-from redis_state.reader import Reader
-from redis_state.reader.rows.spark_types import Row
+from redis_state.live import Reader
+from redis_state.rows.spark_types import Row
 
 _KEYS = (
     ("carriers", {"carrier": "UA"}),

@@ -15,7 +15,7 @@ from redis_state.demo import check, live, report
 from redis_state.demo.child import Child
 from redis_state.demo.data import load_flights, write_days
 from redis_state.demo.queries import QUERIES
-from redis_state.reader import Reader
+from redis_state.live import Reader
 
 _BATCHES_PER_QUERY = 7
 _READ_EVERY_S = 3.0

@@ -1,4 +1,8 @@
-"""The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name."""
+"""The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name.
+
+One call is one script or one pipeline. Imports `backend`, `format` and what lies below them. Begin
+with `opening.py` (read a version) and `partition.py` (acquire, publish, abort).
+"""
 
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.partition import PartitionClient, RetainReport

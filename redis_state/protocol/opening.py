@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -240,3 +240,24 @@ def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
     if at != opened.start or (at != EMPTY and at not in cached):
         return "the segments do not end where one stands alone"
     return ""
+
+
+def beyond(ids: Iterable[PartitionId], unwritten: Set[PartitionId]) -> set[PartitionId]:
+    """Returns the partitions behind the last one that a store has, of which Redis knows nothing.
+
+    Behind a union, a stage has more tasks than its stateful operator has partitions, and the number
+    of tasks is what is listed.
+
+    Args:
+        unwritten: All partitions without a version, while a version of the others is confirmed.
+    """
+    found: set[PartitionId] = set()
+    ended = set()
+    for id_ in sorted(ids, key=lambda one: one.partition, reverse=True):
+        if id_.store in ended:
+            continue
+        if id_ in unwritten:
+            found.add(id_)
+        else:
+            ended.add(id_.store)
+    return found

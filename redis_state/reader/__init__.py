@@ -1,18 +1,21 @@
-"""Live reads: state that queries keep in Redis, as Python values."""
+"""Live reads: the state of running queries as Python values.
+
+`lookup` finds keys, `feed` finds changes, `tables` makes Arrow tables. Imports `status`, `rows`,
+`protocol` and what lies below them. Begin with `query.py` and `operator_state.py`.
+"""
 
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
-from redis_state.reader.changes import ChangeBatch
-from redis_state.reader.diff import Change
-from redis_state.reader.growth import Cause, CauseKind
-from redis_state.reader.history import Revision
-from redis_state.reader.hot import HotKey, HotKeys
+from redis_state.reader.feed.changes import ChangeBatch
+from redis_state.reader.feed.diff import Change
+from redis_state.reader.feed.history import Revision
+from redis_state.reader.feed.hot import HotKey, HotKeys
 from redis_state.reader.live_view import LiveView
 from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
-from redis_state.reader.reader import Reader, connect
-from redis_state.reader.status import Hold, PartitionStatus, QueryStatus, StoreStatus
 from redis_state.reader.view import QueryView
+from redis_state.status.growth_causes import Cause, CauseKind
+from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 __all__ = [
     "Cause",
@@ -30,10 +33,8 @@ __all__ = [
     "QueryInfo",
     "QueryStatus",
     "QueryView",
-    "Reader",
     "Revision",
     "StateObjects",
     "StoreStatus",
-    "connect",
     "state_objects",
 ]

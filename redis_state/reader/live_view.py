@@ -16,12 +16,11 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.operators import Operators
 from redis_state.reader.versions import NEWEST, Wanted
-from redis_state.reader.view import QueryView
+from redis_state.reader.view import QueryView, ViewedQuery
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from redis_state.reader.query import Query
     from redis_state.reader.versions import Which
 
 INTERVAL_S = 0.1
@@ -45,7 +44,7 @@ class LiveView(Operators):
     def __init__(
         self,
         client: Client,
-        query: Query,
+        query: ViewedQuery,
         look: Callable[[QueryView | None], QueryView],
         interval_s: float,
     ) -> None:

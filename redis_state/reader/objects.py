@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from redis_state.codec.state_object import StateObject, state_object
 from redis_state.errors import ConfigError
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.rows.codec import KeyValues
+from redis_state.rows.codec import KeyValues
 
 _GROUP = "groupState"
 _COLUMN = "object"

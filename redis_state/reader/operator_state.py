@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
-from redis_state.reader import arrow
-from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.changes import ChangeBatch, changes
-from redis_state.reader.columns import Filter, Prefix, flat_rows
-from redis_state.reader.decoded import decoded
-from redis_state.reader.diff import Change, diff
 from redis_state.reader.family import FamilyChoice, is_ours
-from redis_state.reader.history import Revision, history
-from redis_state.reader.hot import BATCHES, LIMIT, By, HotKeys, hot
-from redis_state.reader.keyed import KeyedReads
-from redis_state.reader.places import Place, place_of
-from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
+from redis_state.reader.family_scan import StoredRows
+from redis_state.reader.feed.changes import ChangeBatch, changes
+from redis_state.reader.feed.diff import Change, diff
+from redis_state.reader.feed.family_location import Place, place_of
+from redis_state.reader.feed.history import Revision, history
+from redis_state.reader.feed.hot import BATCHES, LIMIT, By, HotKeys, hot
+from redis_state.reader.lookup.asked_keys import AskedKeys
+from redis_state.reader.lookup.decoded import decoded
+from redis_state.reader.lookup.key_search import KeyedReads
 from redis_state.reader.scan import families_of
-from redis_state.reader.stored import StoredRows
 from redis_state.reader.table_columns import columns_of, readable_columns
+from redis_state.reader.tables import arrow
+from redis_state.reader.tables.columns import Filter, Prefix, flat_rows
 from redis_state.reader.versions import which_of
+from redis_state.rows.decoding import AS_WRITTEN, Decoding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.codec import Codec as StoreCodec
-    from redis_state.reader.rows.spark_types import Struct
     from redis_state.reader.source import Stores
     from redis_state.reader.versions import Which
+    from redis_state.rows.spark_types import Struct
 
 
 class OperatorState:

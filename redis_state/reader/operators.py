@@ -10,8 +10,8 @@ from redis_state.codec import Codec
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.rows.decoding import Texts, Variants, decoding_of
 from redis_state.reader.source import Stores
+from redis_state.rows.decoding import Texts, Variants, decoding_of
 
 
 class _Owner(Stores, Protocol):

@@ -22,13 +22,10 @@ from redis_state.protocol.registry import (
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.family import is_ours, is_placeholder
-from redis_state.reader.growth import Cause, causes_of
-from redis_state.reader.kept_versions import histories
+from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operators import Operators
-from redis_state.reader.overview import status_of, status_with_older
 from redis_state.reader.scan import families_of
-from redis_state.reader.status import QueryStatus
 from redis_state.reader.versions import (
     CONFIRMED,
     LATEST,
@@ -40,7 +37,10 @@ from redis_state.reader.versions import (
     which_of,
 )
 from redis_state.reader.view import QueryView
-from redis_state.reader.waiting import LOOK_S
+from redis_state.status.growth_causes import Cause, causes_of
+from redis_state.status.kept_versions import histories
+from redis_state.status.overview import status_of, status_with_older
+from redis_state.status.query_status import QueryStatus
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, cast
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.arrow_types import arrow_type, library, named_array
-from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.column_arrays import value_columns
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.json_values import json_text
-from redis_state.reader.key_filter import keys_of
-from redis_state.reader.keyed import KeyedReads
+from redis_state.reader.family_scan import StoredRows
+from redis_state.reader.lookup.asked_keys import AskedKeys
+from redis_state.reader.lookup.key_search import KeyedReads
 from redis_state.reader.operator_state import OperatorState
-from redis_state.reader.rows.codec import Codec
-from redis_state.reader.rows.decoding import AS_WRITTEN, Decoding
-from redis_state.reader.rows.spark_types import Struct, Type
-from redis_state.reader.rows.unsafe_row import check_lookup
 from redis_state.reader.source import Source, Stores
-from redis_state.reader.stored import StoredRows
 from redis_state.reader.table_columns import RowCodec, columns_of, only_columns
-from redis_state.reader.typed_rows import TypedRowCodec
+from redis_state.reader.tables.column_arrays import value_columns
 from redis_state.reader.versions import Wanted
+from redis_state.rows.arrow_types import arrow_type, library, named_array
+from redis_state.rows.codec import Codec
+from redis_state.rows.decoding import AS_WRITTEN, Decoding
+from redis_state.rows.json_values import json_text
+from redis_state.rows.key_filter import keys_of
+from redis_state.rows.spark_types import Struct, Type
+from redis_state.rows.typed_rows import TypedRowCodec
+from redis_state.rows.unsafe_row import check_lookup
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from redis_state.errors import ConfigError
-from redis_state.reader.python_codec import PythonCodec
-from redis_state.reader.rows.codec import Codec
-from redis_state.reader.rows.spark_types import Type, is_opaque
-from redis_state.reader.typed_rows import TypedRowCodec
+from redis_state.rows.codec import Codec
+from redis_state.rows.python_codec import PythonCodec
+from redis_state.rows.spark_types import Type, is_opaque
+from redis_state.rows.typed_rows import TypedRowCodec
 
 RowCodec = Codec | PythonCodec | TypedRowCodec
 """Rows of Spark and of processors have columns; a store of Python has plain keys and values."""

@@ -7,7 +7,7 @@ have not come so far yet are read at v, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from redis_state.ids import EMPTY, PartitionId, is_uid, text_number
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
+    beyond,
     open_args,
     open_commands,
     read_opened,
@@ -406,27 +407,6 @@ def version_after(batch: int, ahead: int, *, what: str) -> int:
             advice="Give that batch or a later one.",
         )
     return version
-
-
-def beyond(ids: Iterable[PartitionId], unwritten: Set[PartitionId]) -> set[PartitionId]:
-    """Partitions behind the last one that a store has, of which Redis knows nothing.
-
-    A stage that goes on with a union has more tasks than its stateful operator has partitions, and
-    the number of tasks is what is listed.
-
-    Args:
-        unwritten: All of which Redis knows nothing, while a version of the others is confirmed.
-    """
-    found: set[PartitionId] = set()
-    ended = set()
-    for id_ in sorted(ids, key=lambda one: one.partition, reverse=True):
-        if id_.store in ended:
-            continue
-        if id_ in unwritten:
-            found.add(id_)
-        else:
-            ended.add(id_.store)
-    return found
 
 
 def _is_going_back(marks: Sequence[Sequence[bytes | None]], version: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, NotFoundError, StateError
@@ -11,17 +11,43 @@ from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.age import age_s, check_age
+from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.operators import Operators
+from redis_state.reader.source import Stores
 from redis_state.reader.versions import NEWEST, Wanted, runs_reached
-from redis_state.reader.waiting import LOOK_S
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from redis_state.reader.query import Query
     from redis_state.reader.versions import Which
 
 _Place = tuple[int, str]
+
+
+class ViewedQuery(Stores, Protocol):
+    """The query behind a view; `Query` is the one implementation.
+
+    Attributes:
+        info: Entry of the query in the list of checkpoints.
+    """
+
+    info: QueryInfo
+
+    def view(
+        self,
+        operator: int | None = None,
+        version: int | None = None,
+        **which: Unpack[Which],
+    ) -> QueryView:
+        """A view of the query at one version."""
+
+    def ids(self, info: OperatorInfo, partitions: Iterable[int]) -> list[PartitionId]:
+        """Returns the ids of partitions of a store."""
+
+    def open_stores(
+        self, stores: Sequence[OperatorInfo], wanted: Wanted, *, keyed: bool = False
+    ) -> list[list[Opened]]:
+        """Opens all partitions of several stores."""
 
 
 class QueryView(Operators):
@@ -39,7 +65,7 @@ class QueryView(Operators):
     def __init__(
         self,
         client: Client,
-        query: Query,
+        query: ViewedQuery,
         stores: Sequence[OperatorInfo],
         wanted: Wanted,
         *,

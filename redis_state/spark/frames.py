@@ -101,7 +101,7 @@ def repartition_by_number(df: DataFrame, partitions: int, name: str) -> DataFram
 
 def _numbers_hashed_to(partitions: int) -> list[int]:
     """For each partition the least number that Spark's hash partitioning puts there."""
-    from redis_state.reader.rows.murmur3 import SEED, hash_int
+    from redis_state.rows.murmur3 import SEED, hash_int
 
     found: dict[int, int] = {}
     for number in itertools.count():

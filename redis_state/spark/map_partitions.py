@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from redis_state.backend.client import Client
+from redis_state.batches.driver import Batch, begin_batch, verify_committed
 from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import UsageError
-from redis_state.spark.batches import Batch, begin_batch, verify_committed
 from redis_state.spark.driver_jvm import java_class
 from redis_state.spark.frames import (
     arrow_schema,

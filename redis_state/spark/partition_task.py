@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from redis_state.batches.driver import Batch, superseded
 from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.spark.batches import Batch, superseded
 from redis_state.spark.rows import RowFormat, rows_of_structs
 from redis_state.spark.worker import WORKER, Place
 from redis_state.store import Row, StateStore, StateStoreMetrics

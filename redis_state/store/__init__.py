@@ -1,4 +1,8 @@
-"""The state store of Python: its interface, providers of partitions, and those of a process."""
+"""The state store of Python: its interface, the providers of partitions, and those of a process.
+
+Imports `coordinator`, `protocol`, `codec` and what lies below them. Begin with `api.py` (interface)
+and `write_session.py` (life cycle of an opened version).
+"""
 
 from redis_state.store.api import (
     ListStateStore,

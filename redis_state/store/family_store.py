@@ -20,9 +20,9 @@ from redis_state.format.rows import (
     stored_key,
 )
 from redis_state.store.api import Operation, State, following
+from redis_state.store.bulk import STORED_KEY_BYTES_MAX, check_all_limits
 from redis_state.store.families import Families
 from redis_state.store.local_state import LocalVersion
-from redis_state.store.many import STORED_KEY_BYTES_MAX, check_all_limits
 from redis_state.store.write_session import Partition, WriteSession
 
 _MISSING: Final = object()

@@ -24,7 +24,7 @@ from redis_state.protocol.refusal import lost
 from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
 from redis_state.store.local_state import History, Layer, LocalVersion, compacted
-from redis_state.store.room import Room
+from redis_state.store.memory_budget import Room
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10

@@ -19,7 +19,7 @@ from redis_state.ids import Pin
 from redis_state.protocol import SegmentGoneError, snapshots
 from redis_state.store.families import Families
 from redis_state.store.local_base import Base
-from redis_state.store.room import ROW_BYTES
+from redis_state.store.memory_budget import ROW_BYTES
 
 _MISSING: Final = object()
 _SPAN_ROWS = 1024

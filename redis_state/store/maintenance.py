@@ -22,7 +22,7 @@ from redis_state.process import tell_after_fork
 INTERVAL_S = 60.0
 JITTER = 0.2
 STOP_S = 5.0
-_LOG = logging.getLogger("redis_state.maintenance")
+_LOG = logging.getLogger("redis_state.store.maintenance")
 
 
 def interval_s(interval: str | float | timedelta) -> float:

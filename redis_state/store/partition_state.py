@@ -29,13 +29,13 @@ from redis_state.protocol import (
     renew_checkpoint,
 )
 from redis_state.protocol.quota import Limits, Quota, quota_of
+from redis_state.store.absent import check_gen, no_checkpoint, no_rows
 from redis_state.store.delta import delta_of
 from redis_state.store.families import NO_FAMILIES, Families, described
 from redis_state.store.loading import Loader
 from redis_state.store.local_state import Layer, LocalVersion
+from redis_state.store.memory_budget import Room
 from redis_state.store.metrics import Counters
-from redis_state.store.nothing import check_gen, no_checkpoint, no_rows
-from redis_state.store.room import Room
 from redis_state.store.write_set import WriteSet
 
 VERSIONS_TO_RETAIN = 100

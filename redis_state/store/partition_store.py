@@ -15,14 +15,14 @@ from redis_state.format.rows import (
     join_elements,
 )
 from redis_state.store.api import ListStateStore, ReadStateStore, Row, State, StateStore
-from redis_state.store.local_state import LocalVersion
-from redis_state.store.many import (
+from redis_state.store.bulk import (
     STORED_KEY_BYTES_MAX,
     KeyEncoder,
     check_columns,
     encoded_values,
     stored_rows,
 )
+from redis_state.store.local_state import LocalVersion
 from redis_state.store.write_session import OpenedVersion, Partition, WriteSession
 
 _MISSING: Final = object()

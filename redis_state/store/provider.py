@@ -16,10 +16,10 @@ from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
 from redis_state.store.families import family_of
 from redis_state.store.family_store import FamilyStore
+from redis_state.store.memory_budget import Room
 from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
 from redis_state.store.partition_state import Events, PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
-from redis_state.store.room import Room
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11

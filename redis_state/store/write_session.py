@@ -10,7 +10,7 @@ from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store.api import Operation, State, StateStoreMetrics, following
 from redis_state.store.families import Families
 from redis_state.store.local_state import LocalVersion, Parts
-from redis_state.store.room import ROW_BYTES
+from redis_state.store.memory_budget import ROW_BYTES
 from redis_state.store.write_set import WriteSet
 
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis_state
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
 from redis_state.reader import OperatorState
+from redis_state.store.provider import StateStoreProvider
 from tests.bench.page import add_write_option, show
 from tests.bench.ratio import ratio
 

@@ -25,7 +25,7 @@ import redis_state
 from redis_state import connect
 from redis_state.backend.client import Client
 from redis_state.config import parse
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.bench.page import add_write_option, show
 from tests.support.browser import running_browser
 from tests.support.dashboard import Dashboard, serving, write_query

@@ -23,8 +23,8 @@ import redis
 import redis_state
 from redis_state.codec import RAW
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
 from redis_state.store import ReadStateStore
+from redis_state.store.provider import StateStoreProvider
 from tests.bench.page import add_write_option, show
 
 RUNS = 3

@@ -21,7 +21,8 @@ from typing import Any
 import redis
 
 import redis_state
-from redis_state.reader import OperatorState, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from tests.bench.page import add_write_option, show
 from tests.bench.python_store import Figure
 from tests.contract.planting import Planted, family, schema

@@ -11,7 +11,7 @@ import pytest
 from redis_state import config
 from redis_state.clock import SYSTEM, Clock
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.contract.planting import Planted
 from tests.contract.store_model import ModelProvider, World
 from tests.contract.store_support import new_providers

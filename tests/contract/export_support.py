@@ -12,9 +12,9 @@ import pytest
 
 from redis_state import config
 from redis_state.backend.client import Client
-from redis_state.reader import Reader
-from redis_state.reader.exports.folder import Folder
-from redis_state.recovery.imports import Import, plan_import
+from redis_state.exports import Import, plan_import
+from redis_state.exports.folder import Folder
+from redis_state.live import Reader
 from tests.contract.planting import Planted
 from tests.support.redis_server import RedisServer
 

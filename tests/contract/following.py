@@ -18,7 +18,7 @@ from redis_state.backend.client import Client
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain import Policy, maintain_checkpoint
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 
 State = dict[Any, Any]
 Tables = dict[str, State]

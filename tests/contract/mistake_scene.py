@@ -13,11 +13,11 @@ from typing import Any
 import redis_state
 from redis_state import config
 from redis_state.backend.client import Client
+from redis_state.batches.driver import begin_batch
 from redis_state.cli.main import main
 from redis_state.errors import RedisStateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.spark.batches import begin_batch
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted, plant_checkpoint
 from tests.support.redis_server import RedisServer
 

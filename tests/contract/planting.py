@@ -17,9 +17,9 @@ from redis_state.format.header import Family, Tombstone
 from redis_state.format.rows import Value
 from redis_state.format.segment import SegmentWriter
 from redis_state.ids import PartitionId, StoreId
-from redis_state.reader.rows.codec import codec_of
-from redis_state.reader.rows.murmur3 import partition_of
-from redis_state.reader.rows.unsafe_row import encode
+from redis_state.rows.codec import codec_of
+from redis_state.rows.murmur3 import partition_of
+from redis_state.rows.unsafe_row import encode
 
 GEN = "0123456789abcdef0123456789abcdef"
 QUERY_ID = "6d2bd1e5-0c7c-4c3e-9d77-111111111111"

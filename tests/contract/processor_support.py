@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from redis_state.spark.event_time import declare_notes
+from redis_state.batches.event_time import declare_notes
+from redis_state.batches.streams import TimeMode
 from redis_state.spark.processor.handle import Handle, QueryInfo, Times
-from redis_state.spark.stream_batches import TimeMode
 from redis_state.store.family_store import FamilyStore
 
 KEY = json.dumps(

@@ -18,14 +18,14 @@ import pytest
 
 from redis_state import config as options
 from redis_state.backend.client import Client
+from redis_state.batches.driver import begin_batch, verify_committed
+from redis_state.batches.streams import known_partitions, layout_of, list_store
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.config import Config
 from redis_state.ids import StateStoreProviderId
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
-from redis_state.spark.batches import begin_batch, verify_committed
-from redis_state.spark.stream_batches import known_partitions, layout_of, list_store
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.stream_support import QUERY, Driver
 from tests.support.redis_server import RedisServer
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 
 NewProvider = Callable[..., StateStoreProvider]
 

@@ -8,7 +8,7 @@ import uuid
 
 from redis_state.errors import ConflictError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 
 BATCHES = 5
 ROWS = 200

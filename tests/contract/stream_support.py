@@ -8,12 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redis_state.backend.client import Client
-from redis_state.codec.ordered_key import encode_key
-from redis_state.config import Config
-from redis_state.ids import StateStoreProviderId
-from redis_state.protocol import RegisteredRun, checkpoint_gen
-from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.spark.stream_batches import (
+from redis_state.batches.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
+from redis_state.batches.streams import (
     FRAME_LETTERS,
     JoinedBatch,
     Plan,
@@ -21,6 +17,10 @@ from redis_state.spark.stream_batches import (
     join_batch,
     take_plan,
 )
+from redis_state.codec.ordered_key import encode_key
+from redis_state.config import Config
+from redis_state.ids import StateStoreProviderId
+from redis_state.protocol import RegisteredRun, checkpoint_gen
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
 

@@ -21,13 +21,13 @@ from redis_state.config import Config
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.errors import ConfigError, ConflictError, Kind, RedisStateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.live import Reader
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.purge import purge
 from redis_state.maintain.report import Policy
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
-from redis_state.reader.reader import Reader
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 USER, PASSWORD = "worker", "rights-secret"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import redis_state
-from redis_state import aio, reader
+from redis_state import aio, live, reader
 from redis_state.errors import ConfigError, NotFoundError, UsageError
 from tests.contract.planting import Planted
 from tests.support.forking import in_child
@@ -24,7 +24,7 @@ FACES = [
     (reader.Query, aio.Query),
     (reader.QueryView, aio.QueryView),
     (reader.LiveView, aio.LiveView),
-    (reader.Reader, aio.Reader),
+    (live.Reader, aio.Reader),
 ]
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from redis_state import config as options
+from redis_state.batches.streams import Inputs
 from redis_state.config import Config
 from redis_state.format.ordered import family_range
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StateStoreProviderId, StoreId
@@ -22,7 +23,6 @@ from redis_state.protocol import RegisteredRun, register_run
 from redis_state.protocol.runs import checkpoint_gen
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
-from redis_state.spark.stream_batches import Inputs
 from redis_state.spark.worker import Warm, Worker
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
@@ -203,7 +203,7 @@ def test_changes_that_take_much_room_are_folded_into_a_snapshot(partitions: Part
 
 
 def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> None:
-    from redis_state.spark.testing.rows import arrow_schema
+    from redis_state.testing.rows import arrow_schema
     from tests.contract.processors import OUTPUT, Variables
 
     key = '{"type":"struct","fields":[{"name":"user","type":"string","nullable":true}]}'

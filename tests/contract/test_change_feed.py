@@ -15,8 +15,9 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Value
-from redis_state.reader import ChangeBatch, OperatorState, Reader
-from redis_state.reader.rows.codec import codec_of
+from redis_state.live import Reader
+from redis_state.reader import ChangeBatch, OperatorState
+from redis_state.rows.codec import codec_of
 from tests.contract.planting import GEN, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer, bytes_of
 

@@ -17,9 +17,9 @@ from pyspark_redis_state import DefaultSource
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state.errors import ConfigError, Kind, NotFoundError, StateError, UsageError
 from redis_state.format.header import Tombstone
-from redis_state.provider import StateStoreProvider
-from redis_state.spark import change_stream
+from redis_state.spark.live import change_stream
 from redis_state.spark.worker import WORKER
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, uid
 from tests.contract.test_data_source import struct
 from tests.support.redis_server import RedisServer

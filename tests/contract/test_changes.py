@@ -11,7 +11,8 @@ import pytest
 
 import redis_state
 from redis_state.errors import Kind, StateError
-from redis_state.reader import OperatorState, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from tests.contract.following import (
     FAMILIES,
     LISTS,

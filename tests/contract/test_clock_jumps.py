@@ -23,7 +23,7 @@ from redis_state.errors import ConflictError, Kind, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.runs import RegisteredRun, register_run
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, bytes_of
 

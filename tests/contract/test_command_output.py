@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from redis_state.cli import output
 from redis_state.cli.main import build_parser
-from redis_state.cli.output import Sheet
-from redis_state.cli.state_types import Types
+from redis_state.cli.output import printing
+from redis_state.cli.output.printing import Sheet
+from redis_state.cli.output.state_types import Types
 from redis_state.errors import ConfigError
-from redis_state.reader import connect
-from redis_state.reader.rows.spark_types import Atomic, Field, Map, Struct
+from redis_state.live import connect
+from redis_state.rows.spark_types import Atomic, Field, Map, Struct
 from tests.contract.planting import Planted, family, schema
 from tests.contract.test_reading_commands import Run, failed, narrow, objects, planted, run
 from tests.support.redis_server import RedisServer
@@ -90,7 +90,7 @@ def test_a_map_has_its_own_keys_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "maps.parquet"
     types = {"m": Map(Atomic("string", 0), Atomic("byte", 1))}
     arguments = argparse.Namespace(format="parquet", output=str(path))
-    output.emit(arguments, Sheet(rows, types=lambda: types))
+    printing.emit(arguments, Sheet(rows, types=lambda: types))
     found = pq.read_table(path).column("m")
     assert found.type == pa.map_(pa.string(), pa.int8())
     assert found.to_pylist() == [[("q", 5)], [("y", 6), ("z", None)], None]
@@ -123,7 +123,7 @@ def test_csv_is_written_as_rows_come(monkeypatch: pytest.MonkeyPatch) -> None:
             yield {"n": number, "square": number**2}
 
     monkeypatch.setattr(sys, "stdout", written)
-    output.emit(argparse.Namespace(format="csv", output=None), Sheet(rows()))
+    printing.emit(argparse.Namespace(format="csv", output=None), Sheet(rows()))
     assert written.getvalue() == "n,square\n0,0\n1,1\n2,4\n"
 
 
@@ -137,7 +137,7 @@ def test_values_of_other_columns_keep_their_names_in_a_file(tmp_path: Path) -> N
         {"b": 6, "c": 7},
     ]
     path = tmp_path / "values.parquet"
-    output.emit(
+    printing.emit(
         argparse.Namespace(format="parquet", output=str(path)), Sheet(rows, types=lambda: types)
     )
     found = [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from redis_state.cli.arguments.place import ABSENT_STATUS
 from redis_state.cli.main import main
-from redis_state.cli.place import ABSENT_STATUS
 from tests.contract.planting import GEN, QUERY_ID, Planted, family, schema
 from tests.support.redis_server import RedisServer
 

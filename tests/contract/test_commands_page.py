@@ -15,8 +15,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from redis_state import keys
-from redis_state.cli.completion import commands_of
 from redis_state.cli.main import build_parser, main
+from redis_state.cli.other.completion import commands_of
 from redis_state.protocol.instances import Instance
 from redis_state.reader import CauseKind
 from tests.contract.planting import QUERY_ID, Planted

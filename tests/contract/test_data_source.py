@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from pyspark_redis_state import DefaultSource
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
-from redis_state.provider import StateStoreProvider
 from redis_state.spark.worker import WORKER
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted, family, schema, uid
 from tests.support.redis_server import RedisServer
 

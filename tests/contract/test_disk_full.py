@@ -15,7 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.codec import RAW
 from redis_state.errors import FullError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

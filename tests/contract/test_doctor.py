@@ -10,7 +10,7 @@ import redis
 
 from redis_state import keys
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
 

@@ -19,7 +19,7 @@ from redis_state.config import Config
 from redis_state.errors import CommitOutcomeUnknownError, ConfigError, Kind
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import SentinelSet
 from tests.support.redis_server import RedisServer

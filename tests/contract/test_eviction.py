@@ -20,7 +20,7 @@ from redis_state.codec import RAW
 from redis_state.errors import ConfigError, FullError, Kind, RedisStateError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol.runs import register_run
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 Start = Callable[..., RedisServer]

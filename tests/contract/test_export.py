@@ -17,11 +17,11 @@ from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.errors import ConfigError, Kind, StateError, UsageError
+from redis_state.exports import plan_import
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import Export, read_export
 from redis_state.format.header import Family
-from redis_state.reader import Reader
-from redis_state.reader.exports.folder import Folder
-from redis_state.reader.exports.manifest import Export, read_export
-from redis_state.recovery.imports import plan_import
+from redis_state.live import Reader
 from tests.contract.export_support import (
     VERSIONS,
     Stopped,

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from redis_state import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted, plant_checkpoint
 from tests.contract.test_commands_page import CARRIERS, environment, printed
 from tests.support.redis_server import RedisServer

@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis_state import config, keys
 from redis_state.cli.main import main
 from redis_state.exporter import METRICS, QueryCollector
+from redis_state.live import Reader, connect
 from redis_state.protocol.instances import Instance, totals_commands
-from redis_state.reader import Reader, connect
 from tests.contract.planting import GEN, Planted
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer

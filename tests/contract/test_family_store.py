@@ -18,8 +18,8 @@ from redis_state.format.ordered import family_range
 from redis_state.format.rows import VALUE_BYTES_MAX, join_elements, split_elements, stored_key
 from redis_state.maintain import Policy, maintain_checkpoint
 from redis_state.protocol import checkpoint_gen
-from redis_state.provider import StateStoreProvider
 from redis_state.store.family_store import FamilyStore
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.store_support import NewProvider, new_providers
 from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer

@@ -15,10 +15,10 @@ from redis_state.errors import ConflictError, UsageError
 from redis_state.format import ordered
 from redis_state.ids import EMPTY, PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.spark.worker import WORKER, Warm
 from redis_state.store.families import family_of
-from redis_state.stores import LoadedStores
+from redis_state.store.provider import StateStoreProvider
+from redis_state.store.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer

@@ -11,7 +11,7 @@ import redis
 
 from redis_state import keys
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.errors import RedisStateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.maintain.recall import expire

@@ -11,9 +11,9 @@ import pytest
 from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import Reader
-from redis_state.reader.frequent import Frequent
+from redis_state.live import Reader
+from redis_state.reader.feed.heavy_hitters import Frequent
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted
 from tests.support.redis_server import RedisServer
 

@@ -22,12 +22,12 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import FormatError, FullError, StateError, UsageError
+from redis_state.exports import plan_import
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import read_sealed, sealed
 from redis_state.files import folder_at
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import Reader
-from redis_state.reader.exports.folder import Folder
-from redis_state.reader.exports.manifest import read_sealed, sealed
-from redis_state.recovery.imports import plan_import
+from redis_state.live import Reader
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.export_support import (
     SEED,
     VERSIONS,

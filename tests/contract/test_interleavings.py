@@ -20,11 +20,11 @@ from redis_state.coordinator import heartbeat as heartbeats
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol.instances import Instance, find
-from redis_state.provider import StateStoreProvider
-from redis_state.store import loaded as loaded_stores
 from redis_state.store import loading, local_base, local_state, partition_state
+from redis_state.store import stores as loaded_stores
 from redis_state.store.partition_store import PartitionReadStore
-from redis_state.stores import LoadedStores
+from redis_state.store.provider import StateStoreProvider
+from redis_state.store.stores import LoadedStores
 from tests.support.interleaving import Interleaving
 from tests.support.redis_server import RedisServer
 

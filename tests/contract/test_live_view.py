@@ -13,9 +13,10 @@ import pytest
 from redis_state import config, keys
 from redis_state.errors import ConfigError, NotFoundError, StateError, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import LiveView, Reader
+from redis_state.live import Reader
+from redis_state.reader import LiveView
 from redis_state.reader.versions import NEWEST
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted
 from tests.support.forking import in_child
 from tests.support.manual_clock import ManualClock

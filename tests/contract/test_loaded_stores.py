@@ -19,8 +19,8 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.purge import purge
 from redis_state.protocol import is_run
 from redis_state.protocol.instances import TOTALS_TTL_MS, Counted, find_counted
-from redis_state.provider import StateStoreProvider
-from redis_state.stores import LoadedStores
+from redis_state.store.provider import StateStoreProvider
+from redis_state.store.stores import LoadedStores
 from tests.support.redis_server import RedisServer
 
 

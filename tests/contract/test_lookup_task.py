@@ -14,14 +14,14 @@ import pytest
 from redis_state import StateStoreId, StateStoreProviderId, config, keys
 from redis_state.acl import Role, rules
 from redis_state.errors import StateError
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import keyed, lookup
-from redis_state.reader.row_sizes import mean_row_bytes
-from redis_state.reader.rows.spark_values import Internal
-from redis_state.spark import lookup_task
-from redis_state.spark.live_state import LiveState, pin_text
-from redis_state.spark.lookup_task import PIN, Batch, Choice, LookUp, name_of
+from redis_state.reader.lookup import key_search, many_keys
+from redis_state.reader.lookup.row_sizes import mean_row_bytes
+from redis_state.rows.spark_values import Internal
+from redis_state.spark.live import lookup_task
+from redis_state.spark.live.live_state import LiveState, pin_text
+from redis_state.spark.live.lookup_task import PIN, Batch, Choice, LookUp, name_of
 from redis_state.spark.worker import CLIENTS_MAX, WORKER
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, family, schema
 from tests.support.redis_server import RedisServer
 
@@ -211,9 +211,9 @@ def test_a_block_is_read_once_a_group(
         len(planted.client.hkeys(keys.segment(planted.id(number), f"d:3:{3:032x}")))
         for number in range(planted.partitions)
     )
-    monkeypatch.setattr(keyed, "KEYS_AT_ONCE", 200)
-    monkeypatch.setattr(keyed, "_KEPT_BYTES_MAX", room)
-    read = lookup._take
+    monkeypatch.setattr(key_search, "KEYS_AT_ONCE", 200)
+    monkeypatch.setattr(key_search, "_KEPT_BYTES_MAX", room)
+    read = many_keys._take
     taken: list[tuple[Any, Any]] = []
 
     def counted(piece: Any, field: Any, raw: Any, cache: Any) -> None:
@@ -221,7 +221,7 @@ def test_a_block_is_read_once_a_group(
             taken.append((piece.opened.id.partition, field))
         read(piece, field, raw, cache)
 
-    monkeypatch.setattr(lookup, "_take", counted)
+    monkeypatch.setattr(many_keys, "_take", counted)
     state = state_of(redis_server)
     task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
     version = Choice(state, "x").run(None)

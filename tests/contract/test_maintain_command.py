@@ -16,7 +16,7 @@ import redis
 from redis_state import acl, config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.format.rows import Value
 from redis_state.maintain import service
 from redis_state.maintain.vanished import LOOKS_APART_MS

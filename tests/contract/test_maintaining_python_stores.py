@@ -16,7 +16,7 @@ from redis_state.codec import MSGPACK, RAW
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain import Policy, Report, maintain_checkpoint
 from redis_state.protocol import checkpoint_gen
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 State = dict[Any, Any]

@@ -17,10 +17,10 @@ from redis_state import aio
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.header import Family
 from redis_state.format.rows import stored_key
-from redis_state.reader.asked_keys import MANY, AskedKeys
-from redis_state.reader.keyed import _by_block
-from redis_state.reader.rows.codec import codec_of
-from redis_state.spark.lookup_task import asked
+from redis_state.reader.lookup.asked_keys import MANY, AskedKeys
+from redis_state.reader.lookup.key_search import _by_block
+from redis_state.rows.codec import codec_of
+from redis_state.spark.live.lookup_task import asked
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 
@@ -72,7 +72,7 @@ def test_many_keys_get_what_each_gets(
         )
     if without:
         for module in ("key_arrays", "columnar"):
-            path = "redis_state.reader.rows." if module == "key_arrays" else "redis_state.reader."
+            path = "redis_state.rows." if module == "key_arrays" else "redis_state.reader."
             monkeypatch.setitem(sys.modules, path + module, None)
     with redis_state.connect(redis_server.url) as reader:
         state = reader.query("flights").operator()

@@ -21,7 +21,7 @@ from redis_state import config, connect, keys
 from redis_state.exporter import METRICS
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol.instances import Instance, totals_commands
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted
 from tests.contract.test_exporter import exporter
 from tests.support.redis_server import RedisServer, free_port

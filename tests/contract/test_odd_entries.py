@@ -30,9 +30,9 @@ from redis_state.dashboard.settings import checked
 from redis_state.dashboard.watch import Watch
 from redis_state.errors import RedisStateError
 from redis_state.exporter import QueryCollector
+from redis_state.live import Reader, connect
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol.instances import Instance
-from redis_state.reader import Reader, connect
 from tests.contract.planting import GEN, Planted
 from tests.support.redis_server import RedisServer, bytes_of
 

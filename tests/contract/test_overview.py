@@ -8,11 +8,12 @@ from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.live import Reader
 from redis_state.maintain.recall import expire
 from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.instances import LATELY_MS, Instance
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import Hold, Reader
+from redis_state.reader import Hold
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, QUERY_ID, Planted, uid
 from tests.support.redis_server import RedisServer
 

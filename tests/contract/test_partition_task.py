@@ -13,15 +13,15 @@ import pytest
 from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.batches.driver import begin_batch
 from redis_state.codec import MSGPACK
 from redis_state.config import Config
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.spark import partition_task
-from redis_state.spark.batches import begin_batch
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
 from redis_state.spark.worker import CLIENTS_MAX, Worker
-from redis_state.store.room import ROW_BYTES
+from redis_state.store.memory_budget import ROW_BYTES
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 

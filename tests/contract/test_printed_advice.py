@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from redis_state import keys
+from redis_state.cli.arguments.profile import URL_VARIABLE
 from redis_state.cli.main import main
-from redis_state.cli.profile import URL_VARIABLE
 from redis_state.errors import RedisStateError, StateError
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import checkpoint_gen

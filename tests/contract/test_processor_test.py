@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+from redis_state.batches.streams import Inputs
 from redis_state.codec.typed_row import TypedRow, schema_json
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.columns import ColumnEngine, ColumnState
 from redis_state.spark.processor.handle import QueryInfo
-from redis_state.spark.stream_batches import Inputs
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest, redis_url
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Remembering, Variables

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from redis_state.batches.event_time import RAW_SCHEMA, declare_notes
 from redis_state.codec.ordered_key import encode_key
 from redis_state.errors import ConflictError, RedisStateError, UsageError
 from redis_state.format.ordered import family_range
-from redis_state.spark.event_time import RAW_SCHEMA, declare_notes
 from redis_state.spark.processor.handle import Handle
 from redis_state.store.family_store import FamilyStore
 from tests.contract.processor_support import GROUPS, at, handle_of

@@ -16,16 +16,16 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
+from redis_state.batches.driver import begin_batch
+from redis_state.batches.streams import Plan, list_store, make_plan
 from redis_state.config import Config
 from redis_state.errors import StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import confirm_checkpoint, register_run, renew_checkpoint
-from redis_state.provider import StateStoreProvider
 from redis_state.recovery.bringing_back import describe
-from redis_state.spark.batches import begin_batch
-from redis_state.spark.rescaling.store import rescale_with
-from redis_state.spark.stream_batches import Plan, list_store, make_plan
+from redis_state.rescaling.store import rescale_with
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.stream_support import Driver
 from tests.contract.vanishing import DAY_MS
 from tests.support.redis_server import RedisServer, bytes_of

@@ -17,10 +17,11 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.errors import Kind, QuotaError, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.live import Reader
 from redis_state.protocol import checkpoint_gen
 from redis_state.protocol.quota import Quota, Size, parse_sizes
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import CauseKind, Reader
+from redis_state.reader import CauseKind
+from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 

@@ -11,7 +11,7 @@ import redis_state
 from redis_state import keys
 from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError
 from redis_state.format.header import Tombstone
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from redis_state.reader.block_cache import BlockCache
 from tests.contract.planting import GEN, PLAIN, QUERY_ID, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer

@@ -14,11 +14,13 @@ import pytest
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state import config as options
 from redis_state.backend.client import Client
+from redis_state.batches.driver import begin_batch, verify_committed
 from redis_state.errors import ConfigError, Kind, StateError
 from redis_state.format.segment import SegmentWriter
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import OperatorState, Reader, keyed, lookup
-from redis_state.spark.batches import begin_batch, verify_committed
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
+from redis_state.reader.lookup import key_search, many_keys
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted, uid
 from tests.support.redis_server import RedisServer
 
@@ -450,14 +452,14 @@ def test_keys_of_two_timelines_are_not_put_together(
 
     monkeypatch.setattr(reader.client, "call", meanwhile)
     looked: list[dict[int, str]] = []
-    search = lookup.look_up
+    search = many_keys.look_up
 
     def noted(client: Client, asked: Any, **given: Any) -> Any:
         asked = list(asked)
         looked.append({one.id.partition: one.pin.uid for one, _ in asked})
         return search(client, asked, **given)
 
-    monkeypatch.setattr(keyed, "look_up", noted)
+    monkeypatch.setattr(key_search, "look_up", noted)
     assert state.get(AA) == ONE
     assert looked[0] == {likely: uid(1)}
     after = [place for one in looked[1:] for place in one.items()]

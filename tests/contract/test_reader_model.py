@@ -13,12 +13,13 @@ from redis_state.errors import FormatError
 from redis_state.format import segment
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
-from redis_state.reader import Reader, keyed, recent_rows
+from redis_state.live import Reader
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.known_rows import known_rows
-from redis_state.reader.lookup import look_up
-from redis_state.reader.rows.codec import codec_of
+from redis_state.reader.lookup import key_search, merged_deltas
+from redis_state.reader.lookup.cached_lookup import known_rows
+from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.versions import Newest
+from redis_state.rows.codec import codec_of
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
 
@@ -111,9 +112,9 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
     assert state.get_many(KEYS, version=version) == [values.get(planted.key(key)) for key in KEYS]
     with pytest.MonkeyPatch.context() as patch:
         # As for more keys than are read at once, of a state that no cache has room for.
-        patch.setattr(keyed, "KEYS_AT_ONCE", 7)
-        for room in (keyed._KEPT_BYTES_MAX, 0):
-            patch.setattr(keyed, "_KEPT_BYTES_MAX", room)
+        patch.setattr(key_search, "KEYS_AT_ONCE", 7)
+        for room in (key_search._KEPT_BYTES_MAX, 0):
+            patch.setattr(key_search, "_KEPT_BYTES_MAX", room)
             found_many = reader.query(planted.name).operator().get_many(KEYS, version=version)
             assert found_many == [values.get(planted.key(key)) for key in KEYS]
     assert state.count(version=version) == len(rows)
@@ -141,7 +142,7 @@ def test_what_the_cache_has_says_the_same(
     params: tuple[int, ...],
     whole: bool,
 ) -> None:
-    monkeypatch.setattr(recent_rows, "_ROWS_A_KEY", 8 * whole)
+    monkeypatch.setattr(merged_deltas, "_ROWS_A_KEY", 8 * whole)
     rng = random.Random(seed)
     lists = seed % 2 == 1
     layout = replace(

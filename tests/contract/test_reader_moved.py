@@ -11,9 +11,9 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.errors import StateError
-from redis_state.reader import Reader
-from redis_state.reader.feed_positions import Advice
-from redis_state.spark.live_state import LiveState
+from redis_state.live import Reader
+from redis_state.reader.feed.feed_positions import Advice
+from redis_state.spark.live.live_state import LiveState
 from tests.contract.planting import GEN, Planted
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer

@@ -10,8 +10,8 @@ import pytest
 from redis_state import config, keys
 from redis_state.clock import wall_ms
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
-from redis_state.reader import Reader
-from redis_state.reader.keyed import KEYS_AT_ONCE
+from redis_state.live import Reader
+from redis_state.reader.lookup.key_search import KEYS_AT_ONCE
 from tests.contract.planting import GEN, Planted, family, schema
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer

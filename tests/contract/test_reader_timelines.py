@@ -10,7 +10,8 @@ import pytest
 from redis_state import keys
 from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
-from redis_state.reader import OperatorState, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from tests.contract import planting
 from tests.contract.planting import GEN, Planted, uid
 

@@ -21,7 +21,7 @@ from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol.instances import Instance
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, QUERY_ID, Planted, family, schema, uid
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from redis_state import StateStoreId, StateStoreProviderId, connect
 from redis_state.cli.main import main
 from redis_state.codec import MSGPACK, RAW, Codec
 from redis_state.errors import ConfigError, UsageError
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 Write = Callable[..., None]

@@ -14,7 +14,7 @@ import redis
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.errors import NotFoundError, StateError
 from redis_state.format.segment import SegmentWriter
 from redis_state.ids import EMPTY, PartitionId, Pin, StateStoreId, StateStoreProviderId
@@ -23,7 +23,7 @@ from redis_state.maintain.purge import Purged
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.protocol.instances import Instance
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.copying import plant_copy
 from tests.contract.planting import GEN, PLAIN, Planted, plant_checkpoint, uid
 from tests.contract.test_maintain import client, grown, raw, row

@@ -14,9 +14,10 @@ from redis_state import keys
 from redis_state.errors import FormatError
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.segment import SegmentWriter
-from redis_state.reader import OperatorState, Reader, block_cache
+from redis_state.live import Reader
+from redis_state.reader import OperatorState, block_cache
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.lookup import look_up
+from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.versions import Newest
 from tests.contract.planting import Planted, schema, uid
 from tests.support.redis_server import RedisServer

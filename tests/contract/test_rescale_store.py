@@ -13,6 +13,7 @@ import pytest
 from redis_state import config as options
 from redis_state import keys, rescale_store
 from redis_state.backend.client import Client
+from redis_state.batches.driver import Batch, begin_batch, superseded
 from redis_state.cli.main import main
 from redis_state.errors import (
     ConflictError,
@@ -24,15 +25,14 @@ from redis_state.errors import (
     UsageError,
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.reader.reader import Reader
-from redis_state.reader.rows.murmur3 import partition_of
-from redis_state.reader.rows.spark_types import parse_schema
-from redis_state.spark.batches import Batch, begin_batch, superseded
-from redis_state.spark.rescaling import copy, rows
-from redis_state.spark.rescaling import store as under_test
-from redis_state.spark.rescaling.copy import Copy
+from redis_state.live import Reader
+from redis_state.rescaling import copy, rows
+from redis_state.rescaling import store as under_test
+from redis_state.rescaling.copy import Copy
+from redis_state.rows.murmur3 import partition_of
+from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.worker import Worker
+from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 

@@ -16,7 +16,7 @@ from redis_state import connect, keys
 from redis_state.acl import Role, rules
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.config import PASSWORD_VARIABLE, parse
 from redis_state.files import folder_at
 from redis_state.recovery.copies import plan_restore

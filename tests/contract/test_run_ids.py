@@ -14,7 +14,7 @@ from redis_state.coordinator import StateStoreCoordinator
 from redis_state.errors import ConflictError
 from redis_state.ids import StateStoreId, StateStoreProviderId, is_uid
 from redis_state.protocol import is_run, own_run, register_run
-from redis_state.stores import LoadedStores
+from redis_state.store.stores import LoadedStores
 from tests.contract.store_support import new_providers
 from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer

@@ -11,7 +11,7 @@ from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 NAMES = ("stage", "publish")

@@ -15,9 +15,9 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConflictError
 from redis_state.ids import StateStoreId
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.recovery.doctor import diagnose
 from redis_state.store import partition_state
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.store_support import NewProvider, new_providers
 from tests.faults.oracle.by_uid import asking, partition_client
 from tests.support.redis_server import RedisServer

@@ -12,12 +12,12 @@ import redis
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format import block
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer, bytes_of
 
 ROWS = {("n", number): [number] * 9 for number in range(400)}

@@ -22,7 +22,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 
 from redis_state.accepting import Acceptor
-from redis_state.cli.metrics_server import HEAD_BYTES_MAX, MetricsServer
+from redis_state.cli.operate.metrics_server import HEAD_BYTES_MAX, MetricsServer
 from redis_state.dashboard import server as dashboard
 from tests.support.tls import Certificates, make_certificates
 from tests.support.waiting import wait_until

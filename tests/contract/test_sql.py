@@ -22,13 +22,14 @@ import redis_state
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import Query, Reader
-from redis_state.reader.asked_keys import AskedKeys
-from redis_state.reader.sql.database import Database
+from redis_state.live import Reader
+from redis_state.reader import Query
+from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.table_columns import columns_of
-from redis_state.reader.typed_rows import TypedRowCodec
+from redis_state.rows.typed_rows import TypedRowCodec
+from redis_state.sql.database import Database
+from redis_state.store.provider import StateStoreProvider
 from redis_state.testing import ProcessorTest
 from tests.contract.planting import Planted, family, schema, uid
 from tests.contract.processors import INPUT, OUTPUT, Variables

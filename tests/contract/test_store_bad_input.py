@@ -25,7 +25,7 @@ from redis_state.errors import (
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.store_support import NewProvider, new_providers
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer

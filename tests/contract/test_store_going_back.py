@@ -16,7 +16,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import Kind, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import own_run
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 RUN = "run"

@@ -12,7 +12,7 @@ from redis_state import config
 from redis_state.backend.client import Client, _TryAgainError
 from redis_state.backend.script import Command
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 

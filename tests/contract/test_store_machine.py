@@ -25,8 +25,8 @@ from redis_state.format.entry import parse_segment
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.keys import meta, segment
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.store import ListStateStore, ReadStateStore
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 Rows = dict[Any, list[Any]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.store_worker import BATCHES, CONFIRMED_MIN, ROWS
 from tests.support.redis_server import RedisServer
 

@@ -14,11 +14,11 @@ import pytest
 from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.batches import streams
+from redis_state.batches.streams import Plan, TaskPlace
 from redis_state.config import Config
 from redis_state.errors import ConflictError, RedisStateError, StateError, UsageError
 from redis_state.protocol.registry import parse_operators
-from redis_state.spark import stream_batches
-from redis_state.spark.stream_batches import Plan, TaskPlace
 from tests.contract.stream_support import DELAY_MS, QUERY, TENANT, Driver, call, frame_of
 from tests.support.redis_server import RedisServer
 
@@ -246,7 +246,7 @@ class Script:
         place = TaskPlace(query, run, batch, 0, attempt, "1000", frame)
         wanted = self.rules.join(plan, run, attempt, batch, query, mark, frame)
         try:
-            reply = stream_batches._join(self.client, self.plans[plan - 1], place, "it", mark)
+            reply = streams._join(self.client, self.plans[plan - 1], place, "it", mark)
         except ConflictError:
             reply = ["FENCED", ""]
         except (UsageError, StateError) as error:

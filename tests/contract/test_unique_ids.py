@@ -17,8 +17,8 @@ from redis_state.cli.main import main
 from redis_state.errors import ConfigError, Kind, StateError
 from redis_state.format.rows import Value
 from redis_state.format.segment import SegmentWriter
+from redis_state.live import Reader
 from redis_state.maintain import Policy, maintain_checkpoint
-from redis_state.reader import Reader
 from tests.contract.planting import GEN, PLAIN, Planted
 from tests.support.redis_server import RedisServer, bytes_of
 

@@ -18,7 +18,7 @@ from redis_state.maintain.recall import recall
 from redis_state.maintain.service import VANISHED_EVERY_S, Job
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.protocol.instances import Instance
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, family
 from tests.contract.test_maintain import ONE, client, grown, quiet_service, raw, row, rows
 from tests.contract.vanishing import (

@@ -14,11 +14,12 @@ import pytest
 
 from redis_state import config, connect, keys
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.codec.ordered_key import encode_key
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
-from redis_state.reader import Cause, CauseKind, Reader
+from redis_state.live import Reader
+from redis_state.reader import Cause, CauseKind
+from redis_state.store.provider import StateStoreProvider
 from redis_state.testing import ProcessorTest
 from tests.contract.planting import Planted, family, schema
 from tests.contract.processors import INPUT, OUTPUT, Variables

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.faults.families import PARTITIONS
 from tests.faults.feed import Feed, Rows, sources
 from tests.faults.job import SPARK_BUSY, store_name

@@ -13,8 +13,8 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, Kind
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.store import partition_state
+from redis_state.store.provider import StateStoreProvider
 from tests.faults.oracle.by_uid import asking, partition_client
 from tests.support.redis_server import RedisServer
 

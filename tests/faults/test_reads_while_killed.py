@@ -24,7 +24,8 @@ import pytest
 
 import redis_state
 from redis_state.errors import NotFoundError
-from redis_state.reader import OperatorState, Query, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState, Query
 from tests.faults.processes import EXECUTOR, descendants, kill, named
 from tests.faults.reading_job import ACCOUNTS, MOVES, NAME
 from tests.support.redis_server import RedisServer

@@ -12,7 +12,7 @@ import pytest
 
 import redis_state
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.errors import RedisStateError, UsageError
 from redis_state.files import Folder, folder_at
 from redis_state.recovery.rewind import plan_rewind

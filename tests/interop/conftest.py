@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import redis_state
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.spark.conftest import spark, streams
 from tests.support.redis_server import RedisServer
 

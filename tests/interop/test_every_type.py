@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from redis_state.cli.main import main
 from redis_state.errors import UnreadableError
-from redis_state.reader import OperatorState, Query, Reader
-from redis_state.reader.json_values import to_json
-from redis_state.reader.rows.spark_types import CalendarInterval
+from redis_state.live import Reader
+from redis_state.reader import OperatorState, Query
+from redis_state.rows.json_values import to_json
+from redis_state.rows.spark_types import CalendarInterval
 from tests.spark.streams import Streams, run_to_end
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 
 from redis_state.coordinator import Instance, StateStoreCoordinator
 from redis_state.ids import PartitionId
+from redis_state.live import Reader
 from redis_state.maintain import Policy, maintain_checkpoint
 from redis_state.protocol.instances import Totals, find_counted
-from redis_state.reader import Reader
 from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame
 
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.interop.test_maintaining_what_spark_wrote import only_snapshots, partitions
 from tests.spark.streams import REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_operators import EVENTS, events

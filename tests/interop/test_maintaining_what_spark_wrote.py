@@ -12,9 +12,10 @@ from pyspark.sql import functions as sf
 from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.ids import PartitionId, StoreId
+from redis_state.live import Reader
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.protocol import PartitionClient
-from redis_state.reader import Query, Reader
+from redis_state.reader import Query
 from tests.interop.test_reading_what_spark_wrote import SCHEMA, rows_of
 from tests.spark.streams import HDFS, REDIS, Output, Streams
 from tests.support.redis_server import RedisServer

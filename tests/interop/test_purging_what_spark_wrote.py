@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
 from redis_state.cli.main import main
+from redis_state.live import Reader
 from redis_state.maintain import purge_vanished, vanished_checkpoints
-from redis_state.reader import Reader
 from tests.contract.test_coordinator_thread import until
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from redis_state.reader.operator_state import OperatorState
 from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.spark.test_operators import EVENTS, events

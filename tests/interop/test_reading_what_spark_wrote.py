@@ -12,7 +12,8 @@ from pyspark.sql import functions as sf
 
 import redis_state
 from redis_state.errors import FormatError, StateError
-from redis_state.reader import Query, Reader
+from redis_state.live import Reader
+from redis_state.reader import Query
 from tests.spark.streams import Streams
 from tests.support.exporting import check_round_trip
 from tests.support.redis_server import RedisServer

@@ -21,9 +21,9 @@ from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import join_elements
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.store import ListStateStore
 from redis_state.store.families import family_of
+from redis_state.store.provider import StateStoreProvider
 from tests.interop.jvm_actor import JvmActor, jvm_actor
 from tests.support.redis_server import RedisServer
 

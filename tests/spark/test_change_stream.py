@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
-from redis_state.spark.change_stream import has_limits
+from redis_state.spark.live.change_stream import has_limits
 from tests.spark.streams import Streams
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 import redis_state
 from redis_state import keys
 from redis_state.ids import PartitionId, StoreId
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.spark import test_operators as operators
 from tests.spark import test_transform_with_state as transform
 from tests.spark.streams import FORMAT, HDFS, REDIS, Output, Streams

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
 

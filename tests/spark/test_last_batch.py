@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import redis_state
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from tests.spark.streams import FORMAT, PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

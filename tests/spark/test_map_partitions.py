@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from redis_state import map_partitions_with_state_store
 from redis_state.errors import StateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
 from redis_state.spark.partition_task import BatchStore
+from redis_state.store.provider import StateStoreProvider
 from tests.spark.streams import Streams
 from tests.support.redis_server import RedisServer
 

@@ -15,8 +15,8 @@ import redis_state
 from redis_state import config as options_table
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.cli.arguments.profile import URL_VARIABLE
 from redis_state.cli.main import main
-from redis_state.cli.profile import URL_VARIABLE
 from redis_state.errors import StateError
 from redis_state.maintain.recall import expire
 from redis_state.protocol import checkpoint_gen

@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 import redis_state
 from redis_state.errors import UsageError
 from redis_state.spark.processor.columns import ColumnState
-from redis_state.spark.transform_with_state import transform_with_state
+from redis_state.spark.processor.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB, Streams
 from tests.spark.test_stateful_processors import (
     NO_ROWS,

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import redis_state
-from redis_state.spark.transform_with_state import (
+from redis_state.spark.processor.transform_with_state import (
     transform_columns_with_state,
     transform_with_state,
 )

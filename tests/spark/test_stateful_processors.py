@@ -22,12 +22,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from redis_state.cli.main import main
 from redis_state.errors import UsageError
-from redis_state.spark.transform_with_state import transform_with_state
+from redis_state.spark.processor.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB, Input, Streams
 from tests.support.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from redis_state.spark.transform_with_state import ProcessedDataFrame
+    from redis_state.spark.processor.transform_with_state import ProcessedDataFrame
 
 pytestmark = pytest.mark.spark
 

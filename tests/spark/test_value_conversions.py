@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from redis_state.codec.typed_row import TypedRow, schema_json
 from redis_state.errors import UsageError
-from redis_state.spark.transform_with_state import transform_with_state
+from redis_state.spark.processor.transform_with_state import transform_with_state
 from tests.spark.streams import PROVIDER, ROCKSDB
 
 pytestmark = pytest.mark.spark

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import redis_state
 from redis_state import config, keys
 from redis_state.backend.client import Client
+from redis_state.exports import plan_import
+from redis_state.exports.digest import RowDigest
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import Export, ExportedStore
 from redis_state.format.header import Family
 from redis_state.protocol.opening import Opened
-from redis_state.reader.exports.digest import RowDigest
-from redis_state.reader.exports.folder import Folder
-from redis_state.reader.exports.manifest import Export, ExportedStore
 from redis_state.reader.query import Query
 from redis_state.reader.scan import families_of, pieces_of
 from redis_state.reader.versions import Wanted
-from redis_state.recovery.imports import plan_import
 
 BOOKKEEPING = ("_partition", "_key", "_value")
 _ALL = 1 << 20

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import LATEST
 from tests.support.redis_server import RedisServer

@@ -12,7 +12,7 @@ from redis_state.backend.script import script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConfigError, UnavailableError
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.topologies.conftest import ActsOnSleep, Connect

@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from redis_state.errors import CommitOutcomeUnknownError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from tests.topologies.conftest import ActsOnSleep, Connect

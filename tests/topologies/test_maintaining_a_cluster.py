@@ -11,7 +11,7 @@ from redis_state.cli.main import main
 from redis_state.coordinator import Instance, StateStoreCoordinator
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_cluster import RedisCluster
 from tests.topologies.conftest import Connect
 

@@ -12,7 +12,8 @@ from redis_state import config
 from redis_state.backend.sentinel import REPLICA_LOOK_S
 from redis_state.backend.transport import ServerTransport
 from redis_state.errors import ConfigError, ConflictError, UnavailableError
-from redis_state.reader import Query, Reader
+from redis_state.live import Reader
+from redis_state.reader import Query
 from tests.contract.test_reader_consistency import ACCOUNTS, SUM, Bank, committing
 from tests.support.redis_sentinel import SentinelSet
 from tests.support.redis_server import RedisServer, free_port

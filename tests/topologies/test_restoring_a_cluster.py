@@ -11,7 +11,7 @@ import redis
 
 from redis_state import keys
 from redis_state.cli.main import main
-from redis_state.cli.maintain import PROBLEMS_STATUS
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from tests.contract.copying import plant_copy
 from tests.contract.planting import Planted, plant_checkpoint
 from tests.support.redis_cluster import RedisCluster

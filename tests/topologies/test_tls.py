@@ -15,7 +15,7 @@ from redis_state.backend.connection import new_connections
 from redis_state.config import Config
 from redis_state.errors import ConfigError, UnavailableError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
+from redis_state.store.provider import StateStoreProvider
 from redis_state.url import Address
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import SentinelSet

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import redis_state
-from redis_state.cli.completion import SHELLS, commands_of
 from redis_state.cli.help import INDENT
 from redis_state.cli.main import build_parser, main
+from redis_state.cli.other.completion import SHELLS, commands_of
 
 COMMANDS = sorted(commands_of(build_parser()))
 

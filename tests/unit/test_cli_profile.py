@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from redis_state.cli.checkpoint import folder_of
-from redis_state.cli.connection import add_arguments, command_of, config_of
-from redis_state.cli.profile import profiles_path, storage_options_file
+from redis_state.cli.arguments.checkpoint import folder_of
+from redis_state.cli.arguments.connection import add_arguments, command_of, config_of
+from redis_state.cli.arguments.profile import profiles_path, storage_options_file
 from redis_state.config import Config
 from redis_state.errors import ConfigError
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from redis_state.cli import session
+from redis_state.cli.arguments import session
+from redis_state.cli.arguments.profile import PROFILE_VARIABLE, URL_VARIABLE
+from redis_state.cli.arguments.session import refuse_running_query
 from redis_state.cli.main import main
-from redis_state.cli.profile import PROFILE_VARIABLE, URL_VARIABLE
-from redis_state.cli.session import refuse_running_query
 from redis_state.errors import ConfigError
 
 MIB = 1 << 20

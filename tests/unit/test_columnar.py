@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from redis_state.errors import FormatError
 from redis_state.format.header import Family
-from redis_state.reader.arrow_types import arrow_array
-from redis_state.reader.columnar import OneByOneError, key_arrays, value_arrays
-from redis_state.reader.rows.codec import Codec, codec_of
-from redis_state.reader.rows.unsafe_row import encode
+from redis_state.rows.arrow_types import arrow_array
+from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.columnar import OneByOneError, key_arrays, value_arrays
+from redis_state.rows.unsafe_row import encode
 from tests.unit.unsafe_row_vectors import VECTORS, named
 
 NO_COLUMNS = ("array", "map", "calendar")

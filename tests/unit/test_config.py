@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redis_state import config
-from redis_state.cli import options_doc
+from redis_state.cli.other import options_doc
 from redis_state.config import Config, normalize, parse
 from redis_state.errors import ConfigError
 from redis_state.url import Endpoint, parse_url

@@ -30,7 +30,7 @@ def built_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).touch()
     monkeypatch.setattr(resources, "files", lambda _package: tmp_path)
     monkeypatch.setattr(module, "running_pyspark_version", lambda: "4.3.1")
-    monkeypatch.setattr("redis_state.cli.conf.running_pyspark_version", lambda: "4.3.1")
+    monkeypatch.setattr("redis_state.cli.other.conf.running_pyspark_version", lambda: "4.3.1")
     return folder
 
 

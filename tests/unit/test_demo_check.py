@@ -10,7 +10,7 @@ import pytest
 
 from redis_state.demo import check
 from redis_state.demo.queries import QUERIES
-from redis_state.reader import Reader
+from redis_state.live import Reader
 
 CARRIERS = next(query for query in QUERIES if query.name == "carriers")
 NO_READER = cast("Reader", None)  # a query in update mode has all its results in the sink

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_state.errors import ConfigError
-from redis_state.reader.rows.codec import codec_of
-from redis_state.reader.rows.key_arrays import KeyArrays, OneByOneError
-from redis_state.reader.rows.murmur3 import hash_key
+from redis_state.rows.codec import codec_of
+from redis_state.rows.key_arrays import KeyArrays, OneByOneError
+from redis_state.rows.murmur3 import hash_key
 from tests.contract.planting import family, schema
 
 FLOATS = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf])

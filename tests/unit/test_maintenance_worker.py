@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from redis_state.maintenance import Maintained, MaintenanceWorker
+from redis_state.store.maintenance import Maintained, MaintenanceWorker
 from tests.support.manual_clock import ManualClock
 
 INTERVAL_S = 60.0

@@ -12,8 +12,8 @@ import pytest
 
 from redis_state.codec.typed_row import TypedKey
 from redis_state.errors import UsageError
-from redis_state.reader.rows.murmur3 import hash_key
-from redis_state.reader.rows.spark_types import parse_schema
+from redis_state.rows.murmur3 import hash_key
+from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.processor.own_keys import OwnKeys
 
 PARTITIONS = 5

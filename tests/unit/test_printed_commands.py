@@ -29,10 +29,10 @@ MENTIONS = {
     ("redis_state/backend/replies.py", "acl"): "the server's version is not known there",
     ("ReplyClass.scala", "acl"): "the server's version is not known there",
     ("redis_state/exporter.py", "show"): "a metric's help is of all queries",
-    ("redis_state/reader/exports/manifest.py", "export"): "the same command as before",
-    ("redis_state/reader/exports/manifest.py", "export --to"): "names what wrote a folder",
-    ("redis_state/reader/growth.py", "scan --columns …"): "columns are the reader's choice",
-    ("redis_state/reader/growth.py", "skew"): "printed below the query that it is about",
+    ("redis_state/exports/manifest.py", "export"): "the same command as before",
+    ("redis_state/exports/manifest.py", "export --to"): "names what wrote a folder",
+    ("redis_state/status/growth_causes.py", "scan --columns …"): "columns are the reader's choice",
+    ("redis_state/status/growth_causes.py", "skew"): "printed below the query that it is about",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
     ("SparkVersion.scala", "conf"): "the command that sets a session up",
     ("RedisStateQueryListener.scala", "migrate"): "the new folder is the reader's choice",
@@ -58,20 +58,20 @@ SCENES = {
     ("redis_state/backend/replies.py", "purge --gen 1 --now"): (
         f"{ADVICE}::test_a_purged_store_is_called_back_or_begun_afresh"
     ),
-    ("redis_state/cli/doctor.py", "queries"): f"{ADVICE}::test_commands_that_only_look_run",
-    ("redis_state/cli/import_.py", "maintain --once"): (
+    ("redis_state/cli/operate/doctor.py", "queries"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("redis_state/cli/move/import_.py", "maintain --once"): (
         f"{ADVICE}::test_partitions_that_an_import_left_are_verified"
     ),
-    ("redis_state/cli/purge.py", "purge --gen 1 --recall"): (
+    ("redis_state/cli/operate/purge.py", "purge --gen 1 --recall"): (
         f"{ADVICE}::test_what_a_purge_prints_calls_it_back"
     ),
-    ("redis_state/cli/purge.py", "doctor --gen 1"): (
+    ("redis_state/cli/operate/purge.py", "doctor --gen 1"): (
         f"{ADVICE}::test_what_is_not_whole_after_a_recall_is_named"
     ),
-    ("redis_state/cli/rewind.py", "doctor --checkpoint 1"): (
+    ("redis_state/cli/operate/rewind.py", "doctor --checkpoint 1"): (
         f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
     ),
-    ("redis_state/cli/rescale.py", "purge --gen 1"): (
+    ("redis_state/cli/move/rescale.py", "purge --gen 1"): (
         f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
     ),
     ("redis_state/errors.py", "size 1"): f"{ADVICE}::test_commands_that_only_look_run",
@@ -83,10 +83,10 @@ SCENES = {
         "tests/contract/test_recall.py::"
         "test_what_was_purged_expires_and_comes_back_as_it_was"
     ),
-    ("redis_state/reader/growth.py", "maintain --once"): (
+    ("redis_state/status/growth_causes.py", "maintain --once"): (
         f"{ADVICE}::test_commands_that_only_look_run"
     ),
-    ("redis_state/reader/growth.py", "purge --gen 1"): (
+    ("redis_state/status/growth_causes.py", "purge --gen 1"): (
         f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
     ),
     ("redis_state/recovery/bringing_back.py", "doctor --gen 1"): (
@@ -95,23 +95,23 @@ SCENES = {
     ("redis_state/recovery/bringing_back.py", "purge --gen 1 --now"): (
         f"{ADVICE}::test_a_partition_in_the_way_of_an_import_is_removed"
     ),
-    ("redis_state/recovery/imports/plan.py", "purge --gen 1 --now"): (
+    ("redis_state/exports/import_plan.py", "purge --gen 1 --now"): (
         f"{ADVICE}::test_a_store_that_took_the_name_makes_room_for_an_import"
     ),
-    ("redis_state/recovery/imports/plan.py", "restore --checkpoint 1"): (
+    ("redis_state/exports/import_plan.py", "restore --checkpoint 1"): (
         f"{ADVICE}::test_an_export_of_a_left_timeline_leads_to_the_copy"
     ),
     ("redis_state/recovery/rewind.py", "doctor --checkpoint 1"): (
         f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
     ),
-    ("redis_state/spark/batches.py", "doctor --gen 1 --checkpoint /checkpoint"): (
+    ("redis_state/batches/driver.py", "doctor --gen 1 --checkpoint /checkpoint"): (
         f"{BACK}::test_logs_that_were_set_back_by_hand_are_followed"
     ),
-    ("redis_state/spark/batches.py", "rescale --store 1 --partitions 1"): (
+    ("redis_state/batches/driver.py", "rescale --store 1 --partitions 1"): (
         "tests/contract/test_rescale_store.py::"
         "test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next"
     ),
-    ("redis_state/spark/stream_batches.py",
+    ("redis_state/batches/streams.py",
      "rewind --gen 1 --checkpoint /checkpoint --to-batch 1 --yes"): (
         f"{ADVICE}::test_a_batch_that_ended_early_is_run_again"
     ),
@@ -179,11 +179,11 @@ def test_pages_talk_of_commands_that_there_are() -> None:
 def test_each_message_with_a_command_has_a_scene_that_follows_it() -> None:
     found = {key_of(printed) for printed in messages()} - set(MENTIONS)
     unfollowed = {key for key in found if key[1] != "queries" and key[0] != OPTIONS_PAGE}
-    assert unfollowed == set(SCENES) - {("redis_state/cli/doctor.py", "queries")}
+    assert unfollowed == set(SCENES) - {("redis_state/cli/operate/doctor.py", "queries")}
     assert set(MENTIONS) <= {key_of(one) for one in chain(messages(), of_pages(blocks=False))}
 
 
-OPTIONS_PAGE = "redis_state/cli/options_doc.py"
+OPTIONS_PAGE = "redis_state/cli/other/options_doc.py"
 
 
 @pytest.mark.parametrize("scene", sorted({*SCENES.values(), LISTS_QUERIES}))

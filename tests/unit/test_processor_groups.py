@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redis_state.batches.event_time import Notes, in_time, newest_time, watermark_of
 from redis_state.errors import FormatError
-from redis_state.spark.event_time import Notes, in_time, newest_time, watermark_of
 from redis_state.spark.processor.groups import FORMS, Form, groups
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, join_elements
-from redis_state.reader.rows.codec import Codec, codec_of
-from redis_state.reader.rows.row_bytes import AvroRows, row_bytes
+from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.row_bytes import AvroRows, row_bytes
 
 TYPES: dict[str, st.SearchStrategy[Any]] = {
     "byte": st.integers(-(1 << 7), (1 << 7) - 1),

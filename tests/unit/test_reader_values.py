@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from redis_state.errors import ConfigError
-from redis_state.reader.json_values import to_json
-from redis_state.reader.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
-from redis_state.reader.values import key_of
+from redis_state.rows.json_values import to_json
+from redis_state.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
+from redis_state.rows.text_values import key_of
 
 UTC = timezone.utc
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from redis_state.reader.exports.digest import RowDigest, digest_sum, digest_text
+from redis_state.exports.digest import RowDigest, digest_sum, digest_text
 
 ROWS = [(b"", b""), (b"k", b""), (b"", b"k"), (b"key", bytes(range(256)) * 40)]
 

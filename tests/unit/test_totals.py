@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redis_state.protocol.instances import TOTALS_TTL_MS, Instance, Totals
-from redis_state.reader.totals import ErrorIncreases, Increases
+from redis_state.status.totals import ErrorIncreases, Increases
 from tests.support.manual_clock import ManualClock
 
 GEN = "0" * 32

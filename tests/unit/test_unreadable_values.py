@@ -19,18 +19,18 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from redis_state.errors import ConfigError, FormatError, Kind, UnreadableError
 from redis_state.format.header import Family
-from redis_state.reader.arrow_objects import objects
-from redis_state.reader.arrow_types import arrow_array
-from redis_state.reader.column_arrays import value_columns
-from redis_state.reader.json_values import to_json
-from redis_state.reader.rows import unsafe_row
-from redis_state.reader.rows.calendar import date_text, timestamp_text
-from redis_state.reader.rows.codec import Codec, codec_of
-from redis_state.reader.rows.decoding import Decoding, decoding_of
-from redis_state.reader.rows.spark_types import CalendarInterval, Struct, parse_schema
-from redis_state.reader.rows.spark_values import Internal
-from redis_state.reader.rows.variants import Variant, json_of, parse_variant
 from redis_state.reader.table_columns import columns_of, only_columns, readable_columns
+from redis_state.reader.tables.column_arrays import value_columns
+from redis_state.rows import unsafe_row
+from redis_state.rows.arrow_objects import objects
+from redis_state.rows.arrow_types import arrow_array
+from redis_state.rows.calendar import date_text, timestamp_text
+from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.decoding import Decoding, decoding_of
+from redis_state.rows.json_values import to_json
+from redis_state.rows.spark_types import CalendarInterval, Struct, parse_schema
+from redis_state.rows.spark_values import Internal
+from redis_state.rows.variants import Variant, json_of, parse_variant
 
 BAD = b"a\xff\xfeb"
 EPOCH = date(1970, 1, 1).toordinal()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
+from redis_state.batches.event_time import note_times
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
-from redis_state.spark.event_time import note_times
 from redis_state.spark.processor.arrow_values import values_of
 from redis_state.spark.processor.own_keys import OwnKeys
 from redis_state.spark.rows import RowFormat
@@ -17,8 +17,8 @@ from redis_state.spark.rows import RowFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from redis_state.batches.streams import Inputs
     from redis_state.spark.processor.handle import Handle, QueryInfo, Times
-    from redis_state.spark.stream_batches import Inputs
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"

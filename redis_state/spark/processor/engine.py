@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor
 
-from redis_state.spark.event_time import declare_notes, note_times
+from redis_state.batches.event_time import declare_notes, note_times
+from redis_state.batches.streams import Inputs
 from redis_state.spark.processor.groups import Form, groups
 from redis_state.spark.processor.handle import Handle, QueryInfo, Times
 from redis_state.spark.processor.output import output_of
-from redis_state.spark.stream_batches import Inputs
 
 if TYPE_CHECKING:
     import pyarrow as pa

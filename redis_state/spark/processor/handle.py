@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.streaming import stateful_processor as pyspark_state
 
+from redis_state.batches.event_time import RAW_SCHEMA
+from redis_state.batches.streams import TimeMode
 from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
 from redis_state.codec.typed_row import (
     ROW_CODEC,
@@ -20,7 +22,6 @@ from redis_state.codec.typed_row import (
     schema_json,
 )
 from redis_state.errors import UsageError
-from redis_state.spark.event_time import RAW_SCHEMA
 from redis_state.spark.processor.state import (
     Group,
     ListState,
@@ -29,7 +30,6 @@ from redis_state.spark.processor.state import (
     TimeToLive,
     ValueState,
 )
-from redis_state.spark.stream_batches import TimeMode
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore

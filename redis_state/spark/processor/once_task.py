@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redis_state.batches.driver import OPERATOR
 from redis_state.errors import InternalError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.spark.batches import OPERATOR
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
 from redis_state.spark.rows import rows_of_structs

@@ -8,8 +8,8 @@ from typing import Any
 
 from redis_state.codec.typed_row import TypedKey
 from redis_state.errors import ConfigError, UsageError
-from redis_state.reader.rows.murmur3 import hash_key
-from redis_state.reader.rows.spark_types import parse_schema
+from redis_state.rows.murmur3 import hash_key
+from redis_state.rows.spark_types import parse_schema
 
 
 class OwnKeys:
@@ -35,7 +35,7 @@ class OwnKeys:
         """
         if self._partitions == 1 or not encoded:
             return []
-        from redis_state.reader.rows.key_arrays import OneByOneError, hashes_of
+        from redis_state.rows.key_arrays import OneByOneError, hashes_of
 
         try:
             numbers = hashes_of(self._columns, columns) % self._partitions

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from redis_state.spark.frames import column_of, repartition_by_number
-from redis_state.spark.stream_batches import (
+from redis_state.batches.streams import (
     FRAME_COLUMN,
     FRAME_LETTERS,
     PARTITION_COLUMN,
     PLANNED_COLUMN,
 )
+from redis_state.spark.frames import column_of, repartition_by_number
 
 if TYPE_CHECKING:
     import pyarrow as pa

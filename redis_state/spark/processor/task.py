@@ -9,6 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from redis_state.batches.streams import (
+    FRAME_COLUMN,
+    PARTITION_COLUMN,
+    PLANNED_COLUMN,
+    Plan,
+    TaskPlace,
+    join_batch,
+)
 from redis_state.config import Config
 from redis_state.errors import InternalError, UsageError
 from redis_state.ids import StateStoreProviderId
@@ -17,14 +25,6 @@ from redis_state.spark.partition_task import PartitionRows
 from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import QueryInfo
-from redis_state.spark.stream_batches import (
-    FRAME_COLUMN,
-    PARTITION_COLUMN,
-    PLANNED_COLUMN,
-    Plan,
-    TaskPlace,
-    join_batch,
-)
 from redis_state.spark.worker import WORKER
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider

@@ -7,7 +7,7 @@ from copy import copy, deepcopy
 from typing import cast
 
 from redis_state.errors import RedisStateError
-from redis_state.store.many import KeyEncoder
+from redis_state.store.bulk import KeyEncoder
 from redis_state.store.partition_state import PartitionState
 from redis_state.store.partition_store import PartitionListStore
 from tests.faults.oracle.runs import Run

@@ -16,11 +16,11 @@ import redis
 
 from redis_state.backend import script
 from redis_state.backend.client import Client
+from redis_state.batches import streams
+from redis_state.batches.event_time import Notes, watermark_of
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
-from redis_state.spark import stream_batches
-from redis_state.spark.event_time import Notes, watermark_of
 from redis_state.store import loading, write_session
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
 from tests.faults.oracle.stream_mutants import JOIN_MUTANTS
@@ -322,19 +322,19 @@ STREAM_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "begun-over-anything",
         "a batch begins only if every partition has the version below",
-        _replace(stream_batches, "not_opened", lambda _ids, _replies: []),
+        _replace(streams, "not_opened", lambda _ids, _replies: []),
         streams=True,
     ),
     Mutant(
         "watermark-of-one-partition",
         "the watermark comes from all partitions",
-        _replace(stream_batches, "watermark_of", _watermark_of_one),
+        _replace(streams, "watermark_of", _watermark_of_one),
         streams=True,
     ),
     Mutant(
         "query-not-kept",
         "a query is kept from its first batch on",
-        _replace(stream_batches, "list_store", lambda *_, **__: None),
+        _replace(streams, "list_store", lambda *_, **__: None),
         streams=True,
     ),
 )

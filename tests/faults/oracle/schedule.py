@@ -15,8 +15,8 @@ from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
-from redis_state.provider import StateStoreProvider
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore
+from redis_state.store.provider import StateStoreProvider
 from tests.faults.oracle.accidents import Accidents
 from tests.faults.oracle.attempt import change, commit, forked
 from tests.faults.oracle.by_uid import UidClient, asking

@@ -10,12 +10,12 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
+from redis_state.batches.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
+from redis_state.batches.streams import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
 from redis_state.codec.ordered_key import encode_key
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
-from redis_state.spark.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.spark.stream_batches import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
 from tests.faults.oracle.accidents import Accidents

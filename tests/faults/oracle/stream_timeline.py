@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from redis_state.batches.streams import JoinedBatch, Plan
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import Pin
-from redis_state.spark.stream_batches import JoinedBatch, Plan
 from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.drivers import Drivers
 from tests.faults.oracle.runs import Run

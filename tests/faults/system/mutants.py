@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "purge-of-what-is-used",
         "a checkpoint that may be in use is not purged without --force",
-        patches=(("redis_state.cli.purge.refuse_if_used", _nothing),),
+        patches=(("redis_state.cli.operate.purge.refuse_if_used", _nothing),),
     ),
     Mutant(
         "vanished-by-the-start-of-the-run",

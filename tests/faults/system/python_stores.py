@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from redis_state import keys
 from redis_state.errors import ConflictError, StateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.provider import StateStoreProvider
 from redis_state.store import StateStore
+from redis_state.store.provider import StateStoreProvider
 from tests.support.forking import in_child
 
 if TYPE_CHECKING:

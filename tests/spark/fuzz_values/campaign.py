@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 import redis_state
-from redis_state.reader import OperatorInfo, Query, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorInfo, Query
 from tests.spark.fuzz_values import processors, stores
 from tests.spark.fuzz_values.in_spark import keep_in_spark
 from tests.spark.fuzz_values.literals import written

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 import redis_state
 from redis_state.errors import RedisStateError
-from redis_state.reader import Reader
+from redis_state.live import Reader
 from redis_state.testing import ProcessorTest
 from tests.spark.fuzz_values import schemas, texts
 from tests.spark.fuzz_values.objects import is_writable, objects_of

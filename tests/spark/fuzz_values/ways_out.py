@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from redis_state.errors import RedisStateError
-from redis_state.reader import OperatorState, Reader
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from tests.spark.fuzz_values.schemas import Kind
 from tests.spark.fuzz_values.texts import text, text_of_scalar
 

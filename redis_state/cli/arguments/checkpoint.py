@@ -1,0 +1,68 @@
+"""The arguments that name a checkpoint's folder, in whatever file system it lies."""
+
+from __future__ import annotations
+
+import argparse
+
+from redis_state.cli.arguments.place import Adds
+from redis_state.cli.arguments.profile import storage_options_file
+from redis_state.files import Folder, folder_at, is_local, read_storage_options
+
+
+def add_checkpoint(parser: Adds, *, required: bool = False) -> None:
+    """Add the folder."""
+    settings = {"required": True} if required else {}
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="checkpointLocation of the query: a path, or an address such as s3a://bucket/flights "
+        "(needs redis-state[checkpoints] and the driver of its file system)",
+        **settings,
+    )
+
+
+def add_storage_options(parser: Adds) -> None:
+    """Add what a file system wants beside the address. No secret is ever an argument."""
+    parser.add_argument(
+        "--storage-options",
+        metavar="PATH",
+        help="JSON file of options for the checkpoint's file system in fsspec, such as "
+        '{"endpoint_url": "…"}; else storage_options of the profile, else none: drivers also take '
+        "the environment and their own files",
+    )
+
+
+def add_stores(parser: Adds) -> None:
+    """Add the names of stores that Spark does not tell the query of."""
+    parser.add_argument(
+        "--store",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a Python store that the query writes, if it does so in foreachBatch over Spark "
+        "Connect, or since an older release; all others are found. May be given again",
+    )
+
+
+def folder_of(arguments: argparse.Namespace) -> Folder:
+    """The folder that the arguments name.
+
+    Raises:
+        ConfigError: A package is missing, or the address or the options are wrong.
+    """
+    path = arguments.storage_options
+    if path is None and not is_local(arguments.checkpoint):
+        path = storage_options_file(arguments.url, arguments.profile)
+    options = None if path is None else read_storage_options(path)
+    return folder_at(arguments.checkpoint, storage_options=options)
+
+
+def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:
+    """The same arguments for another command, for advice that can be pasted."""
+    given = (
+        ("--checkpoint", arguments.checkpoint),
+        ("--storage-options", arguments.storage_options),
+        ("--gen", gen),
+        *(("--store", name) for name in getattr(arguments, "store", ())),
+    )
+    return [word for name, value in given if value is not None for word in (name, value)]

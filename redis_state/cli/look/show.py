@@ -1,0 +1,199 @@
+"""`redis-state show`: one query with its operators, stores and partitions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redis_state.cli.arguments.connection import add_arguments, config_of
+from redis_state.cli.arguments.place import add_query
+from redis_state.cli.help import example
+from redis_state.cli.look.queries import row_of, state_of
+from redis_state.cli.output import printing
+from redis_state.cli.output.printing import Column, Row, Sheet, column, numbers
+from redis_state.errors import FormatError, StateError
+from redis_state.format.header import Family
+from redis_state.live import Reader
+from redis_state.reader import PartitionStatus, Query, QueryStatus, StoreStatus
+from redis_state.status import figures
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "show",
+        help="show a query: operators, stores, families, partitions",
+        description="Show one query: what is known of its run, its operators and stores with their "
+        "column families, and each partition with its versions, rows, bytes, the process that "
+        "serves it, and what holds its oldest version. With --json one object a line: the "
+        "query, each store, each partition; 'kind' says which.",
+        epilog=example("redis-state show flights --url redis://localhost:6379/0"),
+    )
+    add_query(parser)
+    printing.add_arguments(parser)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the query."""
+    with Reader(config_of(arguments)) as reader:
+        query = reader.query(arguments.query)
+        status = query.status()
+        notes = status.problems
+        families = {
+            (one.operator, one.store): families_of(query, one, notes) for one in status.stores
+        }
+    whole = {
+        "kind": "query",
+        "run": status.run,
+        "driver_ms": status.driver_ms,
+        **row_of(status),
+        "bytes_max": status.bytes_max,
+        "prefix_bytes": status.prefix_bytes,
+        "prefix_bytes_max": status.prefix_bytes_max,
+    }
+    if printing.format_of(arguments) == printing.TABLE:
+        sheets = [Sheet(_facts(whole, status), _FACTS, heading=False)]
+    else:
+        sheets = [Sheet([whole])]
+    sheets.append(Sheet([_store(one, families) for one in status.stores], _STORES))
+    partitions = [partition_row(status, of, one) for of in status.stores for one in of.partitions]
+    sheets.append(Sheet(partitions, _PARTITIONS, notes=notes))
+    printing.emit(arguments, *sheets)
+    return 0
+
+
+def families_of(query: Query, store: StoreStatus, notes: list[str]) -> list[Family]:
+    """The column families of a store, from the headers of its newest version where there is one.
+
+    Args:
+        notes: Gets the reason where that version cannot be read, and the query's own list is taken.
+    """
+    if any(one.confirmed for one in store.partitions):
+        try:
+            found = query.operator(store.operator, store.store).families()
+            return found or list(store.families)
+        except (StateError, FormatError) as error:
+            notes.append(f"Families are those that the query listed: {error}")
+    return list(store.families)
+
+
+def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) -> dict[str, Any]:
+    """What is printed of a partition."""
+    owner = one.owner
+    return {
+        "kind": "partition",
+        "operator": one.operator,
+        "store": one.store,
+        "partition": one.partition,
+        "confirmed": one.confirmed,
+        "confirmed_batch": of.batch_of(one.confirmed),
+        "newest": one.newest,
+        "newest_batch": of.batch_of(one.newest),
+        "oldest": one.oldest,
+        "kept": one.kept,
+        "wanted": one.wanted,
+        "held_by": one.held_by,
+        "rows": one.rows,
+        "internal_rows": one.internal_rows,
+        "bytes": one.bytes,
+        "snapshot": one.snapshot,
+        "snapshot_bytes": one.snapshot_bytes,
+        "delta_bytes": one.delta_bytes,
+        "written_ms": one.written_ms,
+        "now_ms": status.now_ms,
+        "run": one.run,
+        "host": None if owner is None else owner.host,
+        "executor": None if owner is None else owner.executor_id,
+        "problem": one.problem,
+    }
+
+
+def _store(one: StoreStatus, families: dict[tuple[int, str], list[Family]]) -> dict[str, Any]:
+    listed = families[one.operator, one.store]
+    return {
+        "kind": "store",
+        "operator": one.operator,
+        "store": one.store,
+        "name": one.name,
+        "partitions": len(one.partitions),
+        "rows": one.rows,
+        "internal_rows": one.internal_rows,
+        "bytes": one.bytes,
+        "families": [family.name for family in listed if not family.internal],
+        "internal_families": [family.name for family in listed if family.internal],
+        "watermark_ms": one.watermark_ms,
+    }
+
+
+def _facts(row: Row, status: QueryStatus) -> Iterator[Row]:
+    now_ms = status.now_ms
+    driver = "not reported" if not status.driver_ms else figures.ago(status.driver_ms, now_ms)
+    yield {"fact": "query", "value": figures.plain(status.title)}
+    yield {"fact": "id", "value": figures.plain(status.id)}
+    yield {"fact": "gen", "value": status.gen}
+    yield {"fact": "run", "value": figures.plain(status.run) or figures.NOTHING}
+    yield {"fact": "state", "value": state_of(row)}
+    yield {"fact": "started", "value": figures.ago(status.started_ms, now_ms)}
+    yield {"fact": "driver", "value": driver}
+    yield {"fact": "written", "value": figures.ago(status.written_ms, now_ms)}
+    yield {
+        "fact": "batch",
+        "value": f"{_batch(status.confirmed_batch)} confirmed, "
+        f"{_batch(status.newest_batch)} published",
+    }
+    if status.bytes_max:
+        yield {"fact": "limit", "value": _limit(status.bytes, status.bytes_max)}
+    if status.prefix_bytes_max:
+        shown = _limit(status.prefix_bytes, status.prefix_bytes_max)
+        yield {"fact": "of the prefix", "value": shown}
+    if status.replaced_by:
+        yield {"fact": "replaced", "value": f"by {status.replaced_by}"}
+
+
+def _limit(size: int, limit: int) -> str:
+    return f"{100 * size // limit} % of {figures.size(limit)}"
+
+
+def _batch(number: int | None) -> str:
+    return "none" if number is None else figures.count(number)
+
+
+def _owner(row: Row) -> str:
+    return (
+        figures.NOTHING
+        if row["host"] is None
+        else figures.plain(f"{row['host']}/{row['executor']}")
+    )
+
+
+def _or_nothing(value: object) -> str:
+    return figures.NOTHING if value is None else str(value)
+
+
+_FACTS = (column("fact"), column("value", folds=True))
+_STORES = (
+    numbers("operator", title="OP"),
+    column("store"),
+    column("name"),
+    numbers("partitions", title="PARTS"),
+    numbers("rows"),
+    numbers("bytes", figures.size),
+    Column("FAMILIES", lambda row: figures.plain(", ".join(row["families"])), folds=True),
+)
+_PARTITIONS = (
+    numbers("operator", title="OP"),
+    column("store"),
+    numbers("partition", title="PART"),
+    numbers("confirmed", title="VERSION"),
+    numbers("kept"),
+    numbers("rows"),
+    numbers("bytes", figures.size),
+    column("held_by", _or_nothing, title="HELD BY"),
+    Column("OWNER", _owner, folds=True),
+)

@@ -1,0 +1,78 @@
+"""`redis-state sql`: one SQL statement over live state."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis_state.cli.arguments.connection import add_arguments, config_of
+from redis_state.cli.arguments.place import add_at, add_text, at_of
+from redis_state.cli.help import example
+from redis_state.cli.output import printing
+from redis_state.cli.output.printing import Sheet
+from redis_state.cli.output.state_types import Types
+from redis_state.live import SQL_MEMORY, Reader
+from redis_state.reader.table_columns import free_name
+from redis_state.rows.arrow_objects import objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "sql",
+        help="print the answer to a SQL statement over live state",
+        description="Print the rows of one SELECT, SHOW TABLES or DESCRIBE, by DuckDB. A table has "
+        "the name of its query; behind it stand the number of the operator, the store and the "
+        "state variable, where they are not the usual ones. SHOW TABLES lists them.",
+        epilog=example(
+            'redis-state sql --url redis://localhost:6379/0 "select * from flights where carrier = '
+            "'UA'\"",
+            "redis-state sql --url redis://localhost:6379/0 --format csv 'select count(*) from "
+            "flights'",
+            "redis-state sql --url redis://localhost:6379/0 'show tables'",
+        ),
+    )
+    parser.add_argument("statement", metavar="STATEMENT", help="one statement, which only reads")
+    add_at(parser)
+    add_text(parser)
+    parser.add_argument(
+        "--memory",
+        default=SQL_MEMORY,
+        metavar="SIZE",
+        help=f"what DuckDB may take, besides the answer (default: {SQL_MEMORY})",
+    )
+    printing.add_arguments(parser, files=True)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the answer."""
+    with Reader(config_of(arguments)) as reader:
+        at = at_of(arguments.at)
+        found = reader.sql(arguments.statement, at=at, memory=arguments.memory, text=arguments.text)
+    found = found.rename_columns(_different(found.column_names))
+    names: Types = dict.fromkeys(found.column_names)
+    printing.emit(arguments, Sheet(_rows(found), types=lambda: names, answer=found))
+    return 0
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """A column that is called as one before it gets a number, as in a table of state."""
+    found: list[str] = []
+    for name in names:
+        found.append(free_name(name, [*found, *names] if name in found else found))
+    return found
+
+
+def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in found.to_batches():
+        columns = [objects(column) for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(found.column_names, row, strict=True))

@@ -1,0 +1,77 @@
+"""`redis-state why-growing`: why the state of a query grows, from metadata alone."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from redis_state.cli.arguments.connection import add_arguments, config_of
+from redis_state.cli.arguments.place import add_query
+from redis_state.cli.help import example
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
+from redis_state.cli.output import printing
+from redis_state.cli.output.printing import Sheet
+from redis_state.live import Reader
+from redis_state.reader import Cause
+from redis_state.status import figures
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redis_state.cli.command import Subparsers
+
+_NONE = (
+    "Nothing that manifests, headers and the registry show makes this state grow. They do not show "
+    "Spark's watermark (eventTime.watermark in query.lastProgress), how keys are spread within "
+    "a partition, or how large single values are."
+)
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "why-growing",
+        help="say why the state of a query grows",
+        description="Name the causes that metadata shows: keys that nobody removes, a watermark "
+        "that is missing or stuck, old keys, fat keys, uneven partitions, too many kept versions, "
+        "late maintenance. No row is read.",
+        epilog=example(
+            "redis-state why-growing flights --url redis://localhost:6379/0",
+            before=f"Exit status: 0 no cause was seen, 1 an error, {PROBLEMS_STATUS} one or more.",
+        ),
+    )
+    add_query(parser)
+    printing.add_arguments(parser)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the causes."""
+    with Reader(config_of(arguments)) as reader:
+        causes = reader.query(arguments.query).why_growing()
+    if printing.format_of(arguments) == printing.TABLE:
+        console = printing.console_of()
+        for one in causes:
+            _tell(console, one)
+        if not causes:
+            console.print(_NONE)
+    else:
+        printing.emit(arguments, Sheet(asdict(one) for one in causes))
+    return PROBLEMS_STATUS if causes else 0
+
+
+def _tell(console: Console, cause: Cause) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    where = "" if cause.operator is None else f", operator {cause.operator}"
+    if cause.store not in (None, "default"):
+        where += f", store {figures.plain(str(cause.store))}"
+    if cause.partitions:
+        listed = ", ".join(map(str, cause.partitions[:8]))
+        more = "" if len(cause.partitions) <= 8 else f" and {len(cause.partitions) - 8} more"
+        where += f", partition{'s' if len(cause.partitions) > 1 else ''} {listed}{more}"
+    console.print(Text(f"{cause.kind}{where}", style="bold"))
+    console.print(Padding(Text(f"{figures.plain(cause.found)}\n→ {cause.advice}"), (0, 0, 0, 2)))

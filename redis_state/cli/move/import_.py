@@ -1,0 +1,117 @@
+"""`redis-state import`: the state of an export in a Redis that lacks it."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
+from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.cli.move.export import told
+from redis_state.exports import Import, plan_import
+from redis_state.exports.folder import Folder
+from redis_state.maintain.activity import refuse_if_used
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "import",
+        help="bring the state of an export into a Redis that lacks it",
+        description="Bring the state that `redis-state export` wrote into a Redis that lacks it. "
+        "Without --yes it reads and checks all files, and only says what it would do. "
+        "Partitions that Redis still has are never replaced. An import that was interrupted can be "
+        "run again. A query of Spark goes on after the exported batch, so its logs must end with "
+        "that batch: with --checkpoint newer entries are moved into a folder beside them.",
+        epilog=example(
+            "redis-state import /backup/flights --checkpoint /data/flights "
+            "--url redis://localhost:6379/0",
+            "redis-state import /backup/cart --as cart-copy --url redis://localhost:6379/0 --yes",
+        ),
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="that of the export, or a URL of it")
+    add_checkpoint(parser)
+    add_storage_options(parser)
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id from its marker file, if the folder was copied here from "
+        "another file system; move the entries that the command names there, too",
+    )
+    parser.add_argument(
+        "--as",
+        dest="as_name",
+        metavar="NAME",
+        help="of a store of Python: the name that it gets, to have a copy beside the store",
+    )
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, tell, and import."""
+    config = config_of(arguments)
+    tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
+    checkpoint = None if arguments.checkpoint is None else folder_of(arguments)
+    with closing(Client(config)) as client:
+        try:
+            plan = plan_import(
+                client,
+                Folder(arguments.folder),
+                name=arguments.as_name,
+                checkpoint=checkpoint,
+                marker_gen=arguments.gen,
+                tenant=tenant,
+                progress=line,
+            )
+            line.end()
+            _tell(plan)
+            if arguments.yes:
+                what = "importing an export"
+                for gen in plan.gens:
+                    refuse_if_used(
+                        client, gen, tenant=tenant, attempted=what, force=arguments.force
+                    )
+                plan.carry_out(client, line)
+        finally:
+            line.end()
+    partitions = len(plan.missing)
+    if not arguments.yes:
+        print(f"{partitions} partitions would be imported; stop the query, then add --yes")
+        return 0
+    if partitions:
+        print(f"{partitions} partitions were imported, and read again: the digests are the same")
+    if plan.there:
+        print(
+            f"{plan.there} partitions were there, serve that version, and were not read again: "
+            "`redis-state maintain --once` verifies them"
+        )
+    return 0
+
+
+def _tell(plan: Import) -> None:
+    for text in told(plan.export):
+        print(text)
+    if plan.there:
+        print(f"{plan.there} partitions serve it already")
+    if plan.missing:
+        print(f"about {plan.stored:,} bytes go to Redis")
+    for store in plan.set_back:
+        print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.export.batch}")
+    if plan.rewind is not None:
+        for name in plan.rewind.files:
+            print(f"{name} -> {plan.rewind.folder}/{name}")
+    elif plan.export.batch is not None:
+        batch = plan.export.batch
+        print(
+            f"the newest entry of the checkpoint's offsets and commits has to be {batch} before "
+            "the query starts: give --checkpoint, or move newer ones away"
+        )

@@ -1,0 +1,327 @@
+"""`redis-state doctor`: what Redis holds of a checkpoint, and how the query can go on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.arguments.checkpoint import (
+    add_checkpoint,
+    add_storage_options,
+    add_stores,
+    folder_of,
+    words_of,
+)
+from redis_state.cli.arguments.connection import ProgressLine, add_arguments, command_of, config_of
+from redis_state.cli.help import example
+from redis_state.cli.operate.maintain import PROBLEMS_STATUS
+from redis_state.errors import ConfigError
+from redis_state.files import Folder
+from redis_state.maintain.purge import check_gen
+from redis_state.protocol.instances import LATELY_MS
+from redis_state.protocol.registry import QueryInfo
+from redis_state.recovery.copies import newest_fitting
+from redis_state.recovery.doctor import (
+    Diagnosis,
+    PartitionHealth,
+    diagnose,
+    listing_problem,
+    others_of_folder,
+)
+from redis_state.recovery.query_state import CountedStore, QueryState, state_of
+from redis_state.recovery.rewind import newest_commit, startable_batches
+from redis_state.status import figures
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what Redis holds of a checkpoint and how the query can go on",
+        description="Look at every partition of a checkpoint, change nothing, and name the newest "
+        "batch that all of them can serve and the steps to go on from there.",
+        epilog=example(
+            "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
+            before=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something "
+            "has to be done first.",
+        ),
+    )
+    add_checkpoint(parser)
+    add_storage_options(parser)
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id, if its folder has no marker file, or was copied; without "
+        "--checkpoint Spark's logs are not looked at",
+    )
+    add_stores(parser)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The checkpoint to look at, and the arguments by which other commands find it.
+
+    Attributes:
+        folder: ``None`` if only the id is known.
+        which: The arguments that name the checkpoint.
+        server: The arguments that name the server.
+        state: Where in Redis the state is.
+    """
+
+    folder: Folder | None
+    which: str
+    server: str
+    state: QueryState
+
+    @property
+    def gen(self) -> str:
+        """The id of the checkpoint; that of Spark's operators, if the query has some in Redis."""
+        return self.state.gens[0]
+
+    def command(self, name: str, *more: str) -> str:
+        """A command that can be pasted."""
+        return " ".join(["redis-state", name, self.which, *more, self.server])
+
+    def purge(self, gen: str, *more: str) -> str:
+        """The same, which purges a checkpoint or calls it back."""
+        return " ".join(["redis-state purge", "--gen", gen, *more, self.server])
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What Spark's logs have of a query.
+
+    Attributes:
+        committed: The newest batch of the commit log; ``None`` if there is none.
+        startable: The batches after which the query may go on, as far as the logs are concerned.
+    """
+
+    committed: int | None
+    startable: frozenset[int]
+
+    @classmethod
+    def of(cls, folder: Folder, state: QueryState) -> Logs:
+        """Read them."""
+        committed = newest_commit(folder)
+        found = {batch for batch in startable_batches(folder) if batch >= state.since}
+        return cls(committed, frozenset(found if committed is None else found | {committed}))
+
+
+def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Place:
+    """Which checkpoint is meant.
+
+    Raises:
+        ConfigError: None is named, or the folder is not there.
+        StateError: The folder has no marker file, or was moved or copied.
+    """
+    checkpoint, gen = arguments.checkpoint, arguments.gen
+    if checkpoint is None and gen is None and not arguments.store:
+        raise ConfigError(
+            "looking at a checkpoint",
+            found="none is named",
+            advice="Give its folder with --checkpoint, or its id with --gen; `redis-state queries` "
+            "lists the ids.",
+        )
+    if gen is not None:
+        check_gen(gen, attempted="looking at a checkpoint")
+    words = words_of(arguments, gen=gen)
+    folder = None if checkpoint is None else folder_of(arguments)
+    state = state_of(client, folder, gen=gen, names=arguments.store, tenant=tenant)
+    return Place(folder, shlex.join(words), command_of(arguments), state)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found."""
+    config = config_of(arguments)
+    tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
+    with closing(Client(config)) as client:
+        place = place_of(arguments, client, tenant)
+        logs = None if place.folder is None else Logs.of(place.folder, place.state)
+        try:
+            found = diagnose(client, *place.state.gens, tenant=tenant, progress=line)
+            newer, older = others_of_folder(client, place.gen, tenant=tenant)
+            problem = listing_problem(client, place.gen, tenant=tenant)
+        finally:
+            line.end()
+    for text in report(found, place.state):
+        print(text)
+    steps, status = advice(found, logs, place)
+    print(steps)
+    if problem:
+        print(f"In the way of tools alone: {problem}. The next start of the query writes it anew.")
+    if newer is not None:
+        print(_told_newer(newer, place))
+    for info in older:
+        print(_told_older(info, place))
+    return status
+
+
+def _told_newer(info: QueryInfo, place: Place) -> str:
+    return (
+        f"The folder of this checkpoint has another one since, {info.gen}: it was deleted and "
+        f"created again, or got another number of partitions. If nobody needs this one:\n"
+        f"  {place.purge(place.gen)}"
+    )
+
+
+def _told_older(info: QueryInfo, place: Place) -> str:
+    return (
+        f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
+        f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If nobody "
+        "needs it:\n"
+        f"  {place.purge(info.gen)}"
+    )
+
+
+def report(found: Diagnosis, state: QueryState) -> Iterator[str]:
+    """One line for each partition, under one for each store."""
+    names = {one.gen: f" of {one.name[:80]!r} ({one.gen})" for one in state.stores}
+    by_store = groupby(
+        found.partitions,
+        key=lambda one: (one.id.store.gen, one.id.store.operator, one.id.store.store),
+    )
+    for (gen, operator, store), partitions in by_store:
+        yield f"operator {operator}, store {store}{names.get(gen, '')}"
+        for one in partitions:
+            yield f"  partition {one.id.partition}: {_line(one)}"
+    for counted in state.stores:
+        yield f"store {counted.name[:80]!r}: its newest batch is {counted.newest}"
+
+
+def _line(one: PartitionHealth) -> str:
+    if one.problem:
+        return one.problem
+    text = f"versions {_ranges(one.loadable)}; newest {one.latest}, opened {one.opened}"
+    if one.broken:
+        text += f"; not whole: {', '.join(one.broken)}"
+    return text
+
+
+def _ranges(versions: frozenset[int]) -> str:
+    found: list[list[int]] = []
+    for version in sorted(versions - {0}):
+        if found and found[-1][1] == version - 1:
+            found[-1][1] = version
+        else:
+            found.append([version, version])
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in found) or "none"
+
+
+def advice(found: Diagnosis, logs: Logs | None, place: Place) -> tuple[str, int]:
+    """What to do, and the exit status."""
+    if found.purged:
+        commands = "".join(f"\n  {place.purge(gen, '--recall')}" for gen in found.purged)
+        return f"It was purged within the last day. Call it back:{commands}", PROBLEMS_STATUS
+    if logs is None:
+        return _without_logs(found, place)
+    committed = logs.committed
+    behind = place.state.behind(committed)
+    if committed is None:
+        return _at_the_beginning(behind, place)
+    newest = found.newest_batch(among=logs.startable)
+    if newest is None:
+        return _without_a_batch(found, committed, place), PROBLEMS_STATUS
+    if newest == committed and not behind:
+        return f"Batch {committed} is the newest of the commit log, and all partitions serve it.", 0
+    text = (
+        f"The commit log ends with batch {committed}; batch {newest} is the newest that all "
+        "partitions serve. Restore the Redis that held the others, or go back"
+    )
+    if newest == committed:
+        names = ", ".join(f"{one.name[:80]!r} (batch {one.newest})" for one in behind)
+        text = (
+            f"The commit log ends with batch {committed}, which all partitions serve, but Redis "
+            f"counts another one as the newest of {names}: the logs were moved without the stores. "
+            "Set the stores to it"
+        )
+    return f"{text}:\n{_steps(newest, place)}", PROBLEMS_STATUS
+
+
+def _steps(batch: int, place: Place) -> str:
+    again = "it runs the later batches again, and the sink gets them twice"
+    return (
+        f"  1. stop the query, and wait {LATELY_MS // 60_000} minutes, or add --force below;\n"
+        f"  2. {place.command('rewind', f'--to-batch {batch}', '--yes')}\n"
+        f"  3. start the query: {again}."
+    )
+
+
+def _without_logs(found: Diagnosis, place: Place) -> tuple[str, int]:
+    """What can be said by the state alone."""
+    newest = found.newest_batch()
+    if newest is None:
+        return _without_a_batch(found, None, place), PROBLEMS_STATUS
+    text = f"Batch {newest} is the newest that all partitions serve."
+    stores = place.state.stores
+    if not stores or any(one.query_id for one in stores):
+        return f"{text} Give --checkpoint to compare it with Spark's commit log.", 0
+    if not place.state.behind(newest):
+        return f"{text} If a query of Spark writes it, give its folder with --checkpoint.", 0
+    return (
+        f"{text} Redis counts later ones. If a query of Spark writes it, give its folder with "
+        "--checkpoint. Otherwise go back:\n"
+        f"  {place.command('rewind', f'--to-batch {newest}', '--yes')}\n"
+        f"and run the batches from {newest + 1} on again.",
+        PROBLEMS_STATUS,
+    )
+
+
+def _at_the_beginning(behind: list[CountedStore], place: Place) -> tuple[str, int]:
+    text = "Spark has committed no batch: the query begins at batch 0."
+    ahead = [one for one in behind if one.newest > 0]
+    if not ahead:
+        return text, 0
+    commands = "".join(f"\n  {place.purge(one.gen, '--now')}" for one in ahead)
+    return (
+        f"{text} Redis has later batches of its stores. Put the logs back, or remove the stores "
+        f"for good:{commands}",
+        PROBLEMS_STATUS,
+    )
+
+
+def _goes_back_with(found: Diagnosis, gen: str, batch: int) -> bool:
+    """Whether what the copy of a checkpoint does not hold serves its batch."""
+    return all(one.serves(batch) for one in found.partitions if one.id.store.gen != gen)
+
+
+def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> str:
+    """The ways to recover, the best one first."""
+    text = "No batch is served by all partitions."
+    if not found.partitions:
+        text = f"Redis has nothing of this checkpoint ({place.gen})."
+    if committed is not None:
+        text += f" The commit log ends with batch {committed}, so the state was there."
+    copy = None if place.folder is None else newest_fitting(place.folder, place.gen)
+    ways = [
+        "Is it the right server, database and key prefix? What this one holds:\n"
+        f"       redis-state queries {place.server}",
+        "If Redis has a backup of its own (an RDB or AOF file), restart Redis from it.",
+    ]
+    if copy is not None and _goes_back_with(found, copy.gen, copy.batch):
+        own = [one for one in found.partitions if one.id.store.gen == copy.gen]
+        # What is there is never replaced.
+        in_the_way = any(one.present and not one.serves(copy.batch) for one in own)
+        away = f"       {place.purge(copy.gen, '--now')}\n" if in_the_way else ""
+        ways.append(
+            f"The checkpoint has a copy of the state after batch {copy.batch}. Stop the query, "
+            f"wait {LATELY_MS // 60_000} minutes, or add --force below, then\n"
+            f"{away}       {place.command('restore', '--yes')}\n"
+            "     and start it: it runs the later batches again, and the sink gets them twice."
+        )
+    ways.append(
+        "Otherwise the state is gone: start the query with a new checkpoint. It begins with empty "
+        "state; do not delete this folder before you know where its source will be read from again."
+    )
+    head = "Stop the query, and take the first of these that fits:"
+    return "\n".join([text, head, *(f"  {at}. {way}" for at, way in enumerate(ways, 1))])

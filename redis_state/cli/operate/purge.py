@@ -1,0 +1,138 @@
+"""`redis-state purge`: remove the state of a checkpoint, or bring it back."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.scan import Progress
+from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
+from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.errors import ConfigError, NotFoundError
+from redis_state.maintain.activity import refuse_if_used, signs_of_life
+from redis_state.maintain.purge import Purged, purge
+from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
+from redis_state.recovery.marker import gen_of
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+_WHAT = "purging a checkpoint"
+_KEPT_HOURS = KEPT_MS // 3_600_000
+_Found = TypeVar("_Found")
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "purge",
+        help="remove every key of a checkpoint, or call a purged one back",
+        description="Remove the state of a query that will not run again: every key of its "
+        f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then nobody can use it, "
+        "and --recall brings it back. The checkpoint's files stay.",
+        epilog=example(
+            "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
+        ),
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    add_checkpoint(which)
+    which.add_argument("--gen", help="the checkpoint's id, as `redis-state queries` prints it")
+    add_storage_options(parser)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="count only, change nothing")
+    how.add_argument("--now", action="store_true", help="remove at once and for good")
+    how.add_argument("--recall", action="store_true", help="bring back what was purged")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Purge, after asking, or recall."""
+    config = config_of(arguments)
+    gen: str = arguments.gen if arguments.checkpoint is None else gen_of(folder_of(arguments))
+    tenant = keys.tenant_of(config.key_prefix)
+    with closing(Client(config)) as client:
+        if arguments.recall:
+            _tell_recalled(
+                gen, _shown(lambda line: recall(client, gen, tenant=tenant, progress=line))
+            )
+            return 0
+        if arguments.dry_run or not arguments.yes:
+            found = _shown(
+                lambda line: purge(client, gen, tenant=tenant, dry_run=True, progress=line)
+            )
+            _check_found(gen, found)
+            _tell(gen, found, "would remove")
+            if arguments.dry_run:
+                for sign in signs_of_life(client, gen, tenant=tenant):
+                    print(f"warning: it may be in use: {sign}", file=sys.stderr)
+                return 0
+            _ask()
+        refuse_if_used(client, gen, tenant=tenant, attempted=_WHAT, force=arguments.force)
+        how = purge if arguments.now else expire
+        found = _shown(lambda line: how(client, gen, tenant=tenant, progress=line))
+    _check_found(gen, found)
+    _tell(gen, found, "removed")
+    if not arguments.now:
+        print(
+            f"they expire in {_KEPT_HOURS} hours; until then `redis-state purge --gen {gen} "
+            "--recall` brings them back"
+        )
+    return 0
+
+
+def _shown(do: Callable[[Progress], _Found]) -> _Found:
+    line = ProgressLine()
+    try:
+        return do(line)
+    finally:
+        line.end()
+
+
+def _check_found(gen: str, found: Purged) -> None:
+    if not found.keys and not found.listed:
+        raise NotFoundError(
+            _WHAT,
+            found=f"there is no key of checkpoint {gen} in this Redis, database and key prefix",
+            advice="`redis-state queries` lists the checkpoints.",
+        )
+
+
+def _tell(gen: str, found: Purged, verb: str) -> None:
+    print(
+        f"checkpoint {gen}: {verb} {found.keys} keys "
+        f"({found.partitions} partitions, {found.segments} segments, {found.strays} strays)"
+    )
+
+
+def _tell_recalled(gen: str, found: Recalled) -> None:
+    print(
+        f"checkpoint {gen}: called {found.partitions} partitions with {found.segments} segments "
+        "back"
+    )
+    if found.incomplete:
+        print(
+            f"warning: {found.incomplete} segments do not have all their blocks; `redis-state "
+            f"doctor --gen {gen}` says what can be served",
+            file=sys.stderr,
+        )
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            _WHAT,
+            found="standard input is not a terminal, so nobody can be asked",
+            advice="Give --yes to remove the keys without being asked, or --dry-run to count them.",
+        )
+    print("Remove them? [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError(_WHAT, found="the answer was not yes", advice="Nothing was changed.")

@@ -1,0 +1,103 @@
+"""`redis-state restore`: bring the state of a query back from a copy in its checkpoint folder."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
+from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.maintain.activity import refuse_if_used
+from redis_state.recovery.copies import Copy, plan_restore
+from redis_state.recovery.marker import gen_of
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "restore",
+        help="bring lost state back from a copy in the checkpoint folder",
+        description="Bring the state of a stopped query back into a Redis that has lost it, from "
+        "a copy that the option copyEveryBatches had made. Newer entries of the checkpoint's logs "
+        "are moved into a folder beside them; the query runs those batches again. Without --yes "
+        "it reads and checks the copy, and only says what it would do. Partitions that "
+        "Redis still has are never replaced.",
+        epilog=example(
+            "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
+        ),
+    )
+    add_checkpoint(parser, required=True)
+    add_storage_options(parser)
+    parser.add_argument(
+        "--to-batch", type=int, metavar="N", help="the copy of this batch instead of the newest one"
+    )
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
+        "entries that the command names in the original, too",
+    )
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, tell, and restore."""
+    config = config_of(arguments)
+    folder = folder_of(arguments)
+    gen = arguments.gen or gen_of(folder)
+    tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
+    with closing(Client(config)) as client:
+        try:
+            plan = plan_restore(
+                client,
+                folder,
+                gen,
+                to_batch=arguments.to_batch,
+                tenant=tenant,
+                progress=line,
+            )
+            line.end()
+            for one in plan.gens if arguments.yes else ():
+                what, force = "restoring a copy", arguments.force
+                refuse_if_used(client, one, tenant=tenant, attempted=what, force=force)
+            print(_told(plan.copy))
+            if plan.there:
+                print(f"{plan.there} partitions serve it already")
+            for store in plan.set_back:
+                print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.copy.batch}")
+            for name in plan.rewind.files:
+                print(f"{name} -> {plan.rewind.folder}/{name}")
+            if arguments.yes:
+                plan.carry_out(client, line)
+        finally:
+            line.end()
+    partitions, files = len(plan.missing), len(plan.rewind.files)
+    if arguments.yes:
+        print(
+            f"{partitions} partitions were restored, {files} files were moved; batch "
+            f"{plan.copy.batch} is the newest now"
+        )
+    else:
+        print(
+            f"{partitions} partitions would be restored, {files} files would be moved; stop the "
+            "query, then add --yes"
+        )
+    return 0
+
+
+def _told(copy: Copy) -> str:
+    made = datetime.fromtimestamp(copy.created_ms / 1000, timezone.utc)
+    return (
+        f"copy of the state after batch {copy.batch}: {len(copy.parts)} partitions, "
+        f"{copy.bytes:,} bytes, made {made:%Y-%m-%d %H:%M:%S} UTC"
+    )

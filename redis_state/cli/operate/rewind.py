@@ -1,0 +1,154 @@
+"""`redis-state rewind`: go back to an older batch of a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
+from redis_state.cli.arguments.checkpoint import (
+    add_checkpoint,
+    add_storage_options,
+    add_stores,
+    folder_of,
+    words_of,
+)
+from redis_state.cli.arguments.connection import add_arguments, config_of
+from redis_state.cli.help import example
+from redis_state.errors import ConfigError, Kind, StateError, UsageError
+from redis_state.maintain.activity import refuse_if_used
+from redis_state.maintain.purge import check_gen
+from redis_state.recovery.doctor import Diagnosis, diagnose
+from redis_state.recovery.query_state import QueryState, state_of
+from redis_state.recovery.rewind import plan_rewind, startable_batches
+
+if TYPE_CHECKING:
+    from redis_state.cli.command import Subparsers
+    from redis_state.files import Folder
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "rewind",
+        help="take the newest batches out of a checkpoint's logs",
+        description="Make an older batch the newest one of a stopped query's checkpoint. Newer "
+        "entries of its logs are moved into a folder beside them, and the Python stores that the "
+        "query writes are set to that batch; the query runs the later ones again. Without --yes it "
+        "only says what it would do. No state is removed: the next run of the query leaves the "
+        "abandoned versions behind.",
+        epilog=example(
+            "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
+            "--to-batch 41"
+        ),
+    )
+    add_checkpoint(parser)
+    add_storage_options(parser)
+    parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
+    parser.add_argument(
+        "--gen",
+        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
+        "entries that the command names in the original, too; or that of a Python store",
+    )
+    add_stores(parser)
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, check that Redis can serve it, set the stores, and move."""
+    config, batch = config_of(arguments), arguments.to_batch
+    tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {batch}"
+    folder = None if arguments.checkpoint is None else folder_of(arguments)
+    if arguments.gen is not None:
+        check_gen(arguments.gen, attempted=what)
+    with closing(Client(config)) as client:
+        state = _state_of(client, folder, arguments, tenant=tenant)
+        plan = None if folder is None else plan_rewind(folder, batch)
+        found = diagnose(client, *state.gens, tenant=tenant)
+        for gen in state.gens if arguments.yes else ():
+            refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
+        for gen in found.purged:
+            raise purged_error(what, gen, where=arguments.checkpoint or "")
+        if not found.serves(batch):
+            place = shlex.join(words_of(arguments, gen=arguments.gen))
+            raise _unserved(what, found, state, folder, place=place)
+        changes = state.changes(batch)
+        for text in changes:
+            print(text)
+        files = 0 if plan is None else len(plan.files)
+        if plan is not None:
+            for name in plan.files:
+                print(f"{name} -> {plan.folder}/{name}")
+        if not arguments.yes:
+            print(_counted("would be", files, len(changes)) + "; stop the query, then add --yes")
+            return 0
+        # The stores first: a query that starts in between is refused, and this may be run again.
+        state.set_to(client, batch, tenant=tenant)
+    if plan is not None:
+        plan.carry_out()
+    print(f"batch {batch} is the newest now; {_counted('were', files, len(changes))}")
+    return 0
+
+
+def _state_of(
+    client: Client, folder: Folder | None, arguments: argparse.Namespace, *, tenant: str
+) -> QueryState:
+    """Where the state is, if the batch may be one of it."""
+    batch, what = arguments.to_batch, f"rewinding to batch {arguments.to_batch}"
+    if folder is None and arguments.gen is None and not arguments.store:
+        raise ConfigError(
+            what,
+            found="no checkpoint is named",
+            advice="Give the query's folder with --checkpoint; or, of a Python store that no query "
+            "of Spark writes, its name with --store.",
+        )
+    state = state_of(client, folder, gen=arguments.gen, names=arguments.store, tenant=tenant)
+    queries = {one.query_id for one in state.stores} - {""}
+    if folder is None and (queries or not state.stores):
+        of = f"it is written by the query {min(queries)}" if queries else "it is a query's of Spark"
+        raise ConfigError(
+            what,
+            found=f"{of}, whose logs have to be set back, too",
+            advice="Give the query's folder with --checkpoint. Nothing was changed.",
+        )
+    if batch < state.since:
+        raise UsageError(
+            what,
+            found=f"batch {state.since} changed the number of partitions, and what was before is "
+            "not in the state any more",
+            advice=f"Nothing was moved. Give --to-batch {state.since} or a later one.",
+            where=str(folder),
+        )
+    return state
+
+
+def _unserved(
+    what: str, found: Diagnosis, state: QueryState, folder: Folder | None, *, place: str
+) -> StateError:
+    among = None
+    if folder is not None:
+        among = {batch for batch in startable_batches(folder) if batch >= state.since}
+    newest = found.newest_batch(among=among)
+    return StateError(
+        what,
+        kind=Kind.STATE_LOST,
+        found="not all partitions have the state after it",
+        advice=f"No batch can be served; nothing was moved. `redis-state doctor {place}` says how "
+        "to go on."
+        if newest is None
+        else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
+        f"--to-batch {newest}.",
+        where="" if folder is None else str(folder),
+    )
+
+
+def _counted(verb: str, files: int, stores: int) -> str:
+    text = f"{files} files {verb} moved"
+    return f"{text} and {stores} stores set" if stores else text

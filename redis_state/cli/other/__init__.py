@@ -1,0 +1,1 @@
+"""Commands beside state: `conf`, `demo`, `completion` and `options-doc`."""

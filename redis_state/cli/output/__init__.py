@@ -1,0 +1,4 @@
+"""Output of commands: tables for people, JSON lines for scripts, files of rows for programs.
+
+Imports `rows` and `status`. Begin with `printing.py`.
+"""

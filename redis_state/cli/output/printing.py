@@ -1,0 +1,378 @@
+"""What commands print: tables for people, JSON lines for scripts, files of rows for programs.
+
+A command has rows: mappings, one for each thing that it lists. On a terminal they become a table,
+anywhere else one JSON object a line; `--format` and `--json` say otherwise. A table is for the eye:
+it may leave members out and rounds numbers. JSON has all of them, exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from redis_state.cli.output.state_types import Types
+from redis_state.errors import ConfigError
+from redis_state.rows.arrow_types import arrow_array
+from redis_state.rows.json_values import to_json
+from redis_state.rows.spark_types import Array, Struct, Type
+from redis_state.status import figures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+    from rich.table import Table
+
+TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
+_INSTALL = "Run `pip install 'redis-state[cli]'`"
+_TABLE_ROWS_MAX = 10_000
+_SHRUNK = 10
+_PLAIN_CELL = re.compile(r'[^",\r\n]+')
+
+Row = Mapping[str, Any]
+Show = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: Its heading.
+        show: What stands in the cell, from the whole row.
+        right: Whether it is flush right, as numbers are.
+        folds: Whether a text goes on in the next line where the terminal is narrow.
+        shrinks: Whether it is cut there instead. Other columns keep their width.
+    """
+
+    title: str
+    show: Callable[[Row], str]
+    right: bool = False
+    folds: bool = False
+    shrinks: bool = False
+
+
+def column(
+    name: str,
+    show: Show = figures.cell,
+    *,
+    title: str = "",
+    right: bool = False,
+    folds: bool = False,
+) -> Column:
+    """A column of one member of the row."""
+    return Column(title or name.upper(), lambda row: show(row.get(name)), right, folds)
+
+
+def numbers(name: str, show: Show = figures.count, *, title: str = "") -> Column:
+    """A column of a number."""
+    return column(name, show, title=title, right=True)
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Rows under columns, which one command prints.
+
+    Attributes:
+        columns: ``None`` means one for each member of the first row.
+        types: Asked for the types of the members of a row, in their order, where a file needs more
+            than its rows: Parquet, and the head of CSV without a row.
+        answer: The rows as a table of Arrow, if there is one.
+        title: Above the table; nowhere else.
+        heading: Whether columns have headings.
+        notes: Below the table; nowhere else.
+    """
+
+    rows: Iterable[Row]
+    columns: Sequence[Column] | None = None
+    types: Callable[[], Types] = dict
+    answer: pa.Table | None = None
+    title: str = ""
+    heading: bool = True
+    notes: list[str] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, files: bool = False) -> None:
+    """Add the arguments of the output.
+
+    Args:
+        files: Whether the command prints rows of state, which may go into a file, too.
+    """
+    group = parser.add_argument_group("output")
+    formats = (TABLE, JSON, CSV, PARQUET) if files else (TABLE, JSON)
+    group.add_argument(
+        "--format",
+        choices=formats,
+        help="default: a table on a terminal, otherwise JSON, one object a line",
+    )
+    group.add_argument(
+        "--json", dest="format", action="store_const", const=JSON, help="the same as --format json"
+    )
+    if files:
+        group.add_argument("--output", metavar="FILE", help="a file instead of standard output")
+
+
+def format_of(arguments: argparse.Namespace) -> str:
+    """In which form a command prints; what the first call finds stays.
+
+    Raises:
+        ConfigError: A table cannot go into a file.
+    """
+    to_file = getattr(arguments, "output", None) is not None
+    if arguments.format is None:
+        arguments.format = TABLE if sys.stdout.isatty() and not to_file else JSON
+        if arguments.format == TABLE and not _has_rich():
+            print(f"Tables need the package rich. {_INSTALL}; or give --json.", file=sys.stderr)
+            arguments.format = JSON
+    elif arguments.format == TABLE and to_file:
+        raise ConfigError(
+            "printing a table",
+            found="--output names a file",
+            advice="Choose json, csv or parquet for it by --format.",
+        )
+    chosen: str = arguments.format
+    return chosen
+
+
+def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
+    """Print sheets in the form that was asked for.
+
+    Raises:
+        ConfigError: A package is missing, or the form does not fit.
+    """
+    form = format_of(arguments)
+    if form == TABLE:
+        console = console_of()
+        for number, sheet in enumerate(sheets):
+            if number:
+                console.print()
+            show(console, sheet)
+        return
+    rows = itertools.chain.from_iterable(sheet.rows for sheet in sheets)
+    types, answer = (sheets[0].types, sheets[0].answer) if len(sheets) == 1 else (dict, None)
+    path: str | None = getattr(arguments, "output", None)
+    if form == PARQUET and path is None:
+        raise ConfigError(
+            "writing Parquet",
+            found="it is a file that is not text",
+            advice="Name one by --output FILE.",
+        )
+    if path is None:
+        _WRITERS[form](rows, types, sys.stdout)
+        return
+    with _whole_file(Path(path)) as part:
+        if form == PARQUET:
+            _write_parquet(rows, types, answer, part)
+        else:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                _WRITERS[form](rows, types, file)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """Where to write so that the file appears once it is whole; what is no file is written to.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    whole = path.is_file() or not path.exists()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part") if whole else path
+    try:
+        yield part
+        if whole:
+            part.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"writing {path}", found=str(error.strerror or error), advice="Name another --output."
+        ) from error
+    finally:
+        if whole:
+            part.unlink(missing_ok=True)
+
+
+def console_of() -> Console:
+    """Where tables are printed; texts from Redis are never read as markup.
+
+    Raises:
+        ConfigError: The package is missing.
+    """
+    if not _has_rich():
+        raise ConfigError(
+            "printing a table",
+            found="the package rich is missing",
+            advice=f"{_INSTALL}, or give --json.",
+        )
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the program end as one that prints JSON does; rich would end it with 1."""
+            raise  # called where it was caught
+
+    return Piped(markup=False, highlight=False, emoji=False)
+
+
+def show(console: Console, sheet: Sheet) -> None:
+    """Print one table."""
+    if sheet.title:
+        console.print(sheet.title, style="bold", soft_wrap=True)
+    rows = list(itertools.islice(sheet.rows, _TABLE_ROWS_MAX + 1))
+    if len(rows) > _TABLE_ROWS_MAX:
+        rows.pop()
+        sheet.notes.append(f"Only the first {_TABLE_ROWS_MAX:,} rows are shown; --json has all.")
+    if rows:
+        console.print(table_of(sheet.columns or columns_of(rows), rows, heading=sheet.heading))
+    for note in sheet.notes:
+        console.print(figures.plain(note), soft_wrap=not console.is_terminal)
+
+
+def table_of(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = True) -> Table:
+    """The table that `rich` prints."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=None, pad_edge=False, show_edge=False, show_header=heading, header_style="bold"
+    )
+    for one in columns:
+        table.add_column(
+            Text(one.title),
+            justify="right" if one.right else "left",
+            no_wrap=not (one.folds or one.shrinks),
+            overflow="fold" if one.folds else "ellipsis",
+            min_width=_SHRUNK if one.shrinks else None,
+        )
+    for row in rows:
+        table.add_row(*(Text(one.show(row), no_wrap=not one.folds) for one in columns))
+    return table
+
+
+def columns_of(rows: Sequence[Row]) -> list[Column]:
+    """A column for each member of the first row; numbers are flush right."""
+    return [
+        column(name, title=figures.plain(name), right=_is_number(value), folds=True)
+        for name, value in rows[0].items()
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def json_line(value: Any) -> str:
+    """A value as a line of JSON."""
+    return json.dumps(to_json(value), ensure_ascii=not _speaks_utf8())
+
+
+def _speaks_utf8() -> bool:
+    """Whether standard output has all letters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _write_json(rows: Iterable[Row], _types: Callable[[], Types], file: TextIO) -> None:
+    for row in rows:
+        print(json_line(row), file=file)
+
+
+def _write_csv(rows: Iterable[Row], types: Callable[[], Types], file: TextIO) -> None:
+    """As RFC 4180 has it; nothing stands for null, and quotes for an empty text."""
+    rest = iter(rows)
+    first = next(rest, None)
+    names = types() if first is None else first
+    if not names:
+        return
+    rows = () if first is None else itertools.chain([first], rest)
+    for cells in itertools.chain([names], (row.values() for row in rows)):
+        # Readers pass over an empty line.
+        print(",".join(map(_csv_cell, cells)) or '""', file=file)
+
+
+def _csv_cell(value: Any) -> str:
+    shown = to_json(value)
+    if shown is None:
+        return ""
+    text = json.dumps(shown, ensure_ascii=False) if isinstance(shown, (dict, list)) else str(shown)
+    return text if _PLAIN_CELL.fullmatch(text) else '"' + text.replace('"', '""') + '"'
+
+
+_WRITERS: Mapping[str, Callable[[Iterable[Row], Callable[[], Types], TextIO], None]] = {
+    JSON: _write_json,
+    CSV: _write_csv,
+}
+
+
+def _write_parquet(
+    rows: Iterable[Row], types: Callable[[], Types], answer: pa.Table | None, path: Path
+) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "writing Parquet", found="the package pyarrow is missing", advice=f"{_INSTALL}."
+        ) from error
+    try:
+        pq.write_table(_arrow_table(rows, types()) if answer is None else answer, path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            "writing Parquet",
+            found="a column has values of several types, or of one that Parquet does not have",
+            advice="Use --format json.",
+        ) from error
+
+
+def _arrow_table(rows: Iterable[Row], types: Types) -> pa.Table:
+    import pyarrow as pa
+
+    all_rows = list(rows)
+    names = dict.fromkeys([*types, *itertools.chain.from_iterable(all_rows)])
+    return pa.table(
+        {name: _array(types.get(name), [row.get(name) for row in all_rows]) for name in names}
+    )
+
+
+def _array(type_: Type | None, values: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    if type_ is not None:
+        with suppress(_OtherColumnsError):
+            return arrow_array(type_, [_in_order(type_, value) for value in values])
+    return pa.array([_plain(value) for value in values])
+
+
+class _OtherColumnsError(Exception):
+    """A value of another version, which had other columns."""
+
+
+def _in_order(type_: Type, value: Any) -> Any:
+    """A value of columns by their places, as arrays of Arrow are made of them."""
+    if isinstance(type_, Array) and isinstance(value, list):
+        return [_in_order(type_.element, one) for one in value]
+    if not isinstance(type_, Struct) or not isinstance(value, dict):
+        return value
+    if list(value) != list(type_.names):
+        raise _OtherColumnsError
+    return tuple(value.values())
+
+
+def _plain(value: Any) -> Any:
+    as_dict = getattr(value, "as_dict", None)
+    if as_dict is not None:
+        return {name: _plain(part) for name, part in as_dict().items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401  # whether it is there
+    except ModuleNotFoundError:
+        return False
+    return True

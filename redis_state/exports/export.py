@@ -1,0 +1,492 @@
+"""Exports one version of a query into a folder, and goes on with an export that was interrupted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import (
+    ConfigError,
+    FormatError,
+    Kind,
+    NotFoundError,
+    StateError,
+    UsageError,
+)
+from redis_state.exports.digest import DIGEST_DIGITS, digest_sum, digest_text
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import (
+    COLUMNS,
+    DATA,
+    FORMAT,
+    MANIFEST,
+    PLAN,
+    PROGRESS,
+    RAW,
+    WRITER,
+    Export,
+    ExportedPartition,
+    ExportedStore,
+    damaged,
+    family_json,
+    parse_family,
+    parse_partition,
+    partition_file,
+    partition_json,
+    read_sealed,
+    sealed,
+    tables_of,
+)
+from redis_state.exports.partition_files import PartitionFiles, Wanted
+from redis_state.format.header import Family
+from redis_state.ids import EMPTY, PartitionId, Pin, is_gen, text_number
+from redis_state.protocol.opening import NO_RUN, Opened, open_args, read_replies, reopen
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.protocol.segments import SegmentGoneError
+from redis_state.reader.query import Query
+from redis_state.reader.versions import Wanted as WantedVersion
+from redis_state.reader.view import QueryView
+
+FILE_BYTES = 256 << 20
+"""Keys and values of one file, unless it is said."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+_WHAT = "exporting a query"
+_TRIES_MAX = 5
+_FIELDS = ("path", "id", "name", "created")
+_NOTHING = ExportedPartition(0, 0, EMPTY.uid, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0, "0" * DIGEST_DIGITS, ())
+
+_Done = tuple[ExportedPartition, tuple[Family, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A store that is exported: its partitions' versions."""
+
+    operator: int
+    store: str
+    name: str
+    pins: tuple[Pin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is exported; it never changes while the export is made."""
+
+    export: str
+    created: int
+    asked: Mapping[str, Any]
+    version: int | None
+    batch: int | None
+    fields: Mapping[str, str]
+    left_out: tuple[tuple[int, str], ...]
+    stores: tuple[_Store, ...]
+
+    def to_json(self) -> bytes:
+        """As `plan.json` has it."""
+        stores = [
+            {
+                "operator": one.operator,
+                "store": one.store,
+                "name": one.name,
+                "pins": [[pin.version, pin.uid] for pin in one.pins],
+            }
+            for one in self.stores
+        ]
+        left_out = [list(one) for one in self.left_out]
+        return sealed(
+            {
+                "format": FORMAT,
+                "export": self.export,
+                "created": self.created,
+                "asked": dict(self.asked),
+                "version": self.version,
+                "batch": self.batch,
+                "fields": dict(self.fields),
+                "left_out": left_out,
+                "stores": stores,
+            }
+        )
+
+
+def export_query(
+    client: Client,
+    query: Query,
+    place: Folder,
+    *,
+    at: str | int,
+    operator: int | None,
+    contents: str,
+    file_bytes: int,
+    progress: Progress,
+) -> Export:
+    """As `redis_state.reader.Reader.export`."""
+    if contents not in (COLUMNS, RAW):
+        raise ConfigError(
+            _WHAT,
+            found=f"there is no contents '{contents}'",
+            advice=f"Give '{COLUMNS}' or '{RAW}'.",
+        )
+    if file_bytes < 1:
+        raise ConfigError(_WHAT, found="files of less than one byte were asked for")
+    return _Run(client, query, place, contents, file_bytes, progress).run(at, operator)
+
+
+class _Run:
+    """One attempt to make an export, or to end one."""
+
+    def __init__(
+        self,
+        client: Client,
+        query: Query,
+        folder: Folder,
+        contents: str,
+        file_bytes: int,
+        progress: Progress,
+    ) -> None:
+        self._client = client
+        self._query = query
+        self._folder = folder
+        self._contents = contents
+        self._progress = progress
+        self._writer = uuid.uuid4().hex
+        self._what = f"exporting query '{query.info.title}' to {folder}"
+        self._pinned: dict[PartitionId, Opened] = {}
+        self._wanted = Wanted(contents == COLUMNS, file_bytes, self._writer, self._check_ours)
+
+    def run(self, at: str | int, operator: int | None) -> Export:
+        """Write what is missing, then the manifest."""
+        if self._folder.exists(MANIFEST):
+            raise UsageError(
+                self._what,
+                found="there is a complete export in this folder",
+                advice="Nothing was changed. Give another folder, or delete this one first.",
+            )
+        plan = self._plan(at, operator)
+        if not self._folder.exists(PLAN):
+            self._folder.write(PLAN, plan.to_json())
+        self._folder.write(WRITER, self._writer.encode())
+        self._check_incomplete()
+        wanted = [(store, n) for store in plan.stores for n in range(len(store.pins))]
+        kept = self._kept(plan)
+        done: dict[tuple[int, str, int], _Done] = {}
+        for number, (store, partition) in enumerate(wanted, 1):
+            place = store.operator, store.store, partition
+            done[place] = kept.get(place) or self._partition(store, partition)
+            self._progress("exporting partitions", number, len(wanted))
+        export = self._made(plan, done)
+        self._remove_strays({file.path for file in export.files})
+        self._folder.write(MANIFEST, export.to_json())
+        self._folder.remove_folder(PROGRESS)
+        return export
+
+    def _plan(self, at: str | int, operator: int | None) -> _Plan:
+        """That of the export which was interrupted here, or a new one."""
+        asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
+        try:
+            found = _parse_plan(self._folder)
+        except NotFoundError:
+            self._check_incomplete()
+            return self._new_plan(at, operator, asked)
+        other = dict(found.asked) != asked or (isinstance(at, int) and at != found.batch)
+        if other:
+            raise UsageError(
+                self._what,
+                found="another export was begun in this folder: of another query, batch, operator "
+                "or format",
+                advice="Nothing was changed. Ask for the same as then, give another folder, or "
+                "delete this one first.",
+            )
+        return found
+
+    def _new_plan(self, at: str | int, operator: int | None, asked: Mapping[str, Any]) -> _Plan:
+        if any(name.partition(".tmp")[0] != PLAN for name in self._folder.names()):
+            raise UsageError(
+                self._what,
+                found="the folder holds other files",
+                advice="Nothing was changed. Give a folder that is empty, or not there yet.",
+            )
+        view = self._query.view(operator, at=at)
+        stores = view.operators()
+        pins = [self._pins(view, one) for one in stores]
+        if not any(pin != EMPTY for of_store in pins for pin in of_store):
+            raise UsageError(
+                self._what,
+                found="no batch of it is confirmed yet, so there is no state",
+                advice="Export it after its second batch, or with --at latest.",
+            )
+        gen, tenant = self._query.info.gen, self._query.store_id(0, "").tenant
+        time, raw = self._client.call(
+            _WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))]
+        )
+        places = {f"{one.operator}:{one.store}" for one in stores}
+        info = self._query.info
+        listed = {"path": info.path, "id": info.id, "name": info.name}
+        fields = {name: value for name, value in listed.items() if value} | {
+            name: value.decode("utf-8", "replace")
+            for field, value in raw.items()
+            if (name := field.decode("utf-8", "replace")) in _FIELDS
+            or (name[:3] == "op:" and name[3:] in places)
+            or (name[:6] == "batch:" and name[6:] in places)
+        }
+        there = {(one.operator, one.store) for one in stores}
+        left_out = tuple(
+            (one.operator, one.store)
+            for one in self._query.operators()
+            if operator in (None, one.operator) and (one.operator, one.store) not in there
+        )
+        alone = any(one.alone for one in stores)
+        return _Plan(
+            uuid.uuid4().hex,
+            int(time[0]) * 1000 + int(time[1]) // 1000,
+            asked,
+            None if alone else view.version,
+            None if alone else view.batch,
+            fields,
+            left_out,
+            tuple(
+                _Store(one.operator, one.store, one.name, of_store)
+                for one, of_store in zip(stores, pins, strict=True)
+            ),
+        )
+
+    def _pins(self, view: QueryView, one: OperatorInfo) -> tuple[Pin, ...]:
+        _, opened = view.open_at(one.operator, one.store, WantedVersion())
+        self._pinned.update((partition.id, partition) for partition in opened)
+        return tuple(partition.pin for partition in opened)
+
+    def _kept(self, plan: _Plan) -> dict[tuple[int, str, int], _Done]:
+        """The partitions that an interrupted export has ended; what is damaged is not kept."""
+        found: dict[tuple[int, str, int], _Done] = {}
+        there = set(self._folder.names())
+        for store in plan.stores:
+            for partition, pin in enumerate(store.pins):
+                name = partition_file(store.operator, store.store, partition)
+                if name not in there:
+                    continue
+                done = self._whole(name, partition, pin, there)
+                if done is not None:
+                    found[store.operator, store.store, partition] = done
+                    self._progress(
+                        "checking what is there",
+                        len(found),
+                        sum(len(one.pins) for one in plan.stores),
+                    )
+        self._remove_strays({file.path for one, _ in found.values() for file in one.files})
+        return found
+
+    def _whole(self, name: str, partition: int, pin: Pin, there: set[str]) -> _Done | None:
+        """A partition that is done; ``None`` if it, or a file of it, is damaged or gone."""
+        try:
+            done = _parse_done(self._folder, name)
+            files = done[0].files
+            whole = (
+                done[0].pin == pin
+                and done[0].partition == partition
+                and {file.path for file in files} <= there
+                and all(
+                    self._folder.sha256(file.path) == (file.bytes, file.sha256) for file in files
+                )
+            )
+        except (FormatError, NotFoundError):
+            return None
+        return done if whole else None
+
+    def _remove_strays(self, kept: set[str]) -> None:
+        """Files that no partition names would be read by everybody who reads `*.parquet`.
+
+        Only those that were there before the folder was seen to be ours: who takes it over after
+        that keeps what is in `kept`, and its own files are not in the list.
+        """
+        strays = [
+            name
+            for name in self._folder.names(DATA)
+            if name not in kept and name.partition(".tmp")[0].endswith(".parquet")
+        ]
+        self._check_incomplete()
+        self._check_ours()
+        for name in strays:
+            self._folder.remove(name)
+
+    def _partition(self, store: _Store, partition: int) -> _Done:
+        pin = store.pins[partition]
+        if pin == EMPTY:
+            return replace(_NOTHING, partition=partition), ()
+        id_ = PartitionId(self._query.store_id(store.operator, store.store), partition)
+        format_, retained = self._marks(id_)
+        opened = self._opened(id_, pin)
+        for _ in range(_TRIES_MAX):
+            self._check_ours()
+            try:
+                files = PartitionFiles(self._client, self._folder, opened, self._wanted)
+                done = files.write(checkpoint_format=format_, retained=retained)
+                break
+            except SegmentGoneError as error:
+                try:
+                    opened = reopen(self._client, [opened])[0]
+                except StateError as lost:
+                    raise self._expired(id_, pin) from lost
+                gone = error
+        else:
+            raise self._expired(id_, pin) from gone
+        self._check_ours()
+        content = {
+            "format": FORMAT,
+            "partition": partition_json(done[0]),
+            "families": [family_json(family) for family in done[1]],
+        }
+        self._folder.write(partition_file(store.operator, store.store, partition), sealed(content))
+        return done
+
+    def _opened(self, id_: PartitionId, pin: Pin) -> Opened:
+        """The version, made up as it is now; or as it was, if it was dropped some minutes ago."""
+        asked = open_args(NO_RUN, pin.version, uid=pin.uid)
+        replies = self._client.call(self._what, script("open").many([(keys.meta(id_), asked)]))
+        try:
+            (found,) = read_replies([id_], replies, version=pin.version)
+        except StateError as error:
+            if id_ in self._pinned:
+                return self._pinned[id_]
+            raise self._expired(id_, pin) from error
+        if found.pin != pin:
+            raise self._expired(id_, pin)
+        return found
+
+    def _marks(self, id_: PartitionId) -> tuple[int, int]:
+        """Checkpoint format and retained versions of the run that holds a partition."""
+        ((format_, retained),) = self._client.call(_WHAT, [("HMGET", keys.meta(id_), "c", "n")])
+        numbers = [
+            text_number((raw or b"1").decode("ascii", "replace")) for raw in (format_, retained)
+        ]
+        return (2 if numbers[0] == 2 else 1), max(1, numbers[1] or 1)
+
+    def _expired(self, id_: PartitionId, pin: Pin) -> StateError:
+        return StateError(
+            self._what,
+            kind=Kind.VERSION_EXPIRED,
+            found=f"version {pin.version} is no longer there: retention has passed it, or the "
+            "query was rewound or purged",
+            advice=f"Delete {self._folder} and export again. If it happens again, let the query "
+            "keep more versions while it is exported (versionsToRetain), or write to a faster "
+            "disk.",
+            where=str(id_),
+            version=pin.version,
+        )
+
+    def _check_ours(self) -> None:
+        """End if another export has taken over the folder.
+
+        Raises:
+            UsageError: Another one has.
+        """
+        try:
+            writer = self._folder.read(WRITER, most=len(self._writer))
+        except NotFoundError:
+            writer = b""
+        if writer != self._writer.encode():
+            raise UsageError(
+                self._what,
+                found="another export has taken this folder over",
+                advice="Let that one end; or stop it, and run this again.",
+            )
+
+    def _check_incomplete(self) -> None:
+        """End if another export has completed the folder since this one began.
+
+        Raises:
+            UsageError: Another one has.
+        """
+        if self._folder.exists(MANIFEST):
+            # This one may have written into it once more.
+            self._folder.remove_folder(PROGRESS)
+            raise UsageError(
+                self._what,
+                found="another export completed this folder meanwhile",
+                advice="Use that one: all of it is there. Or give another folder.",
+            )
+
+    def _made(self, plan: _Plan, done: Mapping[tuple[int, str, int], _Done]) -> Export:
+        stores = []
+        for store in plan.stores:
+            found = [done[store.operator, store.store, n] for n in range(len(store.pins))]
+            tables = tables_of([table for one, table in found if one.pin != EMPTY])
+            places = {table: number for number, table in enumerate(tables)}
+            partitions = tuple(
+                one if one.pin == EMPTY else replace(one, table=places[tuple(table)])
+                for one, table in found
+            )
+            stores.append(
+                ExportedStore(
+                    store.operator,
+                    store.store,
+                    store.name,
+                    sum(one.rows for one in partitions),
+                    sum(one.bytes for one in partitions),
+                    digest_text(digest_sum(int(one.digest, 16) for one in partitions)),
+                    tables,
+                    partitions,
+                )
+            )
+        info = self._query.info
+        return Export(
+            plan.export,
+            plan.created,
+            info.gen,
+            info.id,
+            info.name,
+            plan.fields,
+            plan.version,
+            plan.batch,
+            self._contents,
+            plan.left_out,
+            sum(one.rows for one in stores),
+            sum(one.bytes for one in stores),
+            tuple(stores),
+        )
+
+
+def _parse_plan(folder: Folder) -> _Plan:
+    raw = read_sealed(folder, PLAN)
+    try:
+        stores = tuple(
+            _Store(
+                one["operator"],
+                one["store"],
+                one["name"],
+                tuple(Pin(version, uid) for version, uid in one["pins"]),
+            )
+            for one in raw["stores"]
+        )
+        if not is_gen(raw["export"]):
+            raise ValueError
+        return _Plan(
+            raw["export"],
+            raw["created"],
+            raw["asked"],
+            raw["version"],
+            raw["batch"],
+            raw["fields"],
+            tuple((operator, store) for operator, store in raw["left_out"]),
+            stores,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(folder, f"{PLAN} is malformed") from error
+
+
+def _parse_done(folder: Folder, name: str) -> _Done:
+    raw = read_sealed(folder, name)
+    try:
+        return parse_partition(raw["partition"], 1), tuple(map(parse_family, raw["families"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(folder, f"{name} is malformed") from error
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""

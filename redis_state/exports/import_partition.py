@@ -1,0 +1,198 @@
+"""Brings one partition of an export into Redis: staged block by block, visible in one step."""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import InternalError, UnavailableError
+from redis_state.exports.digest import RowDigest, digest_sum, digest_text
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import ExportedPartition, ExportedStore, damaged
+from redis_state.exports.table import KEY, PARTITION, VALUE
+from redis_state.format.bucketing import bucket_of
+from redis_state.format.entry import Segment
+from redis_state.format.header import Family, family_table
+from redis_state.format.rows import FAMILY_BYTES, stored_key
+from redis_state.format.segment import SegmentWriter
+from redis_state.ids import PartitionId
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.partition import PartitionClient
+from redis_state.reader.scan import pieces_of
+from redis_state.recovery.bringing_back import serves
+
+_TRIES = 3
+_BLOCKS_AT_ONCE = 256
+_ROWS_AT_ONCE = 4096
+
+_Row = tuple[bytes, bytes]
+_Group = tuple[int, list[_Row]]
+
+
+class PartitionImport:
+    """Imports a partition that Redis does not have.
+
+    Args:
+        id_: Where it goes.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        folder: Folder,
+        store: ExportedStore,
+        part: ExportedPartition,
+        id_: PartitionId,
+    ) -> None:
+        self._client = client
+        self._folder = folder
+        self._part = part
+        self._id = id_
+        self._families = store.tables[part.table]
+        self._table = family_table(self._families)
+        self._partition = PartitionClient(client, id_, versions_to_retain=part.retained)
+        self._digests: dict[int, RowDigest] = {}
+
+    def run(self) -> None:
+        """Stage all rows, make the partition, and read it again.
+
+        Raises:
+            FormatError: A file changed meanwhile, or its rows are not those of the manifest.
+            StateError: Another one made the partition meanwhile, in another version.
+            FullError: Redis has no memory left.
+            InternalError: What Redis serves is not what the manifest says.
+        """
+        what = f"importing {self._id}"
+        for _ in range(_TRIES):
+            segment = self._staged()
+            part = self._part
+            args = [str(part.version), part.uid, str(part.version), str(part.retained)]
+            args += [str(part.checkpoint_format), segment.field, segment.entry.text]
+            reply = self._client.script(what, script("restore"), [keys.meta(self._id)], args)
+            if reply == ["OK"] or (reply == ["PRESENT"] and self._came_meanwhile(segment)):
+                self._check()
+                return
+        raise UnavailableError(
+            what,
+            found="the server loses what is staged",
+            advice="A volatile-* eviction policy does that: give the server more memory.",
+        )
+
+    def _came_meanwhile(self, segment: Segment) -> bool:
+        """Whether our own answer was lost, or another import of the same was faster."""
+        there = serves(self._client, self._id, self._part.pin, what="importing", verb="import")
+        if there and self._opened().segments != (segment,):
+            self._partition.abort(segment.ident)
+        return there
+
+    def _opened(self) -> Opened:
+        return self._partition.open("", self._part.version)
+
+    def _staged(self) -> Segment:
+        part, writer = self._part, uuid.uuid4().hex
+        ident = f"s:{part.version}:{writer}"
+        self._digests = {}
+        try:
+            segment = self._written(ident, f"s:{part.version}:{part.uid}")
+            rows = sum(one.rows for one in self._digests.values())
+            digest = digest_text(digest_sum(one.value for one in self._digests.values()))
+            if (rows, digest) != (part.rows, part.digest):
+                raise damaged(
+                    self._folder,
+                    f"the rows of {self._id} are not those that the manifest counts",
+                )
+            entry = segment.finish(
+                ref=writer,
+                live=part.rows,
+                with_families=True,
+                internal=part.internal,
+                highest_id=part.highest_id,
+            )
+            self._partition.stage(ident, f"s:{part.version}:{part.uid}", segment.drain())
+        except BaseException:
+            # Also Ctrl-C: what is staged would wait for a day.
+            self._partition.abort(ident)
+            raise
+        return Segment(True, part.version, part.uid, entry)
+
+    def _written(self, ident: str, name: str) -> SegmentWriter:
+        segment = SegmentWriter(ident, self._families, self._part.buckets)
+        hashed = [self._groups(one) for one in self._families if not one.ordered]
+        merged = heapq.merge(*hashed, key=lambda group: group[0])
+        for _, groups in groupby(merged, key=lambda group: group[0]):
+            segment.add(dict(row for _, rows in groups for row in rows))
+            self._stage(segment, name)
+        for family in sorted(self._families, key=lambda one: one.id):
+            if family.ordered:
+                for _ in segment.add_ordered(family.id, self._rows(family)):
+                    self._stage(segment, name)
+        return segment
+
+    def _stage(self, segment: SegmentWriter, name: str) -> None:
+        if len(segment.fields) >= _BLOCKS_AT_ONCE:
+            self._partition.stage(segment.ident, name, segment.drain())
+
+    def _groups(self, family: Family) -> Iterator[_Group]:
+        """Rows of a hashed family, those of a few buckets at a time."""
+
+        def group_of(row: _Row) -> int:
+            return bucket_of(row[0], kind=family.kind, buckets=self._part.groups)
+
+        for number, rows in groupby(self._rows(family), key=group_of):
+            yield number, list(rows)
+
+    def _rows(self, family: Family) -> Iterator[_Row]:
+        """The rows of a family in the order of its files."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        digest = self._digests.setdefault(family.id, RowDigest(family.name))
+        for file in self._part.files:
+            if file.family != family.id:
+                continue
+            with self._folder.opened(file.path) as source:
+                try:
+                    batches = pq.ParquetFile(source).iter_batches(
+                        batch_size=_ROWS_AT_ONCE, columns=[PARTITION, KEY, VALUE]
+                    )
+                    for batch in batches:
+                        yield from self._checked(family, digest, batch.to_pydict())
+                except (pa.ArrowException, KeyError) as error:
+                    raise damaged(self._folder, f"{file.path} is not such a file") from error
+
+    def _checked(
+        self, family: Family, digest: RowDigest, columns: dict[str, list[Any]]
+    ) -> list[_Row]:
+        rows = list(zip(columns[KEY], columns[VALUE], strict=True))
+        good = all(type(key) is type(value) is bytes for key, value in rows)
+        if not good or any(number != self._part.partition for number in columns[PARTITION]):
+            raise damaged(self._folder, f"a row of {self._id} is malformed")
+        digest.add(rows)
+        return [(stored_key(family.id, key), value) for key, value in rows]
+
+    def _check(self) -> None:
+        """Read what Redis serves now, and compare it with the manifest."""
+        found = {one.id: RowDigest(one.name) for one in self._families}
+        for rows, _ in pieces_of(self._client, self._opened()):
+            _add(found, rows)
+        digest = digest_text(digest_sum(one.value for one in found.values()))
+        if digest != self._part.digest:
+            raise InternalError(
+                f"reading {self._id} again",
+                found="Redis serves other rows than were imported",
+            )
+
+
+def _add(found: dict[int, RowDigest], rows: Sequence[_Row]) -> None:
+    by_family: dict[int, list[_Row]] = {}
+    for key, value in rows:
+        id_ = int.from_bytes(key[:FAMILY_BYTES], "big")
+        by_family.setdefault(id_, []).append((key[FAMILY_BYTES:], value))
+    for id_, of_family in by_family.items():
+        found[id_].add(of_family)

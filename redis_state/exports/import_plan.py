@@ -1,0 +1,342 @@
+"""What an import has to do, whether it may, and the doing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import files, keys
+from redis_state.backend.client import Client
+from redis_state.backend.room import check_room
+from redis_state.errors import FormatError, Kind, StateError, UsageError
+from redis_state.exports.folder import Folder
+from redis_state.exports.import_partition import PartitionImport
+from redis_state.exports.manifest import (
+    Export,
+    ExportedPartition,
+    ExportedStore,
+    damaged,
+    read_export,
+)
+from redis_state.ids import EMPTY
+from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.protocol.registry import PYTHON_OPERATOR
+from redis_state.protocol.runs import check_name, checkpoint_gen
+from redis_state.recovery.bringing_back import (
+    check_not_purged,
+    describe,
+    others_serving,
+    serves,
+)
+from redis_state.recovery.marker import gen_of
+from redis_state.recovery.query_state import CountedStore, stores_of
+from redis_state.recovery.rewind import Rewind, plan_rewind
+
+_GEN_DIGITS = 32
+_IMPORTED = "imported"
+_BATCH = re.compile(r"(\d+) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
+
+_Place = tuple[ExportedStore, ExportedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import that may be made.
+
+    Attributes:
+        gen: Id of the checkpoint in which the state will be.
+        name: Of a store of Python, under which it will be found; ``None`` for a query of Spark.
+        missing: Partitions that Redis does not have.
+        there: Number of those that serve the version already.
+        rewind: What moves the newer entries of Spark's logs aside; ``None`` if no checkpoint was
+            given.
+        stored: About how many bytes the missing ones will take in Redis.
+        set_back: Stores whose newest batch becomes the exported one: those that Redis still counts
+            and that lack partitions, and with Spark's logs all that the query writes.
+    """
+
+    folder: Folder
+    export: Export
+    gen: str
+    name: str | None
+    missing: tuple[_Place, ...]
+    there: int
+    rewind: Rewind | None
+    stored: int
+    set_back: tuple[CountedStore, ...] = ()
+    tenant: str = ""
+
+    @property
+    def gens(self) -> list[str]:
+        """The checkpoints that it changes."""
+        return list(dict.fromkeys([self.gen, *(store.gen for store in self.set_back)]))
+
+    def carry_out(self, client: Client, progress: Progress = silent) -> None:
+        """Set batches back, import the partitions, then the registry, the name, move the entries.
+
+        It can be interrupted anywhere and run again.
+
+        Raises:
+            FormatError: A file changed meanwhile.
+            StateError: Another one made a partition, or took the name, meanwhile.
+            FullError: Redis has no memory left.
+            ConfigError: An entry cannot be moved; all state is imported.
+        """
+        self._set_batches_back(client)
+        for number, (store, part) in enumerate(self.missing, 1):
+            id_ = store.id(self.gen, part.partition, tenant=self.tenant)
+            PartitionImport(client, self.folder, store, part, id_).run()
+            progress("importing partitions", number, len(self.missing))
+        counts = {(one.operator, one.store): len(one.partitions) for one in self.export.stores}
+        created_ms = self.export.created
+        fields = self._fields()
+        describe(client, self.gen, fields, counts, created_ms=created_ms, tenant=self.tenant)
+        self._mark(client)
+        if self.rewind is not None:
+            self.rewind.carry_out()
+
+    def _set_batches_back(self, client: Client) -> None:
+        """Before the partitions: an interrupted import that runs again may find them all there."""
+        if self.export.batch is not None:
+            for store in self.set_back:
+                store.set_to(client, self.export.batch, tenant=self.tenant, word=_IMPORTED)
+
+    def _fields(self) -> dict[str, str]:
+        """The registry's fields, with the batches that the imported versions are of."""
+        fields = dict(self.export.fields)
+        for store in self.export.stores:
+            name = _batch_field(store.operator, store.store)
+            words = _BATCH.fullmatch(fields.get(name, ""))
+            if words is not None and self.export.batch is not None:
+                first, partitions, layout = words[2], words[3], words[5]
+                fields[name] = f"{self.export.batch} {first} {partitions} {_IMPORTED} {layout}"
+        if self.name is not None:
+            fields |= {"name": self.name, "path": keys.name_field(self.name), "id": self.gen}
+        return fields
+
+    def _mark(self, client: Client) -> None:
+        """From here on the program finds its store by the name."""
+        if self.name is None:
+            return
+        what = "naming what was imported"
+        key, field = keys.names(tenant=self.tenant), keys.name_field(self.name)
+        named = [("HSETNX", key, field, self.gen), ("HGET", key, field)]
+        found = client.call(what, named)[-1]
+        if found != self.gen.encode():
+            raise _name_taken(what, self.name, (found or b"").decode("ascii", "replace"))
+
+
+def _batch_field(operator: int, store: str) -> str:
+    return f"batch:{operator}:{store}"
+
+
+def plan_import(
+    client: Client,
+    folder: Folder,
+    *,
+    name: str | None = None,
+    checkpoint: files.Folder | None = None,
+    marker_gen: str | None = None,
+    tenant: str = "",
+    progress: Progress = silent,
+) -> Import:
+    """Check all files of an export, and look what Redis has; nothing is changed.
+
+    Args:
+        name: Of a store of Python: the name that it gets; ``None`` keeps its own.
+        checkpoint: The folder of Spark's logs; ``None`` leaves them alone.
+        marker_gen: The id of the checkpoint; ``None`` means the one in its marker file.
+
+    Raises:
+        NotFoundError: There is no export.
+        UsageError: The export was interrupted; it cannot have that name; or the commit log does
+            not have its batch.
+        FormatError: A file is damaged, or the export is of another checkpoint.
+        StateError: Redis has a partition that does not serve the version, or a newer store of the
+            name.
+        FullError: Redis has too little memory.
+        ConfigError: A file cannot be read.
+    """
+    export = read_export(folder)
+    what = f"importing {folder}"
+    gen, own_name = _target(client, export, name, tenant=tenant, what=what)
+    if checkpoint is not None and own_name is None:
+        _check_marker(what, export, marker_gen or gen_of(checkpoint), checkpoint)
+    rewind = None if checkpoint is None else _rewind(what, export, checkpoint)
+    _check_files(folder, export, progress)
+    missing: list[_Place] = []
+    there = 0
+    for store in export.stores:
+        for part in store.partitions:
+            if part.pin == EMPTY:
+                continue
+            id_ = store.id(gen, part.partition, tenant=tenant)
+            if serves(client, id_, part.pin, what="importing", verb="import"):
+                there += 1
+            else:
+                missing.append((store, part))
+    stored = sum(part.stored for _, part in missing)
+    check_room(client, stored, what=what)
+    set_back = _to_set_back(
+        client, what, gen, export, missing, None if rewind is None else checkpoint, tenant=tenant
+    )
+    return Import(
+        folder, export, gen, own_name, tuple(missing), there, rewind, stored, set_back, tenant
+    )
+
+
+def _to_set_back(
+    client: Client,
+    what: str,
+    gen: str,
+    export: Export,
+    missing: Sequence[_Place],
+    checkpoint: files.Folder | None,
+    *,
+    tenant: str,
+) -> tuple[CountedStore, ...]:
+    """The stores of `Import.set_back`; `checkpoint` only where its logs are set back.
+
+    Raises:
+        StateError: Another store of the query does not serve the batch, or one was purged.
+    """
+    check_not_purged(client, gen, attempted=what, tenant=tenant)
+    lacking = {f"{store.operator}:{store.store}" for store, _ in missing}
+    own = stores_of(client, gen, tenant=tenant)
+    found = [one for one in own if one.place in lacking or checkpoint is not None]
+    if checkpoint is not None and export.batch is not None:
+        others = others_serving(client, checkpoint, gen, export.batch, what=what, tenant=tenant)
+        found += others
+    return tuple(found)
+
+
+def _target(
+    client: Client, export: Export, name: str | None, *, tenant: str, what: str
+) -> tuple[str, str | None]:
+    """The id of the checkpoint to import into, and the name of a store of Python."""
+    of_python = all(store.name == PYTHON_OPERATOR for store in export.stores)
+    if not of_python:
+        if name is not None:
+            raise UsageError(
+                what,
+                found="the state is a query's of Spark, which belongs to its checkpoint folder",
+                advice="Leave --as out; or import it with another --key-prefix or into another "
+                "Redis. Nothing was changed.",
+            )
+        return export.gen, None
+    wanted = export.name if name is None else name
+    check_name(wanted, what="the name of a store")
+    own = export.gen
+    if wanted != export.name:
+        own = hashlib.sha256(f"{export.export}\n{wanted}".encode()).hexdigest()[:_GEN_DIGITS]
+    there = checkpoint_gen(client, wanted, tenant=tenant)
+    if there not in (None, own):
+        raise _name_taken(what, wanted, there or "")
+    return own, wanted
+
+
+def _name_taken(what: str, name: str, gen: str) -> StateError:
+    return StateError(
+        what,
+        kind=Kind.STATE_LOST,
+        found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
+        "id, or imported from another export",
+        advice="It was not replaced. Import under another name, with --as NAME; or purge that "
+        f"store with `redis-state purge --gen {gen} --now`, and import again.",
+    )
+
+
+def _check_marker(what: str, export: Export, gen: str, checkpoint: files.Folder) -> None:
+    if gen != export.gen:
+        raise FormatError(
+            what,
+            found="the export is of another checkpoint",
+            advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
+            where=str(checkpoint),
+        )
+
+
+def _rewind(what: str, export: Export, checkpoint: files.Folder) -> Rewind:
+    if export.batch is None:
+        raise UsageError(
+            what,
+            found="its versions are no batches of Spark",
+            advice="Leave --checkpoint out. Nothing was changed.",
+        )
+    rewind = plan_rewind(checkpoint, export.batch)
+    _check_timeline(what, export, checkpoint)
+    return rewind
+
+
+def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None:
+    """Refuse an export of a batch that was planned again after the export was made.
+
+    In checkpoint format 2 the commit log names the attempts. In format 1 there is only the time at
+    which the batch was planned, by the driver's clock; that of the export is of the Redis server's.
+    """
+    batch = str(export.batch)
+    found = ""
+    uids = _uids(_lines(checkpoint, f"commits/{batch}"))
+    if not uids:
+        planned_ms = _planned_ms(_lines(checkpoint, f"offsets/{batch}"))
+        if planned_ms is not None and planned_ms > export.created:
+            found = (
+                f"batch {batch} was planned again after the export was made, if the clocks of the "
+                "driver and of the Redis server agree"
+            )
+    for store in export.stores:
+        logged = uids.get(str(store.operator)) or []
+        pairs = zip(store.partitions, logged, strict=False)
+        if any(part.pin != EMPTY and part.uid not in (known or ()) for part, known in pairs):
+            found = f"the commit log names other attempts at batch {batch}"
+    if found:
+        raise StateError(
+            what,
+            kind=Kind.STATE_LOST,
+            found=f"the export belongs to a timeline that a rewind of the query has left: {found}",
+            advice="Nothing was changed. Use an export of this timeline, or a copy, if the query "
+            f"makes any: `redis-state restore --checkpoint {shlex.quote(str(checkpoint))}`.",
+            where=str(checkpoint),
+        )
+
+
+def _planned_ms(entry: Iterable[str]) -> int | None:
+    """When Spark planned a batch; ``None`` if the entry does not say it."""
+    for line in entry:
+        try:
+            planned = json.loads(line)["batchTimestampMs"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if type(planned) is int:
+            return planned
+    return None
+
+
+def _uids(entry: Iterable[str]) -> Mapping[str, list[list[str]]]:
+    """The attempts that a commit log entry names, by operator and partition; empty in format 1."""
+    for line in entry:
+        try:
+            found = json.loads(line)["stateUniqueIds"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _lines(checkpoint: files.Folder, entry: str) -> list[str]:
+    try:
+        return (checkpoint.read(entry) or b"").decode().splitlines()
+    except UnicodeDecodeError:
+        return []
+
+
+def _check_files(folder: Folder, export: Export, progress: Progress) -> None:
+    for number, file in enumerate(export.files, 1):
+        if folder.sha256(file.path) != (file.bytes, file.sha256):
+            raise damaged(folder, f"{file.path} does not match its SHA-256")
+        progress("checking the files", number, len(export.files))

@@ -1,0 +1,231 @@
+"""`connect` and `Reader`: live reads of the state of streaming queries, from any process."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from redis_state import config, keys
+from redis_state.backend.client import Client
+from redis_state.backend.transports import replica_to, transport_to
+from redis_state.clock import SYSTEM, Clock
+from redis_state.config import Config
+from redis_state.errors import NotFoundError
+from redis_state.exports.export import FILE_BYTES, Progress, export_query, no_progress
+from redis_state.exports.folder import Folder
+from redis_state.exports.manifest import COLUMNS, Export
+from redis_state.protocol.instances import Counted, Totals, find_counted
+from redis_state.protocol.registry import QueryInfo, list_queries
+from redis_state.reader.query import Query
+from redis_state.reader.versions import CONFIRMED
+from redis_state.rows.decoding import Texts
+from redis_state.status.figures import some_of
+from redis_state.status.overview import status_of_all
+from redis_state.status.query_status import QueryStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
+
+SQL_MEMORY = "1GB"
+
+
+class Reader:
+    """Reads what queries keep in one Redis; `connect` makes it. It never changes anything there.
+
+    Attributes:
+        client: The connections, which count their round trips.
+    """
+
+    def __init__(self, config: Config, *, clock: Clock = SYSTEM, replica: bool = False) -> None:
+        connect = partial(replica_to, clock=clock) if replica else transport_to
+        self.client = Client(config, clock=clock, connect=connect, may_lag=replica)
+        self._tenant = keys.tenant_of(config.key_prefix)
+
+    def __repr__(self) -> str:
+        return f"Reader(url={self.client.url!r})"
+
+    def queries(self) -> list[QueryInfo]:
+        """The queries that keep state in this Redis, database and key prefix."""
+        return list_queries(self.client, tenant=self._tenant)
+
+    def status(self) -> list[QueryStatus]:
+        """How every query stands: versions, rows, bytes, who serves it, whether it lives.
+
+        The query that was created first is at the top. All is from metadata, in a few bounded
+        pipelines: nothing is changed, and no row is read. It needs the rights `mget` and `time`,
+        which `redis-state acl --reader` gives. An entry that cannot be read is a problem of its
+        query alone (`QueryStatus.problems`), also one in the list of checkpoints.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return status_of_all(self.client, tenant=self._tenant)
+
+    def totals(self, gens: Sequence[str]) -> dict[str, dict[tuple[int, int, str], Totals]]:
+        """What the instances of checkpoints have counted, by operator, partition and store.
+
+        They show it with their heartbeats, each third of a minute; docs/format.md, section 9, has
+        the names. It stays for an hour after the last one; what is damaged is left out.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return {gen: dict(one.totals) for gen, one in self.counted(gens).items()}
+
+    def errors(self, gens: Sequence[str]) -> dict[str, dict[tuple[str, int, str], int]]:
+        """How often tasks of Spark's queries were fenced, or found their state lost.
+
+        By ``"fenced"`` or ``"lost"``, operator and store. A number stays for an hour after anything
+        was counted last, and begins anew then.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return {gen: dict(one.errors) for gen, one in self.counted(gens).items()}
+
+    def counted(self, gens: Sequence[str]) -> dict[str, Counted]:
+        """What `totals` and `errors` give, in one look.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        return dict(zip(gens, find_counted(self.client, gens, tenant=self._tenant), strict=True))
+
+    def query(self, which: str) -> Query:
+        """Find a query by its name, its id, or the id of its checkpoint.
+
+        Of several checkpoints of one name or id, the one that was started last is taken.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        queries = self.queries()
+        found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
+        if not found:
+            names = [info.title for info in queries]
+            near = difflib.get_close_matches(which, names, n=1)
+            hint = f"Did you mean '{near[0]}'? " if near else ""
+            raise NotFoundError(
+                f"looking for query '{which}'",
+                found="there is no such query in this Redis, database and key prefix",
+                advice=f"{hint}Queries: {some_of(names) or 'none'}.",
+            )
+        newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
+        return Query(self.client, newest, tenant=self._tenant)
+
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] = (),
+        *,
+        at: str | int = CONFIRMED,
+        memory: str = SQL_MEMORY,
+        text: Texts = "strict",
+    ) -> pa.Table:
+        """The answer to one SQL statement over live state, by DuckDB; docs/sql.md has the rules.
+
+        Args:
+            statement: One `SELECT`, `SHOW TABLES` or `DESCRIBE`. A table has the name of its query.
+            parameters: Values for its ``?``, or ``$1``.
+            at: As docs/reading.md has it. All tables of one query are of one version.
+            memory: What DuckDB may take, such as ``"4GB"``, besides the answer.
+            text: As `Query.operator`: ``"strict"`` or ``"replace"``.
+
+        Raises:
+            ConfigError: duckdb or pyarrow is missing, or `memory` is malformed.
+            UsageError: DuckDB does not take the statement, or fails at it.
+            NotFoundError: It names a table that is not there.
+            UnreadableError: A value has no form in SQL; leave its column out.
+            RedisStateError: A table could not be read.
+        """
+        from redis_state.sql.database import Database
+
+        def query_of(info: QueryInfo) -> Query:
+            return Query(self.client, info, tenant=self._tenant)
+
+        database = Database(self.client, self.queries(), query_of, at=at, memory=memory, text=text)
+        return database.run(statement, parameters)
+
+    def export(
+        self,
+        which: str,
+        to: str | Path,
+        *,
+        at: str | int = CONFIRMED,
+        operator: int | None = None,
+        contents: str = COLUMNS,
+        file_bytes: int = FILE_BYTES,
+        progress: Progress = no_progress,
+    ) -> Export:
+        """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
+
+        An export that was interrupted goes on when it is called again: with the version that it
+        began with, and what is complete is kept.
+
+        Args:
+            which: As `query` takes it.
+            to: A folder, or the address of one in any file system that fsspec knows.
+            at: As docs/reading.md has it.
+            operator: Only the stores of this operator; ``None`` means all.
+            contents: ``"columns"``: beside the bytes of keys and values go the columns that they
+                mean, where they are known. ``"raw"``: the bytes alone.
+            file_bytes: A file ends when its keys and values have so many bytes; a partition has at
+                least one for each family.
+            progress: Told what is being done, how much of it is done, and how much there is.
+
+        Raises:
+            ConfigError: pyarrow is missing, or a file cannot be written.
+            NotFoundError: There is no such query or operator.
+            UsageError: The folder has another export, or a complete one; another process took it
+                over; nothing is confirmed yet.
+            StateError: `VERSION_EXPIRED`: retention has passed the version.
+            RedisStateError: As `OperatorState.items`.
+        """
+        query = self.query(which)
+        return export_query(
+            self.client,
+            query,
+            Folder(to),
+            at=at,
+            operator=operator,
+            contents=contents,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(url: str, *, replica: bool = False, **options: Unpack[Options]) -> Reader:
+    """Prepare to read state; the first call connects.
+
+    Args:
+        url: ``redis://host[:port][/database]`` or any other of docs/topologies.md.
+        replica: Read from a replica, as docs/reading.md says. Sentinels name one; the URL of a
+            single server is that of the replica.
+        options: As `redis_state.configure`, by their names in Python.
+
+    Raises:
+        ConfigError: The URL or an option is wrong, or a replica of a cluster was asked for.
+    """
+    return Reader(config.parse({"url": url, **options}), replica=replica)

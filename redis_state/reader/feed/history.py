@@ -1,0 +1,214 @@
+"""What one key went through, from the buckets or blocks of the kept deltas that can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis_state.errors import ConfigError, UnavailableError
+from redis_state.format.entry import Segment
+from redis_state.format.header import Family, Header
+from redis_state.format.rows import Appended, Value
+from redis_state.ids import PartitionId
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.segments import SegmentGoneError
+from redis_state.reader.feed.changed_rows import named
+from redis_state.reader.feed.deltas import Timeline, read_timelines
+from redis_state.reader.feed.family_location import Place, batch_of
+from redis_state.reader.lookup.points import Points, headers_of, is_covered, words_of
+
+DELTAS_AT_ONCE = 32
+_TRIES_MAX = 5
+_WHAT = "reading the history of a key"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The value that a key had from one batch on.
+
+    Attributes:
+        batch: Which batch gave it; of a store alone, its version minus one.
+        value: ``None`` if the batch removed the key.
+        earlier: Retention has dropped what came before: the key had this value after the batch, and
+            the batch or an older one gave it.
+    """
+
+    batch: int
+    value: Any
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a delta says of the key.
+
+    Attributes:
+        family: That of the version; ``None`` if it had none of the name.
+        said: Whether it has a row of the key.
+        gone: Whether what was before does not apply.
+    """
+
+    version: int
+    family: Family | None
+    said: bool
+    gone: bool
+    value: Value = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the value after it follows from it alone."""
+        return self.gone or (self.said and not isinstance(self.value, Appended))
+
+    def over(self, before: bytes | None) -> bytes | None:
+        base = None if self.gone else before
+        if not self.said:
+            return base
+        return (base or b"") + self.value.data if isinstance(self.value, Appended) else self.value
+
+
+def history(place: Place, key: Any, *, likely: int, limit: int | None) -> list[Revision]:
+    """The values of a key, the newest first, as far back as the deltas of its partition reach.
+
+    Args:
+        likely: The partition that is looked into first; the others only if it knows nothing.
+
+    Raises:
+        RedisStateError: As `OperatorState.history`.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigError(
+            _WHAT,
+            found="the limit is not a whole number of 1 or more",
+            advice="Give how many values are wanted, or None for all that are kept.",
+        )
+    seen: list[Opened] = []
+    for id_ in sorted(place.ids, key=lambda one: one.partition != likely):
+        opened, found = _of_partition(place, id_, key, limit)
+        if found:
+            return found
+        seen.append(opened)
+    place.check(lambda: seen)
+    return []
+
+
+def _of_partition(
+    place: Place, id_: PartitionId, key: Any, limit: int | None
+) -> tuple[Opened, list[Revision]]:
+    for _ in range(_TRIES_MAX):
+        try:
+            (timeline,) = read_timelines(place.client, [id_], low=0)
+            (opened,) = place.open([timeline], timeline.head.opened.version)
+            family = named(Points(place.client, opened).families(), place.name)
+            return opened, _History(place, timeline, family, key).revisions(limit)
+        except SegmentGoneError:
+            continue
+    raise UnavailableError(
+        _WHAT, found="its segments were replaced again and again", where=str(id_)
+    )
+
+
+_Step = tuple[int, Family | None, bytes | None]
+"""A version that changed the value, its family, and the value."""
+
+
+class _History:
+    """One key in one partition, from the newest version down.
+
+    Args:
+        family: Of the newest version.
+    """
+
+    def __init__(self, place: Place, timeline: Timeline, family: Family | None, key: Any) -> None:
+        self._place = place
+        self._timeline = timeline
+        self._family = family
+        self._key = key
+
+    def revisions(self, limit: int | None) -> list[Revision]:
+        """The newest first."""
+        words: list[_Word] = []
+        oldest = self._timeline.oldest
+        versions = range(self._timeline.head.opened.version, oldest, -1)
+        for start in range(0, len(versions), DELTAS_AT_ONCE):
+            group = versions[start : start + DELTAS_AT_ONCE]
+            words += self._words([self._timeline.deltas[version] for version in group])
+            if limit is not None:
+                found = _steps(words)
+                if len(found) >= limit:
+                    return [self._shown(step) for step in found[:limit]]
+        base = self._base()
+        found = _steps([*words, _Word(oldest, self._family, True, True, base)])
+        shown = [self._shown(step) for step in found[:limit]]
+        if base is not None and (limit is None or len(shown) < limit):
+            shown.append(self._shown((oldest, self._family, base), earlier=True))
+        return shown
+
+    def _base(self) -> bytes | None:
+        oldest = self._timeline.oldest
+        if oldest == 0 or self._family is None:
+            return None
+        key = self._stored(self._family)
+        return self._below(oldest).values([key], self._family).get(key)
+
+    def _words(self, segments: Sequence[Segment]) -> list[_Word]:
+        """What the next deltas say of the key, the newest first."""
+        heads = headers_of(self._place.client, self._timeline.id, segments)
+        found: list[_Word] = []
+        run: list[tuple[Segment, Header]] = []
+        for segment, head in zip(segments, heads, strict=True):
+            run.append((segment, head))
+            if head.families is None or segment.version - 1 <= 0:
+                continue
+            # Only here can the family be another one than in the version below.
+            lower = named(self._below(segment.version - 1).families(), self._place.name)
+            found += self._words_of(run)
+            run = []
+            if (lower and lower.id) != (self._family and self._family.id):
+                found[-1] = replace(found[-1], gone=True)
+            self._family = lower
+        return found + self._words_of(run)
+
+    def _words_of(self, run: Sequence[tuple[Segment, Header]]) -> list[_Word]:
+        """The same of deltas whose versions have one family."""
+        family = self._family
+        if family is None:
+            return [_Word(segment.version, None, False, True) for segment, _ in run]
+        key = self._stored(family)
+        segments, heads = [segment for segment, _ in run], [head for _, head in run]
+        client, id_ = self._place.client, self._timeline.id
+        rows = words_of(client, id_, segments, heads, [key], family.kind)
+        found: list[_Word] = []
+        for segment, head, of in zip(segments, heads, rows, strict=True):
+            own = [one for one in head.tombstones if one.family == family.id]
+            gone = segment.entry.complete or is_covered(own, key)
+            found.append(_Word(segment.version, family, key in of, gone, of.get(key)))
+        return found
+
+    def _below(self, version: int) -> Points:
+        (opened,) = self._place.open([self._timeline], version)
+        return Points(self._place.client, opened)
+
+    def _stored(self, family: Family) -> bytes:
+        return self._place.made(family).encode_key(self._key)
+
+    def _shown(self, step: _Step, *, earlier: bool = False) -> Revision:
+        version, family, value = step
+        return Revision(
+            batch_of(version, self._place.ahead), self._place.value(family, value), earlier
+        )
+
+
+def _steps(words: Sequence[_Word]) -> list[_Step]:
+    """The changes that these words, the newest first, are enough for."""
+    first = max((at for at, word in enumerate(words) if word.alone), default=None)
+    if first is None:
+        return []
+    found: list[_Step] = []
+    value = words[first].over(None)
+    for word in reversed(words[:first]):
+        new = word.over(value)
+        if new != value:
+            found.append((word.version, word.family, new))
+        value = new
+    return found[::-1]

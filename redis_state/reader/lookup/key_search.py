@@ -1,0 +1,349 @@
+"""Reads of keys: where they are looked for first, where then, and in which pieces."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from redis_state.backend.client import Client
+from redis_state.format.bucketing import bucketing_hashes
+from redis_state.format.header import ORDERED_KINDS
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.registry import OperatorInfo
+from redis_state.reader.block_cache import BYTES_MAX
+from redis_state.reader.family import FamilyChoice
+from redis_state.reader.lookup.asked_keys import AskedKeys
+from redis_state.reader.lookup.many_keys import look_up
+from redis_state.reader.lookup.placement import Placement
+from redis_state.reader.lookup.row_sizes import decoded_bytes
+from redis_state.reader.source import Source
+from redis_state.reader.table_columns import RowCodec
+from redis_state.reader.versions import Wanted
+
+KEYS_AT_ONCE = 1_000
+_BYTES_AT_ONCE = 16 << 20
+_KEPT_BYTES_MAX = BYTES_MAX // 2
+"""Of the decoded blocks of a state whose blocks are kept, however many keys are asked for."""
+
+
+_TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""By a byte, the one with its bits in the opposite order."""
+
+Hit = tuple[RowCodec, bytes]
+"""A value that was found, and what decodes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What was found in one partition at once.
+
+    Attributes:
+        codec: What decodes the values.
+        places: Of the keys in the call.
+        values: Beside them.
+    """
+
+    codec: RowCodec
+    partition: int
+    places: Sequence[int]
+    values: Sequence[bytes]
+
+
+class Hits:
+    """What was found of the keys of one call.
+
+    Args:
+        size: How many keys there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.groups: list[Group] = []
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, group: Group) -> None:
+        """Take more of what was found; a group of nothing is none."""
+        if group.places:
+            self.groups.append(group)
+            self.count += len(group.places)
+
+    def places(self) -> Iterator[int]:
+        """Of the keys that were found."""
+        return chain.from_iterable(group.places for group in self.groups)
+
+    def left(self) -> list[int]:
+        """The places of keys that were not found."""
+        if self.count == self._size:
+            return []
+        there = set(self.places())
+        return [at for at in range(self._size) if at not in there]
+
+    def in_order(self) -> list[Hit | None]:
+        """Of each key of the call."""
+        found: list[Hit | None] = [None] * self._size
+        for group in self.groups:
+            for at, value in zip(group.places, group.values, strict=True):
+                found[at] = group.codec, value
+        return found
+
+
+_Asked = tuple[Opened, list[int]]
+
+
+class KeyedReads:
+    """Finds keys of one family, and remembers where they were found."""
+
+    def __init__(
+        self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._operator = operator
+        self._store = store
+        self._choice = choice
+        self._placement = Placement()
+
+    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, Hits]:
+        """What is under the keys, all of one version.
+
+        Returns:
+            The codec of the family, and what was found.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        search, _ = self._search(keys, wanted)
+        return search.codec, search.hits
+
+    def partition_of(self, key: Any) -> int:
+        """Where a key is now; where it would be looked for first, if it is nowhere.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        search, info = self._search(AskedKeys([key]), Wanted())
+        if search.hits.groups:
+            return search.hits.groups[-1].partition
+        return search.codec.likely_partition(key, partitions=info.partitions)
+
+    def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
+        every = False
+        while True:
+            codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
+            search = _Search(self._client, self._source, self._choice, codec, keys)
+            search.run([(opened[number], of_one) for number, of_one in places.items()])
+            self._placement.found(codec, map(keys.at, search.hits.places()))
+            left = search.hits.left()
+            has_one = info.partitions == 1 and not info.alone
+            if not left or has_one or self._placement.is_certain(codec):
+                return search, info
+            if not complete:
+                others = self._others(info, wanted, opened)
+                if others is None:
+                    every = True
+                    continue
+                opened |= others
+            before = search.hits.count
+            rest = _rest(opened, places, left)
+            if len(left) <= KEYS_AT_ONCE:
+                search.run(list(rest))
+            else:
+                for one in rest:
+                    search.run([one])
+            self._placement.scattered |= search.hits.count > before
+            if info.alone:
+                info = self._search_added(search, info, wanted)
+            return search, info
+
+    def _search_added(self, search: _Search, info: OperatorInfo, wanted: Wanted) -> OperatorInfo:
+        """Look for what is left in partitions that Python has added since they were listed."""
+        left = search.hits.left()
+        if not left:
+            return info
+        listed = self._source.listed(self._operator, self._store)
+        if listed is None or listed.partitions <= info.partitions:
+            return info
+        now, opened = self._open(wanted, range(info.partitions, listed.partitions))
+        search.run([(one, left) for one in opened])
+        return now
+
+    def _begin(
+        self, keys: AskedKeys, wanted: Wanted, *, every: bool
+    ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
+        """The partitions in which the keys most likely are; or all, where nothing is known yet."""
+        info, codec = self._source.known(self._operator, self._store), self._choice.known
+        complete = every or info is None or codec is None or self._placement.scattered
+        if info is None or codec is None or complete:
+            info, opened = self._open_all(wanted, info)
+            codec = self._choice.likely(info, opened)
+            places = _by_partition(codec, info, keys)
+        else:
+            places = _by_partition(codec, info, keys)
+            info, opened = self._open(wanted, sorted(places))
+        return codec, info, {one.id.partition: one for one in opened}, places, complete
+
+    def _open(
+        self, wanted: Wanted, only: Sequence[int] | None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        return self._source.open_at(self._operator, self._store, wanted, only=only)
+
+    def _open_all(
+        self, wanted: Wanted, known: OperatorInfo | None
+    ) -> tuple[OperatorInfo, list[Opened]]:
+        """Every partition; those of a store that is known only if they have changed."""
+        if known is not None:
+            info, opened = self._open(wanted, range(known.partitions))
+            if info.partitions == known.partitions:
+                return info, opened
+        return self._open(wanted, None)
+
+    def _others(
+        self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]
+    ) -> dict[int, Opened] | None:
+        """The other partitions; ``None`` if the first ones are not as they were by now.
+
+        The first ones are opened again with them: of a query that went back and came as far again,
+        the number of the version is the same, and its unique id is not.
+        """
+        if info.alone:
+            _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
+            return {one.id.partition: one for one in found}
+        _, found = self._open(wanted, list(range(info.partitions)))
+        every = {one.id.partition: one for one in found}
+        if any(every[number].pin != one.pin for number, one in opened.items()):
+            return None
+        return {number: one for number, one in every.items() if number not in opened}
+
+
+class _Search:
+    """Keys of one call on their way through partitions.
+
+    Attributes:
+        hits: What was found of them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source,
+        choice: FamilyChoice,
+        codec: RowCodec,
+        keys: AskedKeys,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._choice = choice
+        self.codec = codec
+        self._keys = keys
+        self._stored = keys.stored(codec)
+        self.hits = Hits(len(keys))
+
+    def run(self, asked: Sequence[_Asked]) -> None:
+        """Look for keys, each in a partition where it was not looked for before.
+
+        Many keys are taken in the order of their blocks, so that each block is read about once. It
+        is kept for further calls if the cache has room for all of them.
+        """
+        kind, cache = self.codec.family.kind, self._source.blocks
+        keep = True
+        if sum(len(of_one) for _, of_one in asked) > KEYS_AT_ONCE:
+            keep = sum(decoded_bytes(opened) for opened, _ in asked) <= _KEPT_BYTES_MAX
+            asked = [(opened, _by_block(self._stored, of_one, kind)) for opened, of_one in asked]
+        for piece in _pieces(asked):
+            places = {opened.id.partition: of_one for opened, of_one in piece}
+            wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
+            for found in look_up(self._client, wanted, kind=kind, cache=cache, keep=keep):
+                of_one = places[found.opened.id.partition]
+                if all(found.opened is not opened for opened, _ in piece):
+                    self._source.moved(found.opened)
+                own = self._choice.codec(found.families)
+                if own is None:
+                    continue  # Nothing was written yet, or the family came later.
+                values, stored = found.values, self._stored
+                if own.layout != self.codec.layout:
+                    # The registry describes another layout of keys than this version has.
+                    stored = self._keys.stored(own)
+                    again = [(found.opened, [stored[at] for at in of_one])]
+                    (other,) = look_up(self._client, again, kind=own.family.kind)
+                    values = other.values
+                there = list(map(values.get, map(stored.__getitem__, of_one)))
+                if None in there:
+                    of_one = [
+                        at for at, value in zip(of_one, there, strict=True) if value is not None
+                    ]
+                self.hits.add(
+                    Group(
+                        own,
+                        found.opened.id.partition,
+                        of_one,
+                        [value for value in there if value is not None],
+                    )
+                )
+
+
+def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
+    """Places of keys by the partition in which each most likely is."""
+    likely = keys.likely_partitions(codec, partitions=info.partitions)
+    found: dict[int, list[int]] = {}
+    for at, partition in enumerate(likely):
+        if partition in found:
+            found[partition].append(at)
+        else:
+            found[partition] = [at]
+    return found
+
+
+def _rest(
+    opened: Mapping[int, Opened], places: Mapping[int, Sequence[int]], left: Sequence[int]
+) -> Iterator[_Asked]:
+    """Keys that are left, by the partitions in which they were not looked for."""
+    for number, one in opened.items():
+        searched = set(places.get(number, ()))
+        yield one, [at for at in left if at not in searched]
+
+
+def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list[int]:
+    """Places of keys in such an order that keys of one block follow each other, in any segment.
+
+    Numbers of buckets are powers of two: a bucket of a small segment has the keys of several ones
+    of a larger segment, those whose numbers end in the same bits.
+    """
+    if kind in ORDERED_KINDS:
+        return sorted(places, key=stored.__getitem__)
+    hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
+    # The lowest bit becomes the highest, and so on.
+    form = f"{len(hashes)}I"
+    turned = struct.unpack(f">{form}", struct.pack(f"<{form}", *hashes).translate(_TURNED))
+    return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
+
+
+def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
+    """The same in pieces of which the client can hold the blocks; one key may be a piece alone."""
+    if len(asked) == 1 and len(asked[0][1]) == 1:
+        yield list(asked)
+        return
+    piece: list[_Asked] = []
+    count = size = 0
+    for opened, places in asked:
+        each = 1 + sum(
+            segment.entry.bytes // max(1, segment.entry.blocks) for segment in opened.segments
+        )
+        room = max(1, min(KEYS_AT_ONCE, _BYTES_AT_ONCE // each))
+        for start in range(0, len(places), room):
+            part = places[start : start + room]
+            if piece and (count + len(part) > KEYS_AT_ONCE or size > _BYTES_AT_ONCE):
+                yield piece
+                piece, count, size = [], 0, 0
+            if piece and piece[-1][0] is opened:
+                yield piece
+                piece, count, size = [], 0, 0
+            piece.append((opened, part))
+            count, size = count + len(part), size + len(part) * each
+    if piece:
+        yield piece

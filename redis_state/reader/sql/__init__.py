@@ -1,1 +1,0 @@
-"""SQL over live state, by DuckDB; it is imported when a statement runs."""

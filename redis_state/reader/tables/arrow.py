@@ -1,0 +1,261 @@
+"""Rows as Arrow batches and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis_state.errors import ConfigError
+from redis_state.format.rows import split_elements
+from redis_state.reader.family_scan import Piece, StoredRows
+from redis_state.reader.scan import Rows
+from redis_state.reader.table_columns import Columns, RowCodec
+from redis_state.reader.tables.column_arrays import key_columns, value_columns
+from redis_state.reader.tables.columns import Chosen, Filter, Prefix
+from redis_state.reader.versions import Wanted
+from redis_state.rows.arrow_objects import objects
+from redis_state.rows.arrow_types import (
+    arrow_type,
+    inferred,
+    library,
+    missing_extra,
+    mixed,
+    named_array,
+)
+from redis_state.rows.codec import Codec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+ROWS = 65_536
+"""In a batch, unless it is said."""
+
+_BYTES_MAX = 64 << 20
+_WHAT = "making an Arrow table"
+
+
+def batches(
+    stored: StoredRows,
+    wanted: Wanted,
+    rows: int,
+    prefix: Prefix,
+    where: Filter,
+    columns: Sequence[str] | None,
+) -> Iterator[pa.RecordBatch]:
+    """As `OperatorState.to_batches`."""
+    library(_WHAT)
+    if rows < 1:
+        raise ConfigError(
+            _WHAT, found="a batch of less than one row was asked for", advice="Give rows=1 or more."
+        )
+    codec, partitions = stored.opened(wanted)
+    first = _Maker(codec, prefix, where, columns)
+    return _batches(first, stored.rows(partitions), rows)
+
+
+def table(
+    stored: StoredRows,
+    wanted: Wanted,
+    prefix: Prefix,
+    where: Filter,
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """As `OperatorState.to_arrow`."""
+    pa = library(_WHAT)
+    codec, partitions = stored.opened(wanted)
+    first = _Maker(codec, prefix, where, columns)
+    found = list(_batches(first, stored.rows(partitions), ROWS, widen=True))
+    if first.schema is not None:
+        return pa.Table.from_batches(found, first.schema)
+    tables = [pa.Table.from_batches([one]) for one in found]
+    if not tables:
+        return pa.table({name: pa.nulls(0) for name in first.names})
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowException as error:
+        raise mixed("key or value") from error
+
+
+def pandas_frame(made: pa.Table) -> pd.DataFrame:
+    """As `OperatorState.to_pandas`."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise missing_extra("making a pandas DataFrame", "pandas", "pandas") from None
+    try:
+        frame: pd.DataFrame = made.to_pandas()
+    except (ValueError, OverflowError):
+        # A date that Python has not: the column holds objects, and the others are as always.
+        columns = [_pandas_column(column) for column in made.columns]
+        frame = pd.concat(columns, axis=1, keys=range(len(columns)))
+        frame.columns = pd.Index(made.column_names)
+    return frame
+
+
+def _pandas_column(column: pa.ChunkedArray) -> pd.Series[Any]:
+    import pandas as pd
+
+    try:
+        found: pd.Series[Any] = column.to_pandas()
+    except (ValueError, OverflowError):
+        return pd.Series([one for chunk in column.chunks for one in objects(chunk)], dtype=object)
+    return found
+
+
+def polars_frame(made: pa.Table) -> pl.DataFrame:
+    """As `OperatorState.to_polars`."""
+    try:
+        import polars as pl
+    except ImportError:
+        raise missing_extra("making a Polars DataFrame", "polars", "polars") from None
+    frame = pl.from_arrow(made)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+class _Maker:
+    """Makes batches of stored rows.
+
+    Attributes:
+        codec: What decodes them.
+        names: Of the columns that are wanted.
+        schema: ``None`` for a store of Python, whose values tell their types.
+    """
+
+    def __init__(
+        self, codec: RowCodec, prefix: Prefix, where: Filter, columns: Sequence[str] | None
+    ) -> None:
+        import pyarrow as pa
+
+        self.codec = codec
+        self._asked = (prefix, where, columns)
+        self._chosen = Chosen(codec, prefix=prefix, where=where, columns=columns)
+        of: Columns = self._chosen.columns
+        self._places = self._chosen.places
+        self.names = [of.names[at] for at in self._places]
+        self._types = [of.types[at] for at in self._places]
+        fields = [
+            pa.field(name, arrow_type(type_))
+            for name, type_ in zip(self.names, self._types, strict=True)
+            if type_ is not None
+        ]
+        self.schema: pa.Schema | None = None
+        if len(fields) == len(self._places):
+            self.schema = pa.schema(fields)
+
+    def like(self, codec: RowCodec) -> _Maker:
+        """The same for a partition that describes its rows in another way.
+
+        Raises:
+            ConfigError: It has other columns.
+        """
+        if codec.columns != self.codec.columns:
+            raise ConfigError(
+                _WHAT,
+                found="partitions have different columns",
+                advice="Read them by items or scan.",
+            )
+        return _Maker(codec, *self._asked)
+
+    def batch(self, stored: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
+        """The wanted ones of these rows; of lists there may be more than were given.
+
+        Raises:
+            FormatError: They are no such rows.
+            ConfigError: Values of a store of Python have no type in common.
+        """
+        import pyarrow as pa
+
+        arrays = self._by_column(stored) if self._chosen.every else None
+        if arrays is None:
+            rows = list(self._chosen.rows(stored))
+            arrays = [self._array(at, [row[at] for row in rows]) for at in self._places]
+        if self.schema is not None:
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, names=self.names)
+
+    def _array(self, at: int, values: Sequence[Any]) -> pa.Array:
+        columns = self._chosen.columns
+        type_ = columns.types[at]
+        name = columns.names[at]
+        return inferred(values, name) if type_ is None else named_array(name, type_, values)
+
+    def _by_column(self, stored: Rows) -> list[pa.Array] | None:
+        """All rows, those of Spark without looking at each; ``None`` for what has no columns."""
+        codec, keys = self._chosen.codec, self._chosen.columns.keys
+        if not isinstance(codec, Codec):
+            return None
+        of_values: Sequence[bytes] = [value for _, value in stored]
+        counts: list[int] | None = None
+        if codec.family.multi_value:
+            lists = [split_elements(value) for value in of_values]
+            counts = [len(elements) for elements in lists]
+            of_values = [element for elements in lists for element in elements]
+        found: dict[int, pa.Array] = {}
+        if any(at < keys for at in self._places):
+            arrays = key_columns(codec, [key for key, _ in stored])
+            if counts is not None:
+                from redis_state.rows import columnar
+
+                arrays = columnar.repeated(arrays, counts)
+            found |= enumerate(arrays)
+        if any(at >= keys for at in self._places):
+            found |= enumerate(value_columns(codec, of_values), keys)
+        return [found[at] for at in self._places]
+
+
+def _batches(
+    maker: _Maker, pieces: Iterable[Piece], rows: int, *, widen: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Batches of at most so many rows.
+
+    Args:
+        widen: A batch may have other types than the ones before it, where only values tell them.
+    """
+    schema = maker.schema
+    for made in _made(maker, pieces, rows):
+        batch = made
+        if schema is None and not widen and made.num_rows:
+            schema = made.schema
+        elif schema is not None and made.schema != schema:
+            batch = _cast(made, schema)
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def _made(maker: _Maker, pieces: Iterable[Piece], rows: int) -> Iterator[pa.RecordBatch]:
+    pending: list[tuple[bytes, bytes]] = []
+    size = 0
+    for codec, piece in pieces:
+        if codec.family != maker.codec.family:
+            if pending:
+                yield maker.batch(pending)
+            maker, pending, size = maker.like(codec), [], 0
+        pending += piece
+        # Rows of one piece lie together, so they are of about one size.
+        size += len(piece) * sum(map(len, piece[0]))
+        while len(pending) >= rows or (pending and size >= _BYTES_MAX):
+            yield maker.batch(pending[:rows])
+            del pending[:rows]
+            size = 0
+    if pending:
+        yield maker.batch(pending)
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of values whose type the first batch did not tell fully.
+
+    Raises:
+        ConfigError: They do not fit it.
+    """
+    import pyarrow as pa
+
+    try:
+        arrays = [
+            column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)
+        ]
+    except pa.ArrowException as error:
+        raise mixed(", ".join(schema.names)) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

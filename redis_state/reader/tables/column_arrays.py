@@ -1,0 +1,78 @@
+"""Stored keys and values as Arrow arrays, a column each: all at once where `columnar` can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis_state.reader.table_columns import RowCodec
+from redis_state.rows.arrow_types import arrow_type, named_array
+from redis_state.rows.codec import Codec
+from redis_state.rows.json_values import json_text
+from redis_state.rows.spark_types import Type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
+    """The key columns of stored keys; of a store of Python one, with JSON texts.
+
+    Raises:
+        FormatError: They are no such keys.
+    """
+    if isinstance(codec, Codec):
+        from redis_state.rows import columnar
+
+        try:
+            return _whole(codec, 0, columnar.key_arrays(codec, keys), len(keys))
+        except columnar.OneByOneError:
+            pass
+    return _row_by_row(codec, 0, [codec.key_row(key) for key in keys])
+
+
+def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
+    """The value columns of values that are no lists; of a store of Python one, with JSON texts.
+
+    Raises:
+        FormatError: They are no such values.
+    """
+    if isinstance(codec, Codec):
+        from redis_state.rows import columnar
+
+        try:
+            return _whole(codec, 1, columnar.value_arrays(codec, values), len(values))
+        except columnar.OneByOneError:
+            pass
+    return _row_by_row(codec, 1, [codec.value_row(value) for value in values])
+
+
+def _whole(codec: Codec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
+    """The arrays with nulls of its type in the place of each column that was not asked for."""
+    if codec.asked is None:
+        return arrays
+    fields = codec.columns[part].fields
+    return [
+        array if at in codec.asked[part] else _nulls(field.type, rows)
+        for at, (array, field) in enumerate(zip(arrays, fields, strict=True))
+    ]
+
+
+def _nulls(type_: Type, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.nulls(rows, arrow_type(type_))
+
+
+def _row_by_row(codec: RowCodec, part: int, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
+    columns, asked = codec.columns[part], None if codec.asked is None else codec.asked[part]
+    if columns is None:
+        import pyarrow as pa
+
+        return [pa.array([json_text(row[0]) for row in rows], type=pa.string())]
+    return [
+        named_array(field.name, field.type, [row[at] for row in rows])
+        if asked is None or at in asked
+        else _nulls(field.type, len(rows))
+        for at, field in enumerate(columns.fields)
+    ]

@@ -1,0 +1,276 @@
+"""Rows of one version from the partitions that it has to those that it gets; no pyspark."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.batches.event_time import NOTES_KEY, Notes
+from redis_state.errors import FormatError, UnavailableError
+from redis_state.format.entry import Entry
+from redis_state.format.header import Family
+from redis_state.format.rows import FAMILY_BYTES, stored_key
+from redis_state.format.segment import OrderedBlocks, SegmentWriter
+from redis_state.ids import PartitionId
+from redis_state.keys import meta
+from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.protocol.version_rows import VersionRows
+from redis_state.rescaling.placing import Hash, Placing, cannot
+
+BLOCKS_AT_ONCE = 64
+_TTL_MS = 24 * 3600 * 1000
+_SURE = 64
+
+PlainRow = tuple[bytes, bytes]
+"""A stored key and its value."""
+
+Placed = tuple[int, PlainRow]
+"""The partition that a row lies in, and the row."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a pass over a version found.
+
+    Attributes:
+        rows: By new partition, without those of internal families.
+        proven: Enough different keys lie where their hashes say, or nobody had to guess.
+    """
+
+    rows: list[int]
+    proven: bool = False
+
+
+@dataclass(slots=True)
+class Target:
+    """A version of one new partition on its way to Redis.
+
+    Attributes:
+        highest_id: Of all families that the lineage ever had.
+    """
+
+    client: Client
+    id: PartitionId
+    version: int
+    uid: str
+    ref: str
+    families: Sequence[Family]
+    highest_id: int
+    writer: SegmentWriter = field(init=False)
+    live: int = 0
+    internal: int = 0
+    _partition: PartitionClient = field(init=False)
+    _blocks: OrderedBlocks | None = None
+
+    def __post_init__(self) -> None:
+        self._partition = PartitionClient(self.client, self.id, versions_to_retain=1)
+        self.writer = SegmentWriter(f"d:{self.version}:{self.uid}", self.families, buckets=1)
+
+    def begin(self, family: Family) -> None:
+        """Rows of this family follow."""
+        self._blocks = self.writer.begin_ordered(family.id)
+
+    def put(self, row: PlainRow, *, internal: bool) -> None:
+        """Add a row, and send what is large enough."""
+        assert self._blocks is not None
+        self._blocks.put(row)
+        self.live += 1
+        self.internal += internal
+        if len(self.writer.fields) >= BLOCKS_AT_ONCE:
+            self._stage()
+
+    def end(self) -> None:
+        """The family is whole."""
+        assert self._blocks is not None
+        self._blocks.end()
+
+    def finish(self) -> Entry:
+        """Send the rest; gives the entry of the manifest."""
+        entry = self.writer.finish(
+            ref=self.ref,
+            live=self.live,
+            complete=True,
+            with_families=True,
+            internal=self.internal,
+            highest_id=self.highest_id,
+        )
+        self._stage()
+        return entry
+
+    def _stage(self) -> None:
+        ident = self.writer.ident
+        self._partition.stage(ident, ident, self.writer.drain())
+
+
+class Source:
+    """One version of all partitions of a store, as `open` found it.
+
+    Memory holds its deltas.
+
+    Attributes:
+        families: Those of all partitions, and new ids where they disagree.
+        highest_id: Of all families that a partition ever had.
+
+    Raises:
+        StateError: A partition does not hold the version.
+        FormatError: A partition is damaged, or they disagree about their families.
+    """
+
+    def __init__(self, client: Client, ids: Sequence[PartitionId], version: int) -> None:
+        self.version = version
+        self._parts: list[VersionRows] = []
+        self._wheres = [str(id_) for id_ in ids]
+        for id_ in ids:
+            partition = PartitionClient(client, id_, versions_to_retain=1)
+            opened = partition.open("", version)
+            self._parts.append(VersionRows(partition.fetch, opened.segments, where=str(id_)))
+        self._counts = [0] * len(ids)
+        self.families = _united([part.families for part in self._parts])
+        highest = [part.highest_id for part in self._parts]
+        self.highest_id = max([*highest, *(family.id for family in self.families)], default=0)
+
+    def spread(self, placing: Placing, partitions: int, targets: Sequence[Target]) -> Counted:
+        """Read all rows once, and hand each to its new partition.
+
+        Args:
+            targets: By new partition; empty means that rows are only looked at.
+
+        Raises:
+            UsageError: A row does not lie where the hash of its key columns says.
+            FormatError: A segment is damaged.
+            UnavailableError: Maintenance replaced what was being read.
+        """
+        for part in self._parts:
+            if any(rows for rows in part.hashed()):
+                raise cannot("it has rows that no Python store writes")
+        found = Counted([0] * partitions)
+        hashes: set[int] = set()
+        try:
+            for family in self.families:
+                for target in targets:
+                    target.begin(family)
+                self._spread_family(family, placing.hash_of(family), found, targets, hashes)
+                for target in targets:
+                    target.end()
+        except SegmentGoneError as error:
+            raise UnavailableError(
+                "reading the rows of a store",
+                found=f"maintenance replaced {error.segment.ident} meanwhile",
+                advice="Nothing was changed. Do it again.",
+            ) from error
+        for part, count in zip(self._parts, self._counts, strict=True):
+            part.check(count)
+        found.proven = len(hashes) >= _SURE and len(self._parts) > 1
+        return found
+
+    def _spread_family(
+        self,
+        family: Family,
+        hash_of: Hash | None,
+        found: Counted,
+        targets: Sequence[Target],
+        hashes: set[int],
+    ) -> None:
+        before, after = len(self._parts), len(found.rows)
+        streams = [self._rows(at, family) for at in range(before)]
+        if hash_of is None:
+            notes = _merged_notes(row for stream in streams for _, row in stream)
+            if notes is not None:
+                for target in targets:
+                    target.put((NOTES_KEY, notes.encode()), internal=True)
+            return
+        for at, row in heapq.merge(*streams, key=_by_key):
+            hashed = hash_of(row[0])
+            if hashed % before != at:
+                raise cannot(
+                    f"a row of family '{family.name}' lies in {self._wheres[at]}, and its key "
+                    f"columns say partition {hashed % before}"
+                )
+            if len(hashes) < _SURE:
+                hashes.add(hashed)
+            to = hashed % after
+            found.rows[to] += not family.internal
+            if targets:
+                targets[to].put(row, internal=family.internal)
+
+    def _rows(self, at: int, family: Family) -> Iterator[Placed]:
+        """Rows of a family in one partition, under the family's new id."""
+        part = self._parts[at]
+        own = next((one for one in part.families if one.name == family.name), None)
+        if own is None:
+            return
+        prefix = stored_key(family.id, b"")
+        for key, value in part.ordered(own.id):
+            self._counts[at] += 1
+            yield at, (prefix + key[FAMILY_BYTES:], value)
+
+
+def _by_key(found: Placed) -> bytes:
+    return found[1][0]
+
+
+def _merged_notes(rows: Iterator[PlainRow]) -> Notes | None:
+    """What each partition knows of event times, put together: the watermark stays what it is."""
+    found = [Notes.decode(value) for _, value in rows]
+    if not found:
+        return None
+    return Notes(max(one.newest_ms for one in found), max(one.watermark_ms for one in found))
+
+
+def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
+    """The families of all partitions by name; where they have other ids, new ones in that order.
+
+    Raises:
+        FormatError: Two families of a name are not alike.
+    """
+    by_name: dict[str, list[Family]] = {}
+    for family in sorted((one for table in tables for one in table), key=lambda one: one.id):
+        by_name.setdefault(family.name, []).append(family)
+    found = [same[0] for same in by_name.values()]
+    for family in found:
+        if any(replace(one, id=family.id) != family for one in by_name[family.name]):
+            raise FormatError(
+                "reading the families of a store",
+                found=f"family '{family.name}' is not the same in all partitions",
+                advice="Let the query run one batch to its end, and do it again.",
+            )
+    if all(len({one.id for one in same}) == 1 for same in by_name.values()):
+        return tuple(found)
+    return tuple(replace(one, id=found[0].id + at) for at, one in enumerate(found))
+
+
+def restore(
+    client: Client, written: Sequence[tuple[Target, Entry]], *, floor: int, retained: int
+) -> None:
+    """Make a partition of what was sent, newest version first; it expires unless `keep` is called.
+
+    Raises:
+        UnavailableError: The server lost what was sent.
+    """
+    newest = written[0][0]
+    id_ = newest.id
+    words = [str(newest.version), newest.uid, str(floor), str(retained), "1"]
+    for target, entry in written:
+        words += [target.writer.ident, entry.text]
+    what = f"making {id_}"
+    # Together, so that a call that dies leaves nothing that stays.
+    made = [
+        script("restore").call([meta(id_)], *words),
+        script("renew").call([meta(id_)], str(_TTL_MS)),
+    ]
+    reply, _ = client.transaction(what, made)
+    if reply[0] not in (b"OK", b"PRESENT"):
+        raise UnavailableError(
+            what,
+            found="the server lost what was sent",
+            advice="Nothing was changed. A volatile-* eviction policy does that: give the server "
+            "more memory, and do it again.",
+        )
+
+
+def renew(client: Client, id_: PartitionId, keep_ms: int) -> list[str]:
+    """Let a partition expire, or keep it for ever (0); gives the answer of the script."""
+    return client.script(f"making {id_}", script("renew"), [meta(id_)], [str(keep_ms)])

@@ -1,0 +1,484 @@
+"""Another number of partitions for a store of Python batches, in place; no pyspark.
+
+The rows go into the partitions of a new checkpoint, at the versions that they have, and then the
+name goes from the old checkpoint to the new one. Until that last step nothing that a query reads
+has changed; what an interrupted call left behind expires within a day.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis_state import config as options_table
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
+from redis_state.backend.room import check_room
+from redis_state.backend.script import script
+from redis_state.backend.server import check_server
+from redis_state.batches.driver import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
+from redis_state.codec import Codec
+from redis_state.config import Config
+from redis_state.errors import (
+    ConflictError,
+    NotFoundError,
+    RedisStateError,
+    StateError,
+    UnavailableError,
+    UsageError,
+)
+from redis_state.format.entry import Entry
+from redis_state.ids import DEFAULT_STORE, EMPTY_UID, PartitionId, Pin, StoreId, text_number
+from redis_state.maintain.activity import refuse_if_used
+from redis_state.protocol import (
+    PartitionClient,
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    register_run,
+)
+from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.registry import first_batch
+from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
+from redis_state.rescaling.copy import Copy
+from redis_state.rescaling.placing import GroupOf, Placing, cannot
+from redis_state.rescaling.rows import Source, Target, restore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11
+
+    from redis_state.option_types import Options
+
+_LOG = logging.getLogger(__name__)
+_KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}", f"query:{PLACE}")
+"""Fields of the registry that go along as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRescale:
+    """What a change of the number of partitions did, or would do.
+
+    Attributes:
+        gen: Id of the checkpoint that the store had.
+        new_gen: Id of the one that it has now; empty where nothing was changed.
+        batch: The newest batch, which is the last one of the state that went along.
+        before: Number of partitions that it had.
+        rows: Rows by new partition, without those of internal families, such as timers.
+    """
+
+    name: str
+    gen: str
+    new_gen: str
+    batch: int
+    before: int
+    rows: tuple[int, ...]
+
+    @property
+    def partitions(self) -> int:
+        """Their number from now on."""
+        return len(self.rows)
+
+
+def rescale_store(
+    name: str,
+    partitions: int,
+    *,
+    url: str | None = None,
+    group_of: GroupOf | None = None,
+    codec: Codec | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    **options: Unpack[Options],
+) -> StoreRescale:
+    """Give a store of `transform_with_state` or `foreach_batch_with_state_store` more partitions.
+
+    Or fewer. The query has to be stopped, after a batch that ran to its end. At its next start it
+    goes on with all of its state; leave ``partitions`` out of its call, or give the new number. The
+    state that it had stays in Redis, under the checkpoint id `StoreRescale.gen`, until
+    ``redis-state purge --gen`` removes it.
+
+    Every row is looked at: one that does not lie where Spark's hash of its key columns says ends
+    the call, and nothing is changed.
+
+    Args:
+        name: Of the store.
+        group_of: For a store that a function of yours writes, what gives the values of the key
+            columns, in their order, by a key of the state. ``None`` takes keys that are these
+            values, or tuples that begin with them, if enough of them prove it.
+        codec: Of such a store, if it is one of your own.
+        dry_run: Read and count, and change nothing.
+        force: Do not look whether the query seems to run.
+        url: The server; ``None`` means that of the environment.
+        **options: Options of `docs/configuration.md` in snake case.
+
+    Raises:
+        NotFoundError: There is no such store.
+        UsageError: It seems to be in use, has that many partitions already, is a store alone or
+            an ephemeral one, or it cannot be told which row belongs where; or an interrupted call
+            for another number was finished first.
+        StateError: A partition does not hold what the newest batch committed.
+        ConflictError: The query was started meanwhile.
+        FullError: The server does not have the memory for both; this is found before it starts.
+        UnavailableError: What was written was lost before the last step.
+    """
+    return rescale_with(
+        options_table.resolve(None, url, options),
+        name,
+        partitions,
+        group_of=group_of,
+        codec=codec,
+        dry_run=dry_run,
+        force=force,
+    )
+
+
+def rescale_with(
+    config: Config,
+    name: str,
+    partitions: int,
+    *,
+    group_of: GroupOf | None = None,
+    codec: Codec | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+) -> StoreRescale:
+    """As `rescale_store`, with options that are checked already."""
+    tenant = keys.tenant_of(config.key_prefix)
+    with closing(Client(config)) as client:
+        store = _Store.find(client, name, tenant)
+        moved = store.moved_to()
+        if moved is not None and not dry_run:
+            # A call before this one got as far as the step that decides.
+            return store.finish_earlier(moved, partitions)
+        store.check(partitions)
+        if not dry_run:
+            refuse_if_used(client, store.gen, tenant=tenant, attempted=store.what, force=force)
+        return store.rescale(partitions, group_of, codec, dry_run=dry_run)
+
+
+class _Store:
+    """A store as its registry describes it."""
+
+    def __init__(
+        self, client: Client, name: str, tenant: str, gen: str, registry: dict[str, str]
+    ) -> None:
+        self.client, self.name, self.tenant, self.gen = client, name, tenant, gen
+        self.what = f"changing the number of partitions of store '{name}'"
+        self.registry = registry
+        self.newest = registry[f"batch:{PLACE}"]
+        first, made = first_batch(self.newest.encode())
+        newest, _, count, _, self.layout = self.newest.split(" ", 4)
+        self.batch, self.before = int(newest), int(count)
+        self.version = self.batch - first + made
+
+    @classmethod
+    def find(cls, client: Client, name: str, tenant: str) -> _Store:
+        """The store that has the name now."""
+        what = f"changing the number of partitions of store '{name}'"
+        gen = checkpoint_gen(client, name, tenant=tenant)
+        found: dict[bytes, bytes] = {}
+        if gen is not None:
+            (found,) = client.call(what, [("HGETALL", keys.query(gen, tenant=tenant))])
+        if gen is None or not found:
+            raise NotFoundError(
+                what,
+                found="Redis knows no store of this name",
+                advice="`redis-state queries` lists them. Another server, database or key prefix "
+                "has other ones.",
+            )
+        registry = {key.decode(): value.decode() for key, value in found.items()}
+        if PURGED_FIELD in registry:
+            raise purged_error(what, gen)
+        if f"batch:{PLACE}" not in registry:
+            raise cannot(
+                "no batch has begun there, or it is a store alone, whose program itself says which "
+                "key lies in which partition",
+                "Give the new number to the first batch, or let the program read the old "
+                "partitions and write new ones. Nothing was changed.",
+            )
+        return cls(client, name, tenant, gen, registry)
+
+    def moved_to(self) -> str | None:
+        """The checkpoint that has the state already; ``None`` if there is none."""
+        return self.registry.get(f"moved:{PLACE}")
+
+    def check(self, partitions: int) -> None:
+        """Refuse what does not make sense."""
+        check_server(self.client)
+        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+            raise UsageError(
+                self.what,
+                found=f"{partitions!r} partitions were asked for",
+                advice=f"Give 1 to {PARTITIONS_MAX}.",
+            )
+        if partitions == self.before:
+            raise UsageError(
+                self.what,
+                found=f"it has {partitions} partitions already",
+                advice="Nothing is to be done, and nothing was changed.",
+            )
+        (left_ms,) = self.client.call(self.what, [("PTTL", self._query(self.gen))])
+        if left_ms >= 0:
+            raise UsageError(
+                self.what,
+                found="the store is ephemeral, so it expires by itself",
+                advice="Begin a new one with the other number. Nothing was changed.",
+            )
+
+    def rescale(
+        self, partitions: int, group_of: GroupOf | None, codec: Codec | None, *, dry_run: bool
+    ) -> StoreRescale:
+        """Read, write, and give the name to what was written."""
+        versions, size = self._versions()
+        rows = self._look(versions[0], partitions, group_of, codec)
+        if dry_run:
+            return StoreRescale(self.name, self.gen, "", self.batch, self.before, rows)
+        check_room(self.client, size, what=self.what)
+        retained = self._retained()
+        run = self._take(retained)
+        self._let_expire_what_was_left()
+        new_gen = uuid.uuid4().hex
+        copy = self._copy(new_gen, partitions)
+        pins = self._write(copy, versions, retained, group_of, codec)
+        copy.take(run, pins, retained=retained)
+        self._describe(copy, run)
+        self._leave(copy, pins, run)
+        return self.finish(new_gen)
+
+    def finish_earlier(self, new_gen: str, partitions: int) -> StoreRescale:
+        """Finish what an interrupted call began.
+
+        Raises:
+            UsageError: It was finished, and it had another number than this one.
+        """
+        done = self.finish(new_gen)
+        if done.partitions != partitions:
+            raise UsageError(
+                self.what,
+                found=f"an interrupted call for {done.partitions} partitions was finished first, "
+                f"so the store has {done.partitions} now",
+                advice=f"Do it again if {partitions} are still wanted.",
+            )
+        return done
+
+    def finish(self, new_gen: str) -> StoreRescale:
+        """Give the name to the new checkpoint; may be done again."""
+        registry = self.client.call(self.what, [("HGETALL", self._query(new_gen))])[0]
+        newest = registry.get(f"batch:{PLACE}".encode(), b"").decode().split(" ", 4)
+        if len(newest) != 5:
+            raise StateError(
+                self.what,
+                found=f"its state was moved to checkpoint {new_gen}, which is not there",
+                advice="Restore the data of that Redis.",
+            )
+        count = int(newest[2])
+        first, made = first_batch(" ".join(newest).encode())
+        rows = self._copy(new_gen, count).rows(int(newest[0]) - first + made)
+        confirm_checkpoint(
+            self.client,
+            new_gen,
+            name=self.name,
+            operator=OPERATOR,
+            store=DEFAULT_STORE,
+            partitions=count,
+            families=(),
+            tenant=self.tenant,
+        )
+        args = [keys.name_field(self.name), self.gen, new_gen]
+        reply = self.client.script(
+            self.what, script("rename"), [keys.names(tenant=self.tenant)], args
+        )
+        if reply != ["OK"]:
+            raise ConflictError(
+                self.what,
+                found=f"the name has another checkpoint by now, {reply[-1]}",
+                advice="Another call was faster. Look with `redis-state queries`.",
+            )
+        self._wake_readers()
+        return StoreRescale(self.name, self.gen, new_gen, int(newest[0]), self.before, rows)
+
+    def _wake_readers(self) -> None:
+        """Who follows the old partitions looks again, and finds that they have moved."""
+        try:
+            self._take(self._retained())
+        except RedisStateError as error:
+            # The store has moved all the same, and whoever reads anew finds out.
+            _LOG.warning("feeds of checkpoint %s were not woken: %s", self.gen, error)
+
+    def _versions(self) -> tuple[list[int], int]:
+        """The version of the newest batch and, as Spark may run it again, the one below.
+
+        With the bytes that both take, at most.
+        """
+        ids = self._ids
+        replies = self.client.call(self.what, open_commands(ids, self.version))
+        missing = not_opened(ids, replies)
+        if missing:
+            raise StateError(
+                self.what,
+                found=f"{named(missing)} does not hold version {self.version}: batch {self.batch} "
+                "never ran to its end there, or its state was lost",
+                advice=f"Let the query run batch {self.batch} to its end, and do it again. "
+                "Nothing was changed.",
+                version=self.version,
+            )
+        versions, size = [self.version], _bytes(ids, replies, self.version)
+        below = self.version - 1
+        if below >= 1:
+            replies = self.client.call(self.what, open_commands(ids, below))
+            if not not_opened(ids, replies):
+                versions.append(below)
+                size += _bytes(ids, replies, below)
+        return versions, size
+
+    def _look(
+        self, version: int, partitions: int, group_of: GroupOf | None, codec: Codec | None
+    ) -> tuple[int, ...]:
+        """Read every row once; gives their numbers by new partition."""
+        source = Source(self.client, self._ids, version)
+        placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
+        counted = source.spread(placing, partitions, ())
+        sure = placing.of_groups or group_of is not None
+        if not sure and not counted.proven:
+            raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
+        return tuple(counted.rows)
+
+    def _take(self, retained: int) -> RegisteredRun:
+        """Take the partitions: whoever still runs is fenced from here on, and feeds wake up."""
+        run = register_run(
+            self.client, self.gen, uuid.uuid4().hex, by_driver=True, tenant=self.tenant
+        )
+        for id_ in self._ids:
+            partition = PartitionClient(self.client, id_, versions_to_retain=retained)
+            run = partition.acquire(run, partition.open("", self.version).pin)
+        return run
+
+    def _let_expire_what_was_left(self) -> None:
+        """What a call wrote that was killed right before the step that decides.
+
+        It cannot take that step any more: a newer run is registered.
+        """
+        fields = (f"moved:{PLACE}", f"moving:{PLACE}")
+        command = ("HMGET", self._query(self.gen), *fields)
+        ((moved, moving),) = self.client.call(self.what, [command])
+        if moved is not None:
+            raise self._overtaken()
+        if moving is not None:
+            gen = moving.decode()
+            described = ("HGET", self._query(gen), f"batch:{PLACE}")
+            (newest,) = self.client.call(self.what, [described])
+            if newest is not None:
+                self._copy(gen, int(newest.split(b" ", 4)[2])).keep(STAGED_TTL_MS)
+
+    def _write(
+        self,
+        copy: Copy,
+        versions: Sequence[int],
+        retained: int,
+        group_of: GroupOf | None,
+        codec: Codec | None,
+    ) -> list[Pin]:
+        """Make the new partitions, which expire; gives the newest version of each."""
+        refs = [EMPTY_UID] * copy.partitions
+        written: list[list[tuple[Target, Entry]]] = []
+        for version in reversed(versions):
+            made = self._write_version(copy, version, refs, group_of, codec)
+            written.insert(0, made)
+            refs = [target.uid for target, _ in made]
+        floor = 0 if versions[-1] == 1 else versions[-1]
+        for of_one in zip(*written, strict=True):
+            restore(self.client, of_one, floor=floor, retained=retained)
+        return [Pin(versions[0], uid) for uid in refs]
+
+    def _write_version(
+        self,
+        copy: Copy,
+        version: int,
+        refs: Sequence[str],
+        group_of: GroupOf | None,
+        codec: Codec | None,
+    ) -> list[tuple[Target, Entry]]:
+        source = Source(self.client, self._ids, version)
+        placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
+        targets = [
+            Target(
+                self.client,
+                id_,
+                version,
+                uuid.uuid4().hex,
+                ref,
+                source.families,
+                highest_id=source.highest_id,
+            )
+            for id_, ref in zip(copy.ids, refs, strict=True)
+        ]
+        source.spread(placing, copy.partitions, targets)
+        return [(one, one.finish()) for one in targets]
+
+    def _describe(self, copy: Copy, run: RegisteredRun) -> None:
+        newest, first, _, of_run, layout = self.newest.split(" ", 4)
+        fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
+        fields["epoch"] = str(run.epoch)
+        fields[f"batch:{PLACE}"] = f"{newest} {first} {copy.partitions} {of_run} {layout}"
+        begun = self.registry.get(f"begun:{PLACE}")
+        if begun is not None:
+            # No run has written the new partitions, so none is too old for them.
+            fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
+        copy.describe(fields)
+
+    def _leave(self, copy: Copy, pins: Sequence[Pin], run: RegisteredRun) -> None:
+        """The step that decides: no batch begins in the old checkpoint any more.
+
+        Where the server does not answer it may still take the step, so what was written stays: the
+        next call finishes, or lets it expire.
+        """
+        query = self._query(self.gen)
+        self.client.call(self.what, [("HSET", query, f"moving:{PLACE}", copy.gen)])
+        if not copy.keep(0) or not copy.is_whole(pins):
+            copy.keep(STAGED_TTL_MS)
+            raise UnavailableError(
+                self.what,
+                found="what was written expired or was lost before the last step",
+                advice="Nothing was changed. Do it again.",
+            )
+        args = [PLACE, str(run.epoch), self.newest, copy.gen]
+        reply = self.client.script(self.what, script("leave"), [query], args)
+        if reply == ["PURGED"]:
+            raise purged_error(self.what, self.gen)
+        if reply != ["OK", copy.gen]:
+            copy.keep(STAGED_TTL_MS)
+            raise self._overtaken()
+
+    def _overtaken(self) -> ConflictError:
+        return ConflictError(
+            self.what,
+            found="the query was started meanwhile, or another call was faster",
+            advice="It goes on with the partitions that it has. Stop it, and do this again.",
+        )
+
+    def _retained(self) -> int:
+        (id_, *_) = self._ids
+        (found,) = self.client.call(self.what, [("HGET", keys.meta(id_), "n")])
+        return text_number((found or b"").decode()) or 1
+
+    def _copy(self, gen: str, partitions: int) -> Copy:
+        store = StoreId(gen, OPERATOR, DEFAULT_STORE, self.tenant)
+        return Copy(self.client, self.what, store, partitions)
+
+    def _query(self, gen: str) -> str:
+        return keys.query(gen, tenant=self.tenant)
+
+    @property
+    def _ids(self) -> list[PartitionId]:
+        """The partitions that it has."""
+        return self._copy(self.gen, self.before).ids
+
+
+def _bytes(ids: Sequence[PartitionId], replies: Sequence[object], version: int) -> int:
+    opened = read_replies(ids, replies, version=version)
+    return sum(segment.entry.bytes for one in opened for segment in one.segments)

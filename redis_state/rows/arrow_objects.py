@@ -1,0 +1,77 @@
+"""Arrow arrays as Python objects, also where Python has no date or time of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redis_state.rows.spark_values import Internal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def objects(array: pa.Array) -> list[Any]:
+    """As `pyarrow.Array.to_pylist`, with an `Internal` for each date or time that Python has not.
+
+    Nanoseconds of a time of day are kept.
+    """
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_struct(array.type):
+        names = [array.type.field(at).name for at in range(array.type.num_fields)]
+        columns = [objects(array.field(at)) for at in range(len(names))]
+        rows: Iterator[Any] = zip(*columns, strict=True) if columns else iter([()] * len(array))
+        there = array.is_valid().to_pylist()
+        return [
+            dict(zip(names, row, strict=True)) if valid else None
+            for valid, row in zip(there, rows, strict=True)
+        ]
+    if kinds.is_map(array.type):
+        pairs = list(zip(objects(array.keys), objects(array.items), strict=True))
+        return _lists(array, pairs)
+    if kinds.is_list(array.type):
+        return _lists(array, objects(array.values))
+    kind = _moment(array.type)
+    if kind is None:
+        return list(array.to_pylist())
+    try:
+        made = list(array.to_pylist())
+    except (ValueError, OverflowError):
+        return [_object(one, kind) for one in array]
+    if kind == "time":
+        # What is finer than a microsecond is cut off without an error.
+        numbers = array.cast(pa.int64()).to_pylist()
+        return [
+            Internal(raw, kind) if (raw or 0) % 1000 else one
+            for raw, one in zip(numbers, made, strict=True)
+        ]
+    return made
+
+
+def _lists(array: Any, values: list[Any]) -> list[Any]:
+    offsets = array.offsets.to_pylist()
+    there = array.is_valid().to_pylist()
+    spans = zip(there, offsets, offsets[1:], strict=False)
+    return [values[start:end] if valid else None for valid, start, end in spans]
+
+
+def _moment(type_: pa.DataType) -> str | None:
+    """Spark's name of a type of dates or times; ``None`` for another type."""
+    import pyarrow as pa
+
+    if pa.types.is_date32(type_):
+        return "date"
+    if type_ == pa.time64("ns"):
+        return "time"
+    if pa.types.is_timestamp(type_) and type_.unit == "us":
+        return "timestamp_ntz" if type_.tz is None else "timestamp"
+    return None
+
+
+def _object(scalar: Any, kind: str) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return Internal(scalar.value, kind)

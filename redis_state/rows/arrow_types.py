@@ -1,0 +1,275 @@
+"""Spark's types as Arrow's, and values as Arrow arrays; pyarrow is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from redis_state.errors import ConfigError, UnreadableError, UsageError
+from redis_state.rows.spark_types import Array, Atomic, Field, Map, Type
+from redis_state.rows.spark_values import Internal, to_internal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NANOS_OF_MICRO = 1_000
+_NANOS_MAX = 1 << 63
+_DATE_BYTES = 4
+
+
+def library(what: str) -> Any:
+    """The package pyarrow; numpy is there, too.
+
+    Raises:
+        ConfigError: One of them is not installed.
+    """
+    for package in ("numpy", "pyarrow"):
+        try:
+            found = import_module(package)
+        except ImportError:
+            raise missing_extra(what, package, "arrow") from None
+    return found
+
+
+def missing_extra(what: str, package: str, extra: str) -> ConfigError:
+    """The error for a package that is not there."""
+    return ConfigError(
+        what,
+        found=f"the package {package} is not installed",
+        advice=f"Install it: pip install 'redis-state[{extra}]'.",
+    )
+
+
+def arrow_type(type_: Type) -> pa.DataType:
+    """The Arrow type in which values of a Spark type are handed out."""
+    import pyarrow as pa
+
+    if isinstance(type_, Atomic):
+        return _atomic_type(type_)
+    if isinstance(type_, Array):
+        return pa.list_(arrow_type(type_.element))
+    if isinstance(type_, Map):
+        return pa.map_(arrow_type(type_.key), arrow_type(type_.value))
+    return pa.struct([arrow_field(field) for field in type_.fields])
+
+
+def arrow_field(field: Field) -> pa.Field:
+    """The Arrow field of a Spark field."""
+    import pyarrow as pa
+
+    return pa.field(field.name, arrow_type(field.type))
+
+
+def _atomic_type(type_: Atomic) -> pa.DataType:
+    import pyarrow as pa
+
+    if type_.opaque:
+        return pa.binary()  # for its nulls; a value is refused
+    makers: dict[str, Callable[[], pa.DataType]] = {
+        "boolean": pa.bool_,
+        "byte": pa.int8,
+        "short": pa.int16,
+        "integer": pa.int32,
+        "long": pa.int64,
+        "float": pa.float32,
+        "double": pa.float64,
+        "string": pa.string,
+        "binary": pa.binary,
+        "void": pa.null,
+        "date": pa.date32,
+        "timestamp": lambda: pa.timestamp("us", tz="UTC"),
+        "timestamp_ntz": lambda: pa.timestamp("us"),
+        "time": lambda: pa.time64("ns"),
+        "day-time": lambda: pa.duration("us"),
+        # Arrow's type for it has no values in Python.
+        "year-month": pa.int32,
+        "calendar": pa.month_day_nano_interval,
+        "decimal": lambda: pa.decimal128(type_.precision, type_.scale),
+        "variant": lambda: _variant_type() if type_.binary else pa.string(),
+    }
+    return makers[type_.name]()
+
+
+def arrow_array(type_: Type, values: Sequence[Any]) -> pa.Array:
+    """Values, as `items` gives them, as an Arrow array."""
+    import pyarrow as pa
+
+    if isinstance(type_, Atomic):
+        return _atomic_array(type_, values)
+    if isinstance(type_, (Array, Map)):
+        offsets, flat = _flattened(values)
+        starts = pa.array(offsets, type=pa.int32())
+        if isinstance(type_, Array):
+            return pa.ListArray.from_arrays(starts, arrow_array(type_.element, flat))
+        keys = arrow_array(type_.key, [key for key, _ in flat])
+        items = arrow_array(type_.value, [value for _, value in flat])
+        return pa.MapArray.from_arrays(starts, keys, items)
+    children = [
+        arrow_array(field.type, [None if one is None else one[at] for one in values])
+        for at, field in enumerate(type_.fields)
+    ]
+    absent = pa.array([one is None for one in values], type=pa.bool_())
+    fields = [arrow_field(field) for field in type_.fields]
+    if not fields:
+        return pa.array([None if one is None else {} for one in values], type=pa.struct([]))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=absent)
+
+
+def named_array(name: str, type_: Type, values: Sequence[Any]) -> pa.Array:
+    """The values of a column of this name as an Arrow array.
+
+    Raises:
+        UnreadableError: Arrow has no place for a value.
+    """
+    try:
+        return arrow_array(type_, values)
+    except UnreadableError as error:
+        raise error.within(name) from None
+
+
+def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    arrow = _atomic_type(type_)
+    if type_.name == "calendar":
+        values = [one if one is None else _interval(one) for one in values]
+    elif any(type(one) is Internal for one in values):
+        # Arrow has them all, by the very numbers.
+        numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
+        return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
+            arrow
+        )
+    try:
+        return pa.array(values, type=arrow)
+    except UnicodeEncodeError:
+        raise UnreadableError.of(
+            type_.name,
+            "Arrow's texts are UTF-8, and have no place for a surrogate",
+            advice="Read it by text='replace', or as Python objects by scan and items.",
+        ) from None
+
+
+def _variant_type() -> pa.DataType:
+    import pyarrow as pa
+
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    return pa.struct(fields)
+
+
+def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:
+    """Offsets, with ``None`` where there is no list, and all elements."""
+    offsets: list[int | None] = []
+    flat: list[Any] = []
+    for one in values:
+        offsets.append(None if one is None else len(flat))
+        if one is not None:
+            flat += one.items() if isinstance(one, dict) else one
+    return [*offsets, len(flat)], flat
+
+
+def _interval(value: Any) -> Any:
+    import pyarrow as pa
+
+    nanos = value.microseconds * _NANOS_OF_MICRO
+    if not -_NANOS_MAX <= nanos < _NANOS_MAX:
+        raise UnreadableError.of(
+            "interval",
+            "Arrow has no place for an interval of so many microseconds",
+            advice="Nothing is damaged. Read it as a Python object by scan and items, or leave "
+            "the column out (columns=…).",
+        )
+    return pa.MonthDayNano([value.months, value.days, nanos])
+
+
+def inferred(values: Sequence[Any], name: str) -> pa.Array:
+    """Values of a store of Python, with the type that they have in common.
+
+    Raises:
+        ConfigError: They have none.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.array([_plain(one) for one in values])
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise mixed(name) from error
+
+
+def mixed(name: str) -> ConfigError:
+    """The error for values that no Arrow type fits."""
+    return ConfigError(
+        "making an Arrow table",
+        found=f"the values of column '{name}' have no Arrow type in common",
+        advice="Read them by items or scan, which give them as they are.",
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Tuples become structs, since their elements have types of their own."""
+    if isinstance(value, tuple):
+        named = getattr(value, "_fields", None) or [f"_{at}" for at in range(1, len(value) + 1)]
+        return {name: _plain(one) for name, one in zip(named, value, strict=True)}
+    fields = getattr(value, "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: _plain(getattr(value, name)) for name in fields}
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def cast_whole(array: pa.Array, type_: pa.DataType, *, name: str, what: str) -> pa.Array:
+    """A column in another type, where no value is lost or becomes one of another kind.
+
+    Raises:
+        UsageError: One would be.
+    """
+    import pyarrow as pa
+
+    if array.type == type_:
+        return array
+    kinds = _sort(array.type), _sort(type_)
+    made = None
+    if None in kinds or kinds[0] == kinds[1] or kinds in _ALSO:
+        try:
+            made = array.cast(type_)
+        except pa.ArrowException:
+            made = None
+    if made is None or not _is_whole(array, made):
+        raise UsageError(
+            what,
+            found=f"column '{name}' is of type {array.type}, and {type_} was asked for",
+            advice="Leave schema(…) out, or give a type that all of its values fit.",
+        )
+    return made
+
+
+_ALSO = {("boolean", "number"), ("date", "naive time")}
+"""Sorts of values that are also of another one."""
+
+
+def _sort(type_: pa.DataType) -> str | None:
+    """What values are; ``None`` where Arrow looks itself whether one is lost."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return "boolean"
+    if kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_):
+        return "number"
+    if kinds.is_date(type_):
+        return "date"
+    if kinds.is_timestamp(type_):
+        return "naive time" if type_.tz is None else "time"
+    return "time of day or length" if kinds.is_time(type_) or kinds.is_duration(type_) else None
+
+
+def _is_whole(array: pa.Array, made: pa.Array) -> bool:
+    """Whether numbers are the same; Arrow cuts digits of one with fractions off."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(array.type) or not pa.types.is_floating(made.type):
+        return True
+    same = pc.or_(pc.equal(made.cast(array.type), array), pc.is_nan(array))
+    return bool(pc.all(same, min_count=0).as_py())

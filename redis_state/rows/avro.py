@@ -1,0 +1,196 @@
+"""Records as Spark's `AvroStateEncoder` writes them, with the library fastavro.
+
+The types are those of Spark's `SchemaConverters.toAvroTypeWithDefaults`: every column is a union
+with null, integers up to 32 bits are `int`, dates and timestamps the numbers that Spark has
+in memory, decimals `fixed`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from redis_state.errors import ConfigError, FormatError, UnreadableError
+from redis_state.rows.spark_types import UNASKED, Array, Atomic, Map, Row, Struct, Type
+from redis_state.rows.spark_values import to_internal, to_python
+from redis_state.rows.unsafe_row import in_order, lookup_type
+
+_KNOWN_MAX = 256
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "date": "int",
+    "long": "long",
+    "timestamp": "long",
+    "timestamp_ntz": "long",
+    "float": "float",
+    "double": "double",
+    # The bytes of a string are those of `bytes`.
+    "string": "bytes",
+    "binary": "bytes",
+    "void": "null",
+}
+_REALS = ("float", "double")
+_FIXED_BYTES = tuple(
+    next(n for n in range(1, 17) if 10**digits <= 1 << 8 * n - 1) for digits in range(39)
+)
+"""By the digits of a decimal, the bytes that hold it with its sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRecord:
+    """Writes and reads records of these columns."""
+
+    columns: Struct
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """The record of these values, for a lookup.
+
+        Raises:
+            ConfigError: A value does not fit its column, or the type has no lookup.
+        """
+        out = io.BytesIO()
+        _library().schemaless_writer(out, _schema(self.columns), _internal(self.columns, values))
+        return out.getvalue()
+
+    def decode(self, data: bytes, wanted: Struct) -> Row:
+        """The record with the columns that are wanted: by name, ``None`` where it lacks one.
+
+        Raises:
+            FormatError: The bytes are not such a record.
+            UnreadableError: A text is not UTF-8.
+        """
+        library, stream = _library(), io.BytesIO(data)
+        try:
+            found = library.schemaless_reader(
+                # The names of a map's pairs are the only texts here; `_map_key` reads their bytes.
+                stream,
+                _schema(self.columns),
+                None,
+                handle_unicode_errors="surrogateescape",
+            )
+        except Exception as error:  # the library raises whatever the bytes lead to
+            raise FormatError(
+                "decoding a row", found="it is not an Avro record of this schema"
+            ) from error
+        if stream.read(1):
+            raise FormatError("decoding a row", found="bytes follow after the Avro record")
+        return _row(self.columns, wanted, found)
+
+
+def _library() -> Any:
+    try:
+        import fastavro
+    except ImportError:
+        raise ConfigError(
+            "decoding a row",
+            found="the query keeps its state in Avro, and the package fastavro is not installed",
+            advice="Install it: pip install 'redis-state[avro]'.",
+        ) from None
+    return fastavro
+
+
+@lru_cache(maxsize=_KNOWN_MAX)
+def _schema(columns: Struct) -> Any:
+    return _library().parse_schema(_record(columns, count()))
+
+
+def _record(columns: Struct, names: count[int]) -> dict[str, Any]:
+    # Fields are told apart by their places: Spark allows names that Avro does not.
+    fields = [
+        {"name": f"f{at}", "type": _nullable(_avro_type(field.type, names))}
+        for at, field in enumerate(columns.fields)
+    ]
+    return {"type": "record", "name": f"r{next(names)}", "fields": fields}
+
+
+def _nullable(avro: Any) -> Any:
+    return avro if isinstance(avro, list) or avro == "null" else ["null", avro]
+
+
+def _avro_type(type_: Type, names: count[int]) -> Any:
+    match type_:
+        case Struct():
+            return ["null", _record(type_, names)]
+        case Array():
+            return ["null", {"type": "array", "items": _avro_type(type_.element, names)}]
+        case Map():
+            return ["null", {"type": "map", "values": _avro_type(type_.value, names)}]
+        case Atomic(name="decimal"):
+            return {"type": "fixed", "name": f"d{next(names)}", "size": _size(type_)}
+    if type_.name not in _PRIMITIVES:
+        raise UnreadableError.of(type_.name, "rows in Avro cannot be read that have such a column")
+    return _PRIMITIVES[type_.name]
+
+
+def _size(decimal: Atomic) -> int:
+    return _FIXED_BYTES[decimal.precision]
+
+
+def _internal(columns: Struct, values: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for at, (field, value) in enumerate(
+        zip(columns.fields, in_order(columns, values), strict=True)
+    ):
+        raw = value
+        if value is not None and isinstance(field.type, Struct):
+            raw = _internal(field.type, value)
+        elif value is not None:
+            atomic = lookup_type(field.name, field.type)
+            raw = to_internal(atomic, value, name=field.name)
+            if atomic.name == "decimal":
+                raw = raw.to_bytes(_size(atomic), "big", signed=True)
+            elif atomic.name in _REALS and raw == 0:
+                raw = 0.0
+        found[f"f{at}"] = raw
+    return found
+
+
+def _row(written: Struct, wanted: Struct, found: Mapping[str, Any]) -> Row:
+    there = {field.name: (field.type, found[f"f{at}"]) for at, field in enumerate(written.fields)}
+    values: list[Any] = []
+    for field in wanted.fields:
+        if field.type is UNASKED:
+            values.append(None)
+            continue
+        type_, raw = there.get(field.name, (field.type, None))
+        try:
+            values.append(_python(type_, field.type, raw))
+        except UnreadableError as error:
+            raise error.within(field.name) from None
+    return Row(wanted.names, tuple(values))
+
+
+def _python(written: Type, wanted: Type, raw: Any) -> Any:
+    """The object of a value that was written as one type and is wanted as another."""
+    if raw is None:
+        return None
+    match written, wanted:
+        case Struct(), Struct():
+            return _row(written, wanted, raw)
+        case Array(), Array():
+            return [_python(written.element, wanted.element, one) for one in raw]
+        case Map(), Map():
+            return {
+                _map_key(wanted.key, key): _python(written.value, wanted.value, one)
+                for key, one in raw.items()
+            }
+        case Atomic(), Atomic():
+            if written.name == "decimal":
+                raw = int.from_bytes(raw, "big", signed=True)
+            value = raw if written.name == "binary" else to_python(written, raw)
+            return float(value) if wanted.name in _REALS else value
+    raise FormatError("decoding a row", found="a column changed to a type that cannot be converted")
+
+
+def _map_key(type_: Type, key: str) -> Any:
+    """A name of a pair as the text that is chosen for bytes that are not UTF-8."""
+    if key.isascii() or not isinstance(type_, Atomic):
+        return key
+    return to_python(type_, key.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,299 @@
+"""Many of Spark's rows at once, column by column, as Arrow arrays (docs/format.md, section 4.2).
+
+What `unsafe_row` checks of one row is checked here of all. Rows that do not pass, and columns of
+types that are not known here, are left to that module, which reads one row after the other and
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from redis_state.format.rows import FAMILY_BYTES
+from redis_state.rows.arrow_types import arrow_field, arrow_type
+from redis_state.rows.codec import Codec
+from redis_state.rows.row_bytes import UnsafeRows
+from redis_state.rows.spark_types import UNASKED, Atomic, Struct, Type
+
+if TYPE_CHECKING:
+    Ints = npt.NDArray[np.int64]
+    Bytes = npt.NDArray[np.uint8]
+    Flags = npt.NDArray[np.bool_]
+
+_WORD = 8
+_WORD_BITS = 64
+_VERSION_BYTES = 1
+_LENGTH_BYTES = 4
+_TIMESTAMP_BYTES = 8
+_DECIMAL_BYTES = 16
+_TEXT_BYTES_MAX = (1 << 31) - 1
+_GATHERED_AT_ONCE = 1 << 20
+_NANOS_OF_DAY = 86_400_000_000_000
+_TIMESTAMP_BIAS = np.uint64(1 << 63)
+
+
+class OneByOneError(Exception):
+    """These rows have to be read one after the other."""
+
+
+def key_arrays(codec: Codec, keys: Sequence[bytes]) -> list[pa.Array]:
+    """The key columns of stored keys, in their order.
+
+    Raises:
+        OneByOneError: This module cannot read them.
+    """
+    if not isinstance(codec.read_keys, UnsafeRows):
+        raise OneByOneError
+    fields = codec.read_keys.columns.fields
+    first = Struct(tuple(fields[at] for at in codec.first))
+    rest = Struct(tuple(fields[at] for at in codec.rest))
+    at = FAMILY_BYTES
+    match codec.family.kind:
+        case "none":
+            return _struct(_joined(keys, at), codec.read_keys.columns)
+        case "prefix":
+            ends = [
+                at + _LENGTH_BYTES + int.from_bytes(key[at : at + _LENGTH_BYTES], "little")
+                for key in keys
+            ]
+            fronts = [key[at + _LENGTH_BYTES : end] for key, end in zip(keys, ends, strict=True)]
+            backs = [key[end:] for key, end in zip(keys, ends, strict=True)]
+            return _struct(_joined(fronts, 0), first) + _struct(_joined(backs, 0), rest)
+        case "ts-prefix":
+            cut = at + _TIMESTAMP_BYTES
+            times, rows = [key[at:cut] for key in keys], [key[cut:] for key in keys]
+        case "ts-postfix":
+            times = [key[-_TIMESTAMP_BYTES:] for key in keys]
+            rows = [key[at:-_TIMESTAMP_BYTES] for key in keys]
+        case _:
+            raise OneByOneError
+    return [*_struct(_joined(rows, 0), first), _times(times)]
+
+
+def value_arrays(codec: Codec, values: Sequence[bytes]) -> list[pa.Array]:
+    """The value columns of values, in their order.
+
+    Raises:
+        OneByOneError: This module cannot read them.
+    """
+    if not isinstance(codec.read_values, UnsafeRows):
+        raise OneByOneError
+    return _struct(_joined(values, 0), codec.read_values.columns)
+
+
+def repeated(arrays: Sequence[pa.Array], counts: Sequence[int]) -> list[pa.Array]:
+    """Each value so many times."""
+    places = pa.array(np.repeat(np.arange(len(counts)), counts))
+    return [array.take(places) for array in arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """UnsafeRows anywhere in one piece of memory.
+
+    Attributes:
+        words: The memory in words of eight bytes.
+        starts: The first word of each row.
+        sizes: Its bytes.
+    """
+
+    words: Ints
+    starts: Ints
+    sizes: Ints
+
+
+def _joined(parts: Sequence[bytes], skip: int) -> _Rows:
+    """Rows behind each other.
+
+    Args:
+        parts: Each has a row's encoding version and the row.
+        skip: Bytes in front of the version.
+    """
+    head = skip + _VERSION_BYTES
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    sizes = lengths - head
+    if not len(parts) or (sizes < 0).any() or (sizes % _WORD).any():
+        raise OneByOneError
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    if data[starts + skip].any():
+        raise OneByOneError
+    if (lengths == lengths[0]).all():
+        plain = data.reshape(len(parts), -1)[:, head:]
+    else:
+        kept = np.ones(len(data), np.bool_)
+        for at in range(head):
+            kept[starts + at] = False
+        plain = data[kept]
+    words = np.ascontiguousarray(plain).reshape(-1).view("<i8")
+    return _Rows(words, (np.cumsum(sizes) - sizes) // _WORD, sizes)
+
+
+def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
+    count = len(struct.fields)
+    bits = -(-count // _WORD_BITS)
+    fixed = (bits + count) * _WORD
+    if (rows.sizes < fixed).any():
+        raise OneByOneError
+    nulls = [rows.words[rows.starts + at].view(np.uint64) for at in range(bits)]
+    if count % _WORD_BITS and (nulls[-1] >> np.uint64(count % _WORD_BITS)).any():
+        raise OneByOneError
+    # As for one row: parts of variable length may not be larger together than their region.
+    left = rows.sizes - fixed
+    arrays = []
+    for at, field in enumerate(struct.fields):
+        if field.type is UNASKED:
+            arrays.append(pa.nulls(len(rows.starts)))
+            continue
+        slots = rows.words[rows.starts + (bits + at)]
+        null = (nulls[at // _WORD_BITS] >> np.uint64(at % _WORD_BITS) & np.uint64(1)) != 0
+        type_ = field.type
+        if isinstance(type_, Atomic) and type_.opaque and null.all():
+            arrays.append(pa.nulls(len(null), arrow_type(type_)))
+            continue
+        if isinstance(type_, Atomic) and type_.name == "void" and null.all():
+            arrays.append(pa.nulls(len(null)))
+            continue
+        if isinstance(type_, Atomic) and type_.width:
+            if slots[null].any():
+                raise OneByOneError
+            arrays.append(_fixed(type_, slots, null))
+            continue
+        offsets = (slots.view(np.uint64) >> np.uint64(32)).view(np.int64)
+        sizes = np.where(null, 0, slots & 0xFFFFFFFF)
+        left = left - sizes
+        if (~null & ((offsets < fixed) | (offsets + sizes > rows.sizes))).any():
+            raise OneByOneError
+        if (left < 0).any():
+            raise OneByOneError
+        arrays.append(_variable(type_, rows, offsets, sizes, null))
+    return arrays
+
+
+def _fixed(type_: Atomic, slots: Ints, null: Flags) -> pa.Array:
+    bits = type_.width * 8
+    if bits < _WORD_BITS and (slots.view(np.uint64) >> np.uint64(bits)).any():
+        raise OneByOneError
+    match type_.name:
+        case "boolean":
+            if (slots > 1).any():
+                raise OneByOneError
+            return _array(type_, np.packbits(slots != 0, bitorder="little"), null)
+        case "decimal":
+            return _decimal(type_, np.stack([slots, slots >> 63], axis=1), null)
+        case "time" if ((slots < 0) | (slots >= _NANOS_OF_DAY)).any():
+            raise OneByOneError
+    if bits == _WORD_BITS:
+        return _array(type_, slots, null)
+    return _array(type_, slots.astype(f"<i{type_.width}"), null)
+
+
+def _variable(type_: Type, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
+    if isinstance(type_, Struct):
+        return _nested(type_, rows, offsets, sizes, null)
+    if not isinstance(type_, Atomic) or type_.name not in ("string", "binary", "decimal"):
+        raise OneByOneError
+    data = rows.words.view(np.uint8)
+    begins = np.where(null, 0, rows.starts * _WORD + offsets)
+    if type_.name == "decimal":
+        return _large_decimal(type_, data, begins, sizes, null)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    if total > _TEXT_BYTES_MAX:
+        raise OneByOneError
+    places = np.zeros(len(sizes) + 1, np.int32)
+    places[1:] = ends
+    gathered = _gathered(data, begins, sizes, ends)
+    buffers = [_validity(null), pa.py_buffer(places), pa.py_buffer(gathered)]
+    return _checked(pa.Array.from_buffers(arrow_type(type_), len(sizes), buffers))
+
+
+def _gathered(data: Bytes, begins: Ints, sizes: Ints, ends: Ints) -> Bytes:
+    """Pieces of memory behind each other; `ends` are those in what is returned.
+
+    A few at a time: the place of each byte takes three numbers of eight bytes while it is copied.
+    """
+    gathered = np.empty(int(ends[-1]), np.uint8)
+    shifts = begins - (ends - sizes)
+    first, start = 0, 0
+    while first < len(ends):
+        last = int(np.searchsorted(ends, start + _GATHERED_AT_ONCE, side="right"))
+        if last <= first:
+            last = first + 1
+            end, begin = int(ends[first]), int(begins[first])
+            gathered[start:end] = data[begin : begin + end - start]
+        else:
+            end = int(ends[last - 1])
+            moved = np.repeat(shifts[first:last], sizes[first:last])
+            gathered[start:end] = data[np.arange(start, end) + moved]
+        first, start = last, end
+    return gathered
+
+
+def _nested(struct: Struct, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
+    there = np.flatnonzero(~null)
+    if (offsets[there] % _WORD).any() or (sizes[there] % _WORD).any() or not struct.fields:
+        raise OneByOneError
+    inner = _Rows(rows.words, rows.starts[there] + offsets[there] // _WORD, sizes[there])
+    children = (
+        _struct(inner, struct)
+        if len(there)
+        else [pa.array([], arrow_type(field.type)) for field in struct.fields]
+    )
+    if len(there) < len(null):
+        places = np.zeros(len(null), np.int64)
+        places[there] = np.arange(len(there))
+        taken = pa.array(places, mask=null)
+        children = [child.take(taken) for child in children]
+    fields = [arrow_field(field) for field in struct.fields]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=pa.array(null))
+
+
+def _large_decimal(type_: Atomic, data: Bytes, begins: Ints, sizes: Ints, null: Flags) -> pa.Array:
+    if (~null & ((sizes < 1) | (sizes > _DECIMAL_BYTES))).any():
+        raise OneByOneError
+    last = begins + np.maximum(sizes, 1) - 1
+    sign = np.where(~null & (data[begins] > 0x7F), 0xFF, 0).astype(np.uint8)
+    digits = np.empty((len(sizes), _DECIMAL_BYTES), np.uint8)
+    for at in range(_DECIMAL_BYTES):
+        digits[:, at] = np.where(at < sizes, data[np.maximum(last - at, 0)], sign)
+    return _decimal(type_, digits, null)
+
+
+def _decimal(type_: Atomic, unscaled: npt.NDArray[Any], null: Flags) -> pa.Array:
+    """Of sixteen bytes each, the lowest first."""
+    return _checked(_array(type_, np.ascontiguousarray(unscaled), null))
+
+
+def _times(times: Sequence[bytes]) -> pa.Array:
+    joined = b"".join(times)
+    if len(joined) != len(times) * _TIMESTAMP_BYTES:
+        raise OneByOneError
+    biased = np.frombuffer(joined, ">u8").astype(np.uint64)
+    return pa.array((biased ^ _TIMESTAMP_BIAS).view(np.int64))
+
+
+def _array(type_: Atomic, data: npt.NDArray[Any], null: Flags) -> pa.Array:
+    return pa.Array.from_buffers(
+        arrow_type(type_), len(null), [_validity(null), pa.py_buffer(data)]
+    )
+
+
+def _validity(null: Flags) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+
+
+def _checked(array: pa.Array) -> pa.Array:
+    """Texts are UTF-8, and decimals have no more digits than their type."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise OneByOneError from None
+    return array

@@ -1,0 +1,42 @@
+"""Values of a state row in the types of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from redis_state.rows.spark_types import Row
+from redis_state.rows.spark_values import Internal
+from redis_state.rows.variants import Variant
+
+
+def to_json(value: Any) -> Any:
+    """A value of a state row in the types of JSON; what JSON lacks becomes a text."""
+    if isinstance(value, Internal):
+        return value.isoformat()
+    if isinstance(value, Variant):
+        return {"value": value.value.hex(), "metadata": value.metadata.hex()}
+    if isinstance(value, Row):
+        return to_json(value.as_dict())
+    if isinstance(value, Mapping):
+        return {str(to_json(name)): to_json(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    return value
+
+
+def json_text(value: Any) -> str | None:
+    """A value as JSON text; ``None`` stays what it is."""
+    return None if value is None else json.dumps(to_json(value), ensure_ascii=False)

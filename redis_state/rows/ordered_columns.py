@@ -1,0 +1,74 @@
+"""Columns of a key whose bytes are in the order of their values.
+
+As `encodePrefixKeyForRangeScan` of Spark's `RocksDBStateEncoder` writes them: a byte that is 0 for
+a negative number, 1 for another and 2 for null, then the number, the highest byte first; a negative
+real has its bits turned over.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from redis_state.errors import FormatError
+from redis_state.rows.spark_types import UNASKED, Atomic, Field
+from redis_state.rows.spark_values import to_internal
+from redis_state.rows.unsafe_row import lookup_type
+
+_NEGATIVE, _POSITIVE, _NULL = 0, 1, 2
+_BYTES: Final = {"byte": 1, "short": 2, "integer": 4, "long": 8, "float": 4, "double": 8}
+_REALS: Final = {"float": ">f", "double": ">d"}
+
+
+def check(field: Field, family: str) -> None:
+    """Check that the order of a column can be kept in bytes.
+
+    Raises:
+        FormatError: It cannot.
+    """
+    if not isinstance(field.type, Atomic) or field.type.name not in _BYTES:
+        raise FormatError(
+            f"reading family '{family}'", found=f"column '{field.name}' cannot be in order"
+        )
+
+
+def encode(field: Field, value: Any) -> bytes:
+    """The bytes of a value.
+
+    Raises:
+        ConfigError: It does not fit the column.
+    """
+    type_ = lookup_type(field.name, field.type)
+    size = _BYTES[type_.name]
+    if value is None:
+        return bytes((_NULL,)).ljust(size + 1, b"\0")
+    number = to_internal(type_, value, name=field.name)
+    if type_.name in _REALS:
+        bits = struct.pack(_REALS[type_.name], number)
+        if bits[0] >> 7:
+            return bytes((_NEGATIVE,)) + bytes(byte ^ 0xFF for byte in bits)
+        return bytes((_POSITIVE,)) + bits
+    sign = _NEGATIVE if number < 0 else _POSITIVE
+    return bytes((sign,)) + int(number).to_bytes(size, "big", signed=True)
+
+
+def decode(field: Field, data: bytes) -> Any:
+    """The value of the bytes.
+
+    Raises:
+        FormatError: The bytes are not such a value.
+    """
+    if field.type is UNASKED:
+        return None
+    assert isinstance(field.type, Atomic)
+    name = field.type.name
+    if data[:1] == bytes((_NULL,)):
+        return None
+    if len(data) != _BYTES[name] + 1 or data[0] > _POSITIVE:
+        raise FormatError("decoding a key", found=f"column '{field.name}' is malformed")
+    bits = data[1:]
+    if name in _REALS:
+        if data[0] == _NEGATIVE:
+            bits = bytes(byte ^ 0xFF for byte in bits)
+        return struct.unpack(_REALS[name], bits)[0]
+    return int.from_bytes(bits, "big", signed=True)

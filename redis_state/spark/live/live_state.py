@@ -1,0 +1,156 @@
+"""State of another query, as tasks read it: chosen once, read at one version; no pyspark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.config import PASSWORD_VARIABLE, Config
+from redis_state.errors import FormatError, StateError
+from redis_state.ids import StoreId, is_gen, text_number
+from redis_state.live import Reader
+from redis_state.protocol.registry import QueryInfo
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.family import FamilyChoice
+from redis_state.reader.family_scan import StoredRows
+from redis_state.reader.feed.change_spans import ChangeSpans
+from redis_state.reader.feed.family_location import Place, place_of
+from redis_state.reader.feed.feed_positions import Advice
+from redis_state.reader.pinned import Pinned, pin
+from redis_state.reader.query import Query
+from redis_state.reader.state_table import StateTable
+from redis_state.reader.table_columns import RowCodec
+from redis_state.reader.versions import Wanted
+from redis_state.rows.decoding import AS_WRITTEN, Decoding
+
+_WORDS = 3
+"""Of a version as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """Which state is read, and where.
+
+    Attributes:
+        at: As docs/reading.md has it.
+        decoding: The forms of values.
+    """
+
+    config: Config
+    query: str
+    operator: int
+    store: str
+    family: str
+    at: str | int
+    decoding: Decoding = AS_WRITTEN
+
+    def pinned(self) -> Pinned:
+        """All partitions, at the version that `at` names now.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        with Reader(self.config) as reader:
+            view = reader.query(self.query).view(self.operator, at=self.at)
+            return pin(view, self.operator, self.store)
+
+    def table(self, client: Client, pinned: Pinned) -> StateTable:
+        """The rows of a pinned version."""
+        return StateTable(client, pinned, self.operator, self.store, self.family, self.decoding)
+
+    def changes(self, client_of: Callable[[Config], Client], advice: Advice) -> ChangeSpans:
+        """The change feed of the checkpoint that the query has now.
+
+        Args:
+            client_of: Connections to a server.
+            advice: As `ChangeSpans`.
+
+        Raises:
+            NotFoundError: There is no such query.
+            RedisStateError: As `Reader.query`.
+        """
+        with Reader(self.config) as reader:
+            gen = reader.query(self.query).info.gen
+        tenant = keys.tenant_of(self.config.key_prefix)
+        store = StoreId(gen, self.operator, self.store, tenant)
+        return ChangeSpans(lambda: self.place(client_of(self.config), gen), store, advice)
+
+    def place(self, client: Client, gen: str) -> Place:
+        """Where the family lies, in a checkpoint.
+
+        Raises:
+            NotFoundError: There is no such operator or store any more.
+        """
+        choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
+        return place_of(client, self._query(client, gen), self.operator, self.store, choice)
+
+    def codec(self, client: Client, pinned: Pinned) -> RowCodec:
+        """What decodes the rows of a pinned version.
+
+        Raises:
+            RedisStateError: As `OperatorState.get`.
+        """
+        choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
+        stored = StoredRows(client, pinned, self.operator, self.store, choice)
+        return stored.opened(Wanted())[0]
+
+    def _query(self, client: Client, gen: str) -> Query:
+        tenant = keys.tenant_of(self.config.key_prefix)
+        return Query(client, QueryInfo(gen, "", self.query, 0, 0), tenant=tenant)
+
+    def reopened(self, client: Client, text: str, blocks: BlockCache | None = None) -> Pinned:
+        """The version of a text that `pin_text` made.
+
+        Args:
+            blocks: What was read of other versions of it.
+
+        Raises:
+            StateError: Retention has dropped the version, or the query went back and has written it
+                anew.
+            FormatError: It is no such text.
+        """
+        words = text.split(" ")
+        numbers = [text_number(number) for number in words[1].split(",")] if words[1:] else []
+        if len(words) != _WORDS or not is_gen(words[0]) or None in numbers:
+            raise FormatError(
+                f"reading a version of query '{self.query}' again",
+                found="what was kept of the version is not what redis-state writes",
+                advice="Run the batch again: it takes the version that is confirmed then.",
+            )
+        gen, versions, digest = words
+        query = self._query(client, gen)
+        query.operators()
+        if len(numbers) == 1:
+            info, opened = query.open(self.operator, self.store, numbers[0])
+        else:
+            opened = []
+            for partition, number in enumerate(numbers):
+                info, (one,) = query.open(self.operator, self.store, number, only=[partition])
+                opened.append(one)
+        found = Pinned(info, opened, BlockCache() if blocks is None else blocks)
+        if found.digest != digest:
+            raise StateError(
+                f"reading version {versions} of query '{self.query}' again",
+                found="the query went back, and wrote this version once more",
+                advice="Run the batch again: it takes the version that is confirmed then.",
+            )
+        return found
+
+    def with_password(self) -> LiveState:
+        """With the password of this process's environment, which no plan holds."""
+        password = os.environ.get(PASSWORD_VARIABLE)
+        if self.config.password_file is not None or self.config.password or not password:
+            return self
+        return replace(self, config=replace(self.config, password=password))
+
+
+def pin_text(pinned: Pinned) -> str:
+    """A version in a few characters: the checkpoint, the number, and what tells attempts apart."""
+    versions: Sequence[int] = [one.pin.version for one in pinned.partitions]
+    if len(set(versions)) == 1:
+        versions = versions[:1]
+    gen = pinned.partitions[0].id.store.gen
+    return f"{gen} {','.join(map(str, versions))} {pinned.digest}"

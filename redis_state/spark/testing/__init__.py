@@ -1,1 +1,0 @@
-"""What `redis_state.testing` hands on: processors driven without Spark."""

@@ -1,0 +1,145 @@
+"""Which table of SQL is which state: names of queries, operators, stores and state variables.
+
+A table has the name of its query, or its id; then the number of the operator, the name of the store
+and that of the state variable, each after an underscore, and each left out where it is the usual
+one: operator 0, `default`. So a name stays what it is when the query gets another operator.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state.errors import (
+    FormatError,
+    NotFoundError,
+    RedisStateError,
+    StateError,
+    UsageError,
+)
+from redis_state.ids import DEFAULT_STORE
+from redis_state.protocol.registry import QueryInfo
+from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.status.figures import some_of
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_ODD = re.compile(r"[^0-9A-Za-z_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a table shows.
+
+    Attributes:
+        gen: The checkpoint.
+    """
+
+    gen: str
+    operator: int
+    store: str
+    family: str
+
+    def suffix(self) -> str:
+        """What its name has behind that of the query."""
+        parts = [
+            str(self.operator) if self.operator else "",
+            "" if self.store == DEFAULT_STORE else self.store,
+            "" if self.family == DEFAULT_FAMILY else self.family,
+        ]
+        return "".join(f"_{_ODD.sub('_', part).strip('_')}" for part in parts if part)
+
+
+PlacesOf = Callable[[QueryInfo], Iterable[Place]]
+"""The operators, stores and state variables of a query, which takes asking Redis."""
+
+
+def folded(name: str) -> str:
+    """A name as DuckDB tells it from others: it takes no case of the letters from A to Z alone."""
+    return name.translate(_LOWER)
+
+
+def newest(queries: Sequence[QueryInfo]) -> list[QueryInfo]:
+    """The queries without those whose name or id a newer checkpoint has."""
+    by_name: dict[str, QueryInfo] = {}
+    for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
+        by_name[folded(_name(info))] = info
+    return sorted(by_name.values(), key=_name)
+
+
+def all_tables(queries: Sequence[QueryInfo], places_of: PlacesOf) -> dict[str, Place]:
+    """Every table by its name."""
+    return {
+        _name(info) + place.suffix(): place for info in newest(queries) for place in places_of(info)
+    }
+
+
+def find_tables(
+    names: Iterable[str],
+    queries: Sequence[QueryInfo],
+    places_of: PlacesOf,
+    *,
+    own: Container[str] = (),
+) -> dict[str, Place]:
+    """The tables of these names, which are in lower case; only queries that fit are asked.
+
+    A table may also be named by the id of its query or checkpoint instead of the query's name.
+
+    Args:
+        own: Names that need not be there.
+
+    Raises:
+        NotFoundError: There is no such table.
+        RedisStateError: What the only query that it may be of holds cannot be read.
+        UsageError: The name stands for two tables.
+    """
+    known: dict[str, list[Place]] = {}
+    found: dict[str, Place] = {}
+    for name in names:
+        fitting: set[Place] = set()
+        unread: RedisStateError | None = None
+        for alias, info in _aliases(queries).items():
+            if name != alias and not name.startswith(f"{alias}_"):
+                continue
+            if info.gen not in known:
+                try:
+                    known[info.gen] = list(places_of(info))
+                except (NotFoundError, StateError, FormatError) as error:
+                    if name == alias:
+                        raise
+                    # Another query may have this very name.
+                    unread = error
+                    continue
+            fitting |= {one for one in known[info.gen] if alias + folded(one.suffix()) == name}
+        if unread is not None and not fitting and name not in own:
+            raise unread
+        if len(fitting) > 1:
+            raise UsageError(
+                f"looking for table '{name}'",
+                found="the state of two operators has this name",
+                advice="Write the id of the query or of its checkpoint instead of its name.",
+            )
+        if not fitting and name in own:
+            continue
+        if not fitting:
+            there = some_of([_name(info) for info in newest(queries)])
+            raise NotFoundError(
+                f"looking for table '{name}'",
+                found="there is no such query, operator, store or state variable",
+                advice=f"SHOW TABLES lists them. Queries: {there or 'none'}.",
+            )
+        (found[name],) = fitting
+    return found
+
+
+def _aliases(queries: Sequence[QueryInfo]) -> Mapping[str, QueryInfo]:
+    """Queries by what their tables may begin with, in lower case; of two the newer one."""
+    found: dict[str, QueryInfo] = {}
+    for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
+        found |= {folded(one): info for one in (info.gen, info.id, info.name) if one}
+    return found
+
+
+def _name(info: QueryInfo) -> str:
+    return info.title

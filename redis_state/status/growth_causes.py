@@ -1,0 +1,405 @@
+"""Why the state of a query grows: causes that its metadata shows, and how sure they are.
+
+Each look is a function from what is known of a store to the causes that it sees. All of them go by
+manifests, headers and the registry; `docs/commands.md` says what each one goes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from statistics import median
+
+from redis_state.errors import ConfigError
+from redis_state.format.entry import Entry
+from redis_state.format.header import Family, Header
+from redis_state.protocol.quota import WARN_SHARE
+from redis_state.status.block_times import times_of_blocks
+from redis_state.status.kept_versions import PartitionHistory, StoreHistory
+from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus
+
+_BATCHES_MIN = 5
+_GROWTH_MIN = 1.05
+_ROWS_MIN = 100
+_UNEVEN = 3
+_INTERNAL = 3
+_KEPT = 3
+_UNTOUCHED = 0.8
+_DROPPABLE_MIN = 10
+_BYTES_MIN = 64 << 10
+# A part of a bucket has this many bytes before it is compressed; 16 of them are a megabyte.
+_PART_BYTES = 64 << 10
+_PARTS_FAT = 16
+_VALUE_FAT_BYTES = 64 << 10
+_VALUE_FAT_TIMES = 4
+_STALE_TIMES = 5
+_BLOCKS_MIN = 10
+_HOUR_MS = 3_600_000
+
+_SPARK_WATERMARK = (
+    "Spark's watermark cannot be seen from here: look at eventTime.watermark in "
+    "query.lastProgress, or in the Spark UI."
+)
+
+
+class CauseKind(str, Enum):
+    """The name of a cause; docs/commands.md has a row for each."""
+
+    NEAR_LIMIT = "near-limit"
+    NOTHING_REMOVED = "nothing-removed"
+    REMOVALS_STOPPED = "removals-stopped"
+    NO_WATERMARK = "no-watermark"
+    WATERMARK_BEHIND = "watermark-behind"
+    OLD_KEYS = "old-keys"
+    FAT_KEY = "fat-key"
+    UNEVEN_PARTITIONS = "uneven-partitions"
+    INTERNAL_KEYS = "internal-keys"
+    KEPT_VERSIONS = "kept-versions"
+    NO_SNAPSHOT = "no-snapshot"
+    LATE_MAINTENANCE = "late-maintenance"
+    OLDER_CHECKPOINT = "older-checkpoint"
+    UNTOUCHED_ROWS = "untouched-rows"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a state grows, or stays large.
+
+    Attributes:
+        operator: ``None`` if the whole query is concerned; so is `store`.
+        partitions: Those that show it; empty for all.
+        found: What was seen, as a sentence.
+        advice: What to do or where to look next.
+    """
+
+    kind: CauseKind
+    found: str
+    advice: str
+    operator: int | None = None
+    store: str | None = None
+    partitions: tuple[int, ...] = ()
+
+
+def causes_of(
+    query: QueryStatus, stores: Sequence[StoreHistory], older: Sequence[QueryStatus]
+) -> list[Cause]:
+    """All causes that can be seen, the most telling first.
+
+    Args:
+        older: Checkpoints that the folder of this one had before.
+    """
+    found = [cause for store in stores for look in _LOOKS for cause in look(store)]
+    found += [*_older(query, older), *_near_limit(query)]
+    order = list(CauseKind)
+    return sorted(found, key=lambda cause: order.index(cause.kind))
+
+
+def _near_limit(query: QueryStatus) -> Iterator[Cause]:
+    """Not why it grows, but how long it may."""
+    limits = (
+        ("stateBytesMax", query.bytes, query.bytes_max, "The query"),
+        ("prefixBytesMax", query.prefix_bytes, query.prefix_bytes_max, "All of the key prefix"),
+    )
+    for option, size, limit, whose in limits:
+        if limit and size >= WARN_SHARE * limit:
+            yield Cause(
+                CauseKind.NEAR_LIMIT,
+                f"{whose} has {size:,} of the {limit:,} bytes that the option {option} allows.",
+                "At the limit the query stops with QUOTA. Raise it, keep fewer versions, or remove "
+                "state; what follows says where it comes from.",
+            )
+
+
+def _cause(of: StoreHistory, kind: CauseKind, found: str, advice: str, *partitions: int) -> Cause:
+    return Cause(kind, found, advice, of.status.operator, of.status.store, tuple(partitions))
+
+
+def _growth(of: StoreHistory) -> Iterator[Cause]:
+    """The number of keys over the kept versions: it never falls, or no longer does."""
+    live = list(of.live.items())
+    falls = [at for (_, before), (at, after) in pairwise(live) if after < before]
+    start = falls[-1] if falls else live[0][0] if live else 0
+    batches = [at for at, _ in live if at > start]
+    if len(batches) < _BATCHES_MIN:
+        return
+    first, last = of.live[start], of.live[batches[-1]]
+    if last < max(_ROWS_MIN, first * _GROWTH_MIN) or last <= of.live[batches[-_BATCHES_MIN]]:
+        return
+    seen = f"in the last {len(batches)} batches the keys rose from {first:,} to {last:,}"
+    if len(falls) > 1:
+        gap = max(after - before for before, after in pairwise(falls))
+        if len(batches) > 3 * gap:
+            yield _cause(
+                of,
+                CauseKind.REMOVALS_STOPPED,
+                f"Keys were removed up to version {start}, and no longer: {seen}.",
+                "The watermark is stuck, or the job no longer removes keys: does the event time of "
+                f"the input still go on? {_watermark_advice(of)}",
+            )
+        return
+    if falls:
+        return
+    watermark_ms = of.status.watermark_ms
+    if watermark_ms == 0:
+        yield _cause(
+            of,
+            CauseKind.NO_WATERMARK,
+            f"No batch has a watermark, and keys never became fewer: {seen}.",
+            "Give the input withWatermark, or have the processor clear its state, by a time to "
+            "live or a timer.",
+        )
+    elif watermark_ms is not None and of.status.began_ms - watermark_ms > _HOUR_MS:
+        yield _cause(
+            of,
+            CauseKind.WATERMARK_BEHIND,
+            f"The watermark is {(of.status.began_ms - watermark_ms) // _HOUR_MS:,} hours behind "
+            f"the clock, and keys never became fewer: {seen}.",
+            "Is the input old, or does its event time not go on? A shorter delay in withWatermark "
+            "lets keys go earlier.",
+        )
+    else:
+        yield _cause(
+            of,
+            CauseKind.NOTHING_REMOVED,
+            f"Keys never became fewer: {seen}.",
+            "The query has no watermark, or it is stuck, or its keys never expire. "
+            f"{_watermark_advice(of)}",
+        )
+
+
+def _watermark_advice(of: StoreHistory) -> str:
+    return _SPARK_WATERMARK if of.status.watermark_ms is None else ""
+
+
+def _old_keys(of: StoreHistory) -> Iterator[Cause]:
+    """Blocks of a family in the order of time: those at its beginning are far behind."""
+    for one in of.partitions:
+        if one.header is None or one.base is None:
+            continue
+        for family in one.header.families or ():
+            found = _stale(of, one, one.header, family)
+            if found:
+                yield _cause(
+                    of,
+                    CauseKind.OLD_KEYS,
+                    found,
+                    "Such keys should have gone: timers and windows go once the watermark has "
+                    f"passed them. {_watermark_advice(of)}",
+                    one.status.partition,
+                )
+                return
+
+
+def _stale(of: StoreHistory, one: PartitionHistory, header: Header, family: Family) -> str:
+    try:
+        times = times_of_blocks(family, header)
+    except ConfigError:
+        # Keys in Avro need a package that may not be there; nothing is said of them then.
+        return ""
+    if len(times) < _BLOCKS_MIN or one.base is None:
+        return ""
+    watermark_ms = of.status.watermark_ms
+    if watermark_ms:
+        # A block is older as a whole if the next one begins below the watermark.
+        below = sum(at_ms < watermark_ms for at_ms in times[1:])
+        blocks = sum(map(len, header.ordered.values()))
+        rows = below * one.base.entry.rows // max(1, blocks)
+        later = sum(entry.rows for at, entry in one.deltas.items() if at > one.base.version)
+        if rows - later >= _ROWS_MIN:
+            return f"About {rows - later:,} keys of '{family.name}' are older than the watermark."
+        return ""
+    gap_ms, at = max((after - before, at) for at, (before, after) in enumerate(pairwise(times), 1))
+    newer_ms = times[-1] - times[at]
+    # Timers that are due now stand far before those of tomorrow, too: old ones lie in the past.
+    past = times[at - 1] < of.now_ms - _HOUR_MS
+    if past and at <= len(times) // 2 and gap_ms > max(_HOUR_MS, _STALE_TIMES * newer_ms):
+        hours = (times[-1] - times[0]) // _HOUR_MS
+        return (
+            f"The oldest keys of '{family.name}' are {hours:,} hours behind its newest, and most "
+            f"others within {newer_ms // _HOUR_MS + 1:,}."
+        )
+    return ""
+
+
+def _fat_key(of: StoreHistory) -> Iterator[Cause]:
+    """One bucket with many parts, or batches that change few rows with many bytes."""
+    advice = (
+        "Find it by the size of its value, or of a join by the number of its rows: `redis-state "
+        "scan --columns …`. Null, empty and default keys are the usual ones: filter them out."
+    )
+    for one in of.partitions:
+        parts = max(one.header.parts.values(), default=1) if one.header is not None else 1
+        if parts >= _PARTS_FAT:
+            yield _cause(
+                of,
+                CauseKind.FAT_KEY,
+                f"One bucket of keys holds more than {(parts - 1) * _PART_BYTES / 1e6:,.1f} MB "
+                "uncompressed: one key has a large value, or one join key many rows.",
+                advice,
+                one.status.partition,
+            )
+            return
+    for one in of.partitions:
+        rows = {at: _bytes_a_row(entry) for at, entry in one.deltas.items() if entry.rows}
+        if not rows or one.base is None:
+            continue
+        at = max(rows, key=lambda version: rows[version])
+        usual = median(rows.values())
+        if one.base.entry.rows:
+            usual = min(usual, _bytes_a_row(one.base.entry))
+        if rows[at] >= _VALUE_FAT_BYTES and rows[at] >= _VALUE_FAT_TIMES * usual:
+            entry = one.deltas[at]
+            yield _cause(
+                of,
+                CauseKind.FAT_KEY,
+                f"Version {at} changed {entry.rows:,} rows with {entry.bytes:,} bytes: "
+                f"{rows[at]:,.0f} a row, where others have {usual:,.0f}.",
+                advice,
+                one.status.partition,
+            )
+            return
+
+
+def _bytes_a_row(entry: Entry) -> float:
+    return entry.bytes / max(1, entry.rows)
+
+
+def _uneven(of: StoreHistory) -> Iterator[Cause]:
+    all_ = [one for one in of.status.partitions if not one.problem]
+    if len(all_) < 2:
+        return
+    largest = max(all_, key=lambda one: one.rows)
+    others = (of.status.rows - largest.rows) / (len(all_) - 1)
+    if largest.rows >= _ROWS_MIN and largest.rows >= _UNEVEN * max(1.0, others):
+        yield _cause(
+            of,
+            CauseKind.UNEVEN_PARTITIONS,
+            f"Partition {largest.partition} has {largest.rows:,} keys, the others {others:,.0f} on "
+            "average.",
+            "Few values of the grouping columns have most keys: see `redis-state skew`. Group by "
+            "more columns, or split the large value.",
+            largest.partition,
+        )
+
+
+def _internal(of: StoreHistory) -> Iterator[Cause]:
+    if of.status.internal_rows >= max(_ROWS_MIN, _INTERNAL * of.status.rows):
+        yield _cause(
+            of,
+            CauseKind.INTERNAL_KEYS,
+            f"There are {of.status.internal_rows:,} internal keys (timers, expiry indexes, counts) "
+            f"beside {of.status.rows:,} keys.",
+            "Timers are registered and never deleted, or lie far in the future: does the processor "
+            "register one a row? Delete the old one first.",
+        )
+
+
+def _versions(of: StoreHistory) -> Iterator[Cause]:
+    """What is kept beside the newest version, and why."""
+    kept = [one for one in of.status.partitions if one.kept]
+    late = [one for one in kept if one.held_by is Hold.MAINTENANCE and _over(one)]
+    stuck = [one for one in kept if one.held_by is Hold.SNAPSHOT and _over(one)]
+    if stuck:
+        worst = max(stuck, key=lambda one: one.kept)
+        yield _cause(
+            of,
+            CauseKind.NO_SNAPSHOT,
+            f"Partition {worst.partition} keeps {worst.kept:,} versions where {worst.wanted:,} are "
+            "wanted: it has no newer snapshot for them to stand on.",
+            "Snapshots fail or nobody makes them: look for 'snapshot' in the executors' log, or "
+            "run `redis-state maintain --once`.",
+            *(one.partition for one in stuck),
+        )
+    if late:
+        worst = max(late, key=lambda one: one.kept)
+        yield _cause(
+            of,
+            CauseKind.LATE_MAINTENANCE,
+            f"Partition {worst.partition} keeps {worst.kept:,} versions where {worst.wanted:,} are "
+            "wanted, and nothing needs the others.",
+            "Maintenance does not keep up: is the query stopped? Run `redis-state maintain "
+            "--once`, and see spark.sql.streaming.stateStore.maintenanceInterval.",
+            *(one.partition for one in late),
+        )
+    if not late and not stuck:
+        yield from _kept_versions(of)
+
+
+def _over(one: PartitionStatus) -> bool:
+    return one.confirmed - one.wanted - one.oldest > max(_DROPPABLE_MIN, one.wanted)
+
+
+def _kept_versions(of: StoreHistory) -> Iterator[Cause]:
+    newest = 0.0
+    for one in of.partitions:
+        if one.base is not None:
+            rows = one.status.rows + one.status.internal_rows
+            newest += _bytes_a_row(one.base.entry) * rows
+    total = of.status.bytes
+    if newest and total - newest >= _BYTES_MIN and total - newest > _KEPT * newest:
+        deltas = [entry.bytes for one in of.partitions for entry in one.deltas.values()]
+        batches = max((len(one.deltas) for one in of.partitions), default=0)
+        wanted = max(one.wanted for one in of.status.partitions)
+        yield _cause(
+            of,
+            CauseKind.KEPT_VERSIONS,
+            f"{total:,} bytes are kept where the newest version needs about {newest:,.0f}: a batch "
+            f"changes about {sum(deltas) / max(1, batches):,.0f} bytes, and {wanted:,} versions "
+            "are kept.",
+            "Lower versionsToRetain (spark.sql.streaming.minBatchesToRetain is what Spark itself "
+            "needs), or change fewer rows a batch.",
+        )
+
+
+def _untouched(of: StoreHistory) -> Iterator[Cause]:
+    """Rows that no kept batch can have touched: a lower bound."""
+    rows = left = of.status.rows
+    untouched = 0, 0
+    for batches, changed in enumerate(reversed(list(of.changed.values())), 1):
+        left -= changed
+        if left < _UNTOUCHED * rows:
+            break
+        untouched = batches, left
+    batches, left = untouched
+    if batches >= _BATCHES_MIN and rows >= _ROWS_MIN:
+        yield _cause(
+            of,
+            CauseKind.UNTOUCHED_ROWS,
+            f"At least {left:,} of {rows:,} keys were not touched in the last {batches} batches.",
+            "If they are not needed, let them go: by a watermark, a time to live, or a timer.",
+        )
+
+
+def _older(query: QueryStatus, older: Sequence[QueryStatus]) -> Iterator[Cause]:
+    if query.replaced_by:
+        yield Cause(
+            CauseKind.OLDER_CHECKPOINT,
+            "The folder of this checkpoint was deleted and created again; its state stays.",
+            f"If nobody needs it: `redis-state purge --gen {query.gen}`.",
+        )
+    left = sorted((one for one in older if one.bytes), key=lambda one: -one.bytes)
+    if left:
+        total = sum(one.bytes for one in left)
+        which = f"{len(left)} older checkpoints" if len(left) > 1 else "An older checkpoint"
+        yield Cause(
+            CauseKind.OLDER_CHECKPOINT,
+            f"{which} of the same folder still hold{'' if len(left) > 1 else 's'} {total:,} bytes.",
+            f"If nobody needs them: `redis-state purge --gen {left[0].gen}`"
+            + (", and so on." if len(left) > 1 else "."),
+        )
+
+
+_LOOKS: tuple[Callable[[StoreHistory], Iterator[Cause]], ...] = (
+    _growth,
+    _old_keys,
+    _fat_key,
+    _uneven,
+    _internal,
+    _versions,
+    _untouched,
+)

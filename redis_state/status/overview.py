@@ -1,0 +1,351 @@
+"""Looks how queries stand, by metadata alone: a few bounded pipelines, no script, nothing changed.
+
+Three looks, each in pipelines of a bounded number of commands: the list of checkpoints; the hash of
+each query; the manifest of each partition beside the instances of its query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE, OtherType
+from redis_state.backend.script import Command
+from redis_state.errors import FormatError
+from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number
+from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
+from redis_state.protocol.opening import beyond
+from redis_state.protocol.quota import parse_sizes
+from redis_state.protocol.registry import (
+    FORMAT,
+    PYTHON_OPERATOR,
+    OperatorInfo,
+    QueryInfo,
+    first_batch,
+    newest_of_folder,
+    parse_listing,
+    parse_operators,
+)
+from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
+
+COMMANDS_AT_ONCE = 512
+_BEGUN_WORDS = 4
+_NUMBERS = (
+    "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
+    "snapshot_bytes", "delta_bytes", "bytes", "written_ms",
+)  # fmt: skip
+_OTHER_TYPE = "its {} is a key of another type"
+_GONE = "its manifest is gone, while those of other partitions are there"
+_WHAT = "looking how queries stand"
+_Reply = Any
+
+
+def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
+    """Every query of a server, database and key prefix, the one that was created first at the top.
+
+    Raises:
+        UnavailableError: The server gives no answer.
+    """
+    time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
+    queries = sorted(parse_listing(raw), key=lambda info: (info.created_ms, info.gen))
+    return _look(client, queries, queries, now_ms=_ms(time), tenant=tenant)
+
+
+def status_of(client: Client, info: QueryInfo, *, tenant: str) -> QueryStatus:
+    """One query; raises as `status_of_all`."""
+    return status_with_older(client, info, tenant=tenant, older=False)[0]
+
+
+def status_with_older(
+    client: Client, info: QueryInfo, *, tenant: str, older: bool = True
+) -> list[QueryStatus]:
+    """One query, and behind it the checkpoints that its folder had before.
+
+    Args:
+        older: Whether these are looked at; raises as `status_of_all`.
+    """
+    time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
+    queries = parse_listing(raw)
+    wanted = [next((one for one in queries if one.gen == info.gen), info)]
+    if older and newest_of_folder(queries, wanted[0]).gen == info.gen:
+        path = wanted[0].path
+        wanted += [one for one in queries if path and one.path == path and one.gen != info.gen]
+    return _look(client, wanted, queries, now_ms=_ms(time), tenant=tenant)
+
+
+def _look(
+    client: Client,
+    wanted: Sequence[QueryInfo],
+    listed: Sequence[QueryInfo],
+    *,
+    now_ms: int,
+    tenant: str,
+) -> list[QueryStatus]:
+    called = partial(
+        client.call_in_pieces, _WHAT, at_once=COMMANDS_AT_ONCE, of_other_type=OTHER_TYPE
+    )
+    commands = [
+        ("HGETALL", keys.query(one.gen, tenant=tenant)) for one in wanted if one.is_checkpoint
+    ]
+    raw_sizes, *hashes = called([("HGETALL", keys.sizes(tenant=tenant)), *commands])
+    sizes = parse_sizes({} if raw_sizes is OTHER_TYPE else raw_sizes)
+    prefix_bytes = sum(one.bytes for one in sizes.values())
+    newest = _newest_by_path(listed)
+    rest = iter(hashes)
+    plans = [_Query(one, next(rest) if one.is_checkpoint else {}, tenant) for one in wanted]
+    replies = called([one for plan in plans for one in plan.commands()])
+    found = [
+        plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
+    ]
+    return [
+        replace(
+            one,
+            bytes_max=sizes[one.gen].state_max,
+            prefix_bytes_max=sizes[one.gen].prefix_max,
+            prefix_bytes=prefix_bytes,
+        )
+        if one.gen in sizes
+        else one
+        for one in found
+    ]
+
+
+def _newest_by_path(listed: Sequence[QueryInfo]) -> dict[str, str]:
+    by_path: dict[str, list[QueryInfo]] = {}
+    for info in listed:
+        if info.path:
+            by_path.setdefault(info.path, []).append(info)
+    return {path: newest_of_folder(of, of[0]).gen for path, of in by_path.items()}
+
+
+class _Query:
+    """What is asked for one query, and what the replies mean."""
+
+    def __init__(
+        self, info: QueryInfo, raw: Mapping[bytes, bytes] | OtherType, tenant: str
+    ) -> None:
+        self.info = info
+        self._raw: Mapping[bytes, bytes] = {} if raw is OTHER_TYPE else raw
+        self._problems = [info.problem] if info.problem else []
+        described: Mapping[tuple[int, str], OperatorInfo] = {}
+        if raw is OTHER_TYPE:
+            self._problems.append(_OTHER_TYPE.format("hash of operators and runs"))
+        elif not raw and info.is_checkpoint:
+            self._problems.append("its hash of operators and runs is not there")
+        try:
+            described = parse_operators(self._raw)
+        except FormatError as error:
+            self._problems.append(error.found)
+        self._stores = [
+            (one, [PartitionId(self._store(one, tenant), n) for n in range(self._count(one))])
+            for one in described.values()
+        ]
+        self._ids = [id_ for _, ids in self._stores for id_ in ids]
+
+    def _store(self, one: OperatorInfo, tenant: str) -> StoreId:
+        return StoreId(self.info.gen, one.operator, one.store, tenant)
+
+    def _count(self, one: OperatorInfo) -> int:
+        # An executor that describes a store outside of a task does not know how many there are.
+        count = one.partitions or self.info.partitions.get((one.operator, one.store), 0)
+        if not count:
+            self._problems.append(f"nobody has counted the partitions of operator {one.operator}")
+        return count
+
+    def commands(self) -> Iterator[Command]:
+        """The manifest of each partition, then who serves them."""
+        for id_ in self._ids:
+            yield ("HGETALL", keys.meta(id_))
+        for start in range(0, len(self._ids), KEYS_AT_ONCE):
+            chunk = self._ids[start : start + KEYS_AT_ONCE]
+            yield ("MGET", *map(keys.instance, chunk))
+
+    def status(self, replies: Iterator[_Reply], *, now_ms: int, newest: str | None) -> QueryStatus:
+        """Takes the replies of its commands."""
+        metas = [next(replies) for _ in self._ids]
+        owners: list[bytes | None] = []
+        while len(owners) < len(self._ids):
+            owners += next(replies)
+        rows = iter(map(_partition, self._ids, metas, owners))
+        unwritten = {id_ for id_, meta in zip(self._ids, metas, strict=True) if not meta}
+        stores = tuple(
+            self._store_status(one, _without_gone(one, ids, [next(rows) for _ in ids], unwritten))
+            for one, ids in self._stores
+        )
+        epoch = self._raw.get(b"epoch", b"")
+        copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
+        return QueryStatus(
+            gen=self.info.gen,
+            id=self.info.id,
+            name=self.info.name,
+            created_ms=self.info.created_ms,
+            seen_ms=self.info.seen_ms,
+            started_ms=_number(epoch),
+            run=_run_of(self._raw, epoch),
+            driver_ms=_number(self._raw.get(b"seen", b"")),
+            now_ms=now_ms,
+            stores=stores,
+            replaced_by="" if newest in (None, self.info.gen) else str(newest),
+            problem="; ".join(self._problems),
+            copy_every=_number(self._raw.get(b"copies", b"")),
+            copied_version=_number(copied),
+            copied_ms=_number(copied_at),
+        )
+
+    def _store_status(
+        self, one: OperatorInfo, partitions: tuple[PartitionStatus, ...]
+    ) -> StoreStatus:
+        place = f"{one.operator}:{one.store}".encode()
+        batch = self._raw.get(b"batch:" + place)
+        first: tuple[int | None, int] = (None if one.name == PYTHON_OPERATOR else 0, 1)
+        try:
+            first = first if batch is None else first_batch(batch)
+        except FormatError as error:
+            self._problems.append(error.found)
+        begun = self._raw.get(b"begun:" + place, b"").split(b" ")
+        known = len(begun) >= _BEGUN_WORDS
+        return StoreStatus(
+            one.operator,
+            one.store,
+            one.name,
+            one.families,
+            partitions,
+            first_batch=first[0],
+            first_version=first[1],
+            watermark_ms=_number(begun[3]) if known else None,
+            began_ms=_number(begun[2]) if known else 0,
+        )
+
+
+def _without_gone(
+    one: OperatorInfo,
+    ids: Sequence[PartitionId],
+    partitions: Sequence[PartitionStatus],
+    unwritten: Set[PartitionId],
+) -> tuple[PartitionStatus, ...]:
+    """The partitions, with a problem at those whose manifest was lost.
+
+    Where one has confirmed a version, all have written it; those at the end may be none (`beyond`).
+    """
+    gone = {id_ for id_ in ids if id_ in unwritten}
+    if gone and not one.alone and any(part.confirmed for part in partitions):
+        gone -= beyond(ids, gone)
+        return tuple(
+            replace(part, problem=part.problem or _GONE) if id_ in gone else part
+            for id_, part in zip(ids, partitions, strict=True)
+        )
+    return tuple(partitions)
+
+
+def _partition(
+    id_: PartitionId, raw: Mapping[bytes, bytes] | OtherType, owner: bytes | None
+) -> PartitionStatus:
+    try:
+        instance, problem = decode_instance(owner), ""
+    except FormatError as error:
+        instance, problem = None, error.found
+    of = id_.store
+    empty = PartitionStatus(of.operator, of.store, id_.partition, owner=instance, problem=problem)
+    if raw is OTHER_TYPE:
+        return replace(empty, problem=_OTHER_TYPE.format("manifest"))
+    return empty if not raw else _of_manifest(empty, raw)
+
+
+def _of_manifest(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:
+    format_ = raw.get(b"f", b"")
+    if format_ != FORMAT.encode():
+        purged = format_.startswith(b"purged")
+        return replace(
+            empty,
+            problem="it was purged within the last day"
+            if purged
+            else "it is of a format that this release does not know",
+        )
+    try:
+        found = _counted(empty, raw)
+        if all(0 <= getattr(found, name) <= NUMBER_MAX for name in _NUMBERS):
+            return found
+    except (ValueError, LookupError):
+        pass
+    return replace(empty, problem="an entry of its manifest is damaged")
+
+
+def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:
+    """Reads entries by hand: a server may have a million, of which a few words count."""
+    opened, wanted, floor = int(raw.get(b"o", b"0")), int(raw[b"n"]), int(raw.get(b"w", b"0"))
+    at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
+    versions: set[int] = set()
+    alone: list[int] = []
+    delta_bytes = total = snapshot = snapshot_bytes = 0
+    confirmed: list[bytes] = []
+    for name, entry in raw.items():
+        kind = name[:2]
+        if kind not in (b"d:", b"s:"):
+            continue
+        version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
+        size = int(words[4])
+        versions.add(version)
+        total += size
+        if kind == b"d:":
+            delta_bytes += size
+        elif version > snapshot:
+            snapshot, snapshot_bytes = version, size
+        if kind == b"s:" or b"c" in words[-1]:
+            alone.append(version)
+        if name[2:] == at:
+            confirmed = words
+    internal = int(confirmed[7]) if len(confirmed) == 9 else 0
+    oldest = min(versions, default=0)
+    return replace(
+        empty,
+        confirmed=opened,
+        newest=int(raw.get(b"l", b"0")),
+        kept=len(versions),
+        oldest=oldest,
+        wanted=wanted,
+        held_by=_hold(oldest, alone, max(floor, opened - wanted)) if versions else None,
+        rows=int(confirmed[2]) - internal if confirmed else 0,
+        internal_rows=internal,
+        snapshot=snapshot,
+        snapshot_bytes=snapshot_bytes,
+        delta_bytes=delta_bytes,
+        bytes=total,
+        written_ms=int(raw.get(b"t", b"0")),
+        run=raw.get(b"r", b"").decode("ascii", "replace"),
+        problem=empty.problem
+        or ("" if confirmed or not opened else f"version {opened} is not there"),
+    )
+
+
+def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:
+    """Why the oldest version stays (docs/format.md, section 8).
+
+    Args:
+        alone: Versions that need no older one.
+        target: The newest version that could be the oldest one.
+    """
+    if oldest >= target:
+        return Hold.OPTION
+    base = max((version for version in alone if version <= target), default=None)
+    if base is None or oldest == base:
+        return Hold.SNAPSHOT
+    return Hold.MAINTENANCE
+
+
+def _run_of(raw: Mapping[bytes, bytes], epoch: bytes) -> str:
+    for name, value in raw.items():
+        if epoch and name.startswith(b"run:") and value.split(b" ")[0] == epoch:
+            return name[4:].decode("ascii", "replace")
+    return ""
+
+
+def _ms(time: Sequence[bytes]) -> int:
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
+def _number(raw: bytes) -> int:
+    return text_number(raw.decode("ascii", "replace")) or 0
