@@ -25,7 +25,7 @@ _REST_S = 0.1
 _LOG = logging.getLogger("redis_state.accepting")
 
 
-class Connection(Protocol):
+class AcceptedConnection(Protocol):
     """What an acceptor needs to know of a protocol.
 
     Attributes:
@@ -40,11 +40,11 @@ class Connection(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _Slot:
     """A connection that was accepted; without a `connection` during the handshake of TLS."""
 
     task: asyncio.Task[None]
-    connection: Connection | None = None
+    connection: AcceptedConnection | None = None
 
     @property
     def waits_for_client(self) -> bool:
@@ -65,7 +65,7 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        new_connection: Callable[[], Connection],
+        new_connection: Callable[[], AcceptedConnection],
         *,
         tls: ssl.SSLContext | None = None,
         handshake_s: float = CLIENT_S,
@@ -76,7 +76,7 @@ class Acceptor:
         self._tls = tls
         self._handshake_s = handshake_s
         self._connections_max = connections_max
-        self._places: dict[_Place, None] = {}
+        self._places: dict[_Slot, None] = {}
         self._accepting: asyncio.Task[None] | None = None
 
     @property
@@ -113,7 +113,7 @@ class Acceptor:
                 await asyncio.sleep(_REST_S)
                 continue
             self._make_room()
-            place = _Place(task=None)  # type: ignore[arg-type]  # its task needs it
+            place = _Slot(task=None)  # type: ignore[arg-type]  # its task needs it
             place.task = loop.create_task(self._hold(place, accepted))
             self._places[place] = None
             # Its task begins before another connection can take the place.
@@ -127,7 +127,7 @@ class Acceptor:
         del self._places[oldest]
         oldest.task.cancel()
 
-    async def _hold(self, place: _Place, accepted: socket.socket) -> None:
+    async def _hold(self, place: _Slot, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         transport: asyncio.BaseTransport | None = None
         try:

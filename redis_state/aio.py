@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis_state import live, reader
 from redis_state.errors import ConfigError, UsageError
-from redis_state.exports.export import FILE_BYTES, Progress, no_progress
+from redis_state.exports.export import FILE_BYTES
 from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.process import Home
+from redis_state.progress import Progress, silent
 from redis_state.reader.versions import CONFIRMED
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class OperatorState(_Face):
         return self._calls.feed(call, ends)
 
 
-class _Stores(_Face):
+class _StoresFace(_Face):
     @property
     def info(self) -> reader.QueryInfo:
         """What the list of checkpoints says of the query."""
@@ -233,7 +234,7 @@ class _Stores(_Face):
 
 
 @_face_of(reader.Query)
-class Query(_Stores):
+class Query(_StoresFace):
     """`redis_state.reader.Query`, to be awaited."""
 
     def live_view(self, *args: Any, **given: Any) -> LiveView:
@@ -242,12 +243,12 @@ class Query(_Stores):
 
 
 @_face_of(reader.QueryView)
-class QueryView(_Stores):
+class QueryView(_StoresFace):
     """`redis_state.reader.QueryView`, to be awaited."""
 
 
 @_face_of(reader.LiveView)
-class LiveView(_Stores):
+class LiveView(_StoresFace):
     """`redis_state.reader.LiveView`, to be awaited."""
 
 
@@ -264,7 +265,7 @@ class Reader(_Face):
         operator: int | None = None,
         contents: str = COLUMNS,
         file_bytes: int = FILE_BYTES,
-        progress: Progress = no_progress,
+        progress: Progress = silent,
     ) -> Export:
         """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
 

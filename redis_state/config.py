@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError
 from redis_state.format.signature import KEY_BYTES_MIN, BlockSigner
 from redis_state.url import Location, parse_url
 
-Value = str | int | bool | Location
+OptionValue = str | int | bool | Location
 
 _BOOLS = {"true": True, "false": False}
 
@@ -212,7 +212,7 @@ def _parse_url(_option: Option, text: str) -> Location:
     return parse_url(text)
 
 
-_PARSERS: Mapping[str, Callable[[Option, str], Value]] = {
+_PARSERS: Mapping[str, Callable[[Option, str], OptionValue]] = {
     "bool": _parse_bool,
     "bytes": _parse_bytes,
     "durability": _parse_durability,
@@ -426,7 +426,7 @@ def resolve(
     return parse({**named, **place, **more})
 
 
-def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Value]]:
+def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, OptionValue]]:
     texts: dict[str, str] = {}
     for name, value in values.items():
         option = option_named(name)
@@ -435,7 +435,7 @@ def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Va
         if option.name in texts:
             raise _bad(option, "it is given twice", "Give it once.")
         texts[option.name] = to_text(option, value)
-    typed: dict[str, Value] = {}
+    typed: dict[str, OptionValue] = {}
     for option in options().values():
         text = texts.get(option.name)
         if text is not None:

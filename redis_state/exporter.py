@@ -20,7 +20,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import RedisStateError
 from redis_state.live import Reader
 from redis_state.reader import QueryStatus, StoreStatus
-from redis_state.status.totals import ErrorIncreases, Increases, Store
+from redis_state.status.totals import CheckpointStore, ErrorIncreases, Increases
 
 _LOG = logging.getLogger("redis_state.exporter")
 _BUSY_SHARE = 0.1
@@ -30,7 +30,7 @@ _OF_A_STORE = (*_OF_A_QUERY, "operator", "store")
 
 
 @dataclass(frozen=True, slots=True)
-class _Counter:
+class _CounterMetric:
     name: str
     counts: str
     meaning: str
@@ -38,15 +38,15 @@ class _Counter:
 
 
 _COUNTERS = (
-    _Counter("redis_state_opens", "opens", "Versions that were opened."),
-    _Counter("redis_state_open_seconds", "openMs", "Time to open versions.", 1000.0),
-    _Counter("redis_state_loads", "loads", "Versions that had to be read from Redis."),
-    _Counter("redis_state_load_seconds", "loadMs", "Time to read them.", 1000.0),
-    _Counter("redis_state_commits", "commits", "Versions that were committed."),
-    _Counter("redis_state_commit_seconds", "commitMs", "Time to commit.", 1000.0),
-    _Counter("redis_state_rows_written", "rowsWritten", "Rows that commits put."),
-    _Counter("redis_state_rows_removed", "rowsRemoved", "Rows that commits removed."),
-    _Counter("redis_state_sent_bytes", "bytesSent", "Bytes sent to Redis."),
+    _CounterMetric("redis_state_opens", "opens", "Versions that were opened."),
+    _CounterMetric("redis_state_open_seconds", "openMs", "Time to open versions.", 1000.0),
+    _CounterMetric("redis_state_loads", "loads", "Versions that had to be read from Redis."),
+    _CounterMetric("redis_state_load_seconds", "loadMs", "Time to read them.", 1000.0),
+    _CounterMetric("redis_state_commits", "commits", "Versions that were committed."),
+    _CounterMetric("redis_state_commit_seconds", "commitMs", "Time to commit.", 1000.0),
+    _CounterMetric("redis_state_rows_written", "rowsWritten", "Rows that commits put."),
+    _CounterMetric("redis_state_rows_removed", "rowsRemoved", "Rows that commits removed."),
+    _CounterMetric("redis_state_sent_bytes", "bytesSent", "Bytes sent to Redis."),
 )
 
 _Gauge = tuple[str, str, Callable[[QueryStatus], "float | None"]]
@@ -247,7 +247,7 @@ def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
 
 
 def _counters(
-    queries: Iterable[QueryStatus], sums: Mapping[Store, Mapping[str, int]]
+    queries: Iterable[QueryStatus], sums: Mapping[CheckpointStore, Mapping[str, int]]
 ) -> Iterator[Metric]:
     for counter in _COUNTERS:
         family = CounterMetricFamily(counter.name, counter.meaning, labels=_OF_A_STORE)

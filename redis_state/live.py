@@ -15,10 +15,11 @@ from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import NotFoundError
-from redis_state.exports.export import FILE_BYTES, Progress, export_query, no_progress
-from redis_state.exports.folder import Folder
+from redis_state.exports.export import FILE_BYTES, export_query
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import COLUMNS, Export
-from redis_state.protocol.instances import Counted, Totals, find_counted
+from redis_state.progress import Progress, silent
+from redis_state.protocol.instances import CheckpointCounts, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.query import Query
 from redis_state.reader.versions import CONFIRMED
@@ -90,7 +91,7 @@ class Reader:
         """
         return {gen: dict(one.errors) for gen, one in self.counted(gens).items()}
 
-    def counted(self, gens: Sequence[str]) -> dict[str, Counted]:
+    def counted(self, gens: Sequence[str]) -> dict[str, CheckpointCounts]:
         """What `totals` and `errors` give, in one look.
 
         Raises:
@@ -162,7 +163,7 @@ class Reader:
         operator: int | None = None,
         contents: str = COLUMNS,
         file_bytes: int = FILE_BYTES,
-        progress: Progress = no_progress,
+        progress: Progress = silent,
     ) -> Export:
         """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
 
@@ -192,7 +193,7 @@ class Reader:
         return export_query(
             self.client,
             query,
-            Folder(to),
+            ExportFolder(to),
             at=at,
             operator=operator,
             contents=contents,

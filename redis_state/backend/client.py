@@ -19,7 +19,7 @@ from redis_state.backend.connection import (
     no_redis,
     refused,
 )
-from redis_state.backend.durability import Durability, Waiting
+from redis_state.backend.durability import Durability, DurabilityWait
 from redis_state.backend.replies import (
     MAXCLIENTS,
     OtherType,
@@ -88,7 +88,7 @@ class Client:
         self._awake_s_max = max(self._deadline_s, _WAITS_A_TRY * config.socket_timeout / 1000)
         self._clock = clock
         self._transport = connect(config)
-        self._waiting = Waiting(self.durability)
+        self._waiting = DurabilityWait(self.durability)
         self.signer = config.read_signer()
         self.round_trips = 0
         # Until there was one answer of a Redis, another protocol means that the address is wrong.

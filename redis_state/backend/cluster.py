@@ -32,7 +32,7 @@ _RIGHTS = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ClusterStep:
     part: Together
     to: Address
     asking: bool = False
@@ -60,7 +60,7 @@ class ClusterTransport:
         replies: list[Any] = [None] * len(commands)
         texts = texts_of(commands)
         try:
-            steps = [_Step(part, self._owner(part.slot)) for part in split(commands)]
+            steps = [_ClusterStep(part, self._owner(part.slot)) for part in split(commands)]
             for redirects in range(_REDIRECTS_MAX + 1):
                 follow = redirects < _REDIRECTS_MAX
                 steps = self._round(steps, replies, texts if follow else None)
@@ -101,14 +101,17 @@ class ClusterTransport:
             node.close()
 
     def _round(
-        self, steps: Sequence[_Step], replies: list[Any], texts: Mapping[str, str | bytes] | None
-    ) -> list[_Step]:
+        self,
+        steps: Sequence[_ClusterStep],
+        replies: list[Any],
+        texts: Mapping[str, str | bytes] | None,
+    ) -> list[_ClusterStep]:
         """Sends each step once and keeps its replies, but for the steps to send next.
 
         Args:
             texts: ``None`` means that whatever is answered is kept.
         """
-        further: list[_Step] = []
+        further: list[_ClusterStep] = []
         for to in dict.fromkeys(step.to for step in steps):
             here = [step for step in steps if step.to == to]
             sent: list[Command] = []
@@ -129,8 +132,8 @@ class ClusterTransport:
         return further
 
     def _onward(
-        self, step: _Step, replies: Sequence[Any], texts: Mapping[str, str | bytes]
-    ) -> _Step | None:
+        self, step: _ClusterStep, replies: Sequence[Any], texts: Mapping[str, str | bytes]
+    ) -> _ClusterStep | None:
         found = redirect(replies, step.to)
         waits = any(map(touches_undeclared_keys, step.part.commands))
         if found is not None and not (found.ask and waits):
@@ -138,11 +141,11 @@ class ClusterTransport:
             table = self._owners
             if not found.ask and table is not None:
                 self._owners = {**table, found.slot: found.to}
-            return _Step(step.part, found.to, asking=found.ask)
+            return _ClusterStep(step.part, found.to, asking=found.ask)
         if any(error_word(reply) == "NOSCRIPT" for reply in replies):
             again = taught(step.part, texts)
             if again != step.part:
-                return _Step(again, step.to, step.asking)
+                return _ClusterStep(again, step.to, step.asking)
         return None
 
     def _owner(self, slot: int | None) -> Address:
@@ -220,7 +223,7 @@ class _Master:
         """They are the cluster's."""
 
 
-def _explained(reply: Any, step: _Step) -> Any:
+def _explained(reply: Any, step: _ClusterStep) -> Any:
     if error_word(reply) != "TRYAGAIN":
         return reply
     role = "importing" if step.asking else "asked"

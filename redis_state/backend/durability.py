@@ -47,7 +47,7 @@ class Durability:
         return self.aof or self.replicas > 0
 
 
-class Waiting:
+class DurabilityWait:
     """The commands that follow a transaction on its own connection, and what their replies mean.
 
     `WAIT` and `WAITAOF` are about what their connection wrote: after a transaction that wrote

@@ -6,11 +6,12 @@ Nothing else in redis-state scans.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from redis_state.backend.client import Client, ServersChangedError
 from redis_state.errors import ConfigError, Kind, UnavailableError
 from redis_state.ids import text_number
+from redis_state.progress import Progress
 
 _COUNT = 1000
 # A scan returns to its beginning after about (keys / count) calls; resizing can double that.
@@ -18,9 +19,6 @@ _CALLS_SPARE = 1000
 _CALLS_FACTOR = 4
 
 _LOG = logging.getLogger("redis_state.backend")
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is (0: unknown)."""
 
 
 def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> Iterator[list[str]]:

@@ -65,7 +65,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StreamPlan:
     """What the call on the driver knows; travels to the tasks.
 
     Attributes:
@@ -163,7 +163,7 @@ def make_plan(
     delay_ms: int | None,
     first: int = 0,
     before: int = 0,
-) -> Plan:
+) -> StreamPlan:
     """What a call knows of a store, which is named if it is new; that alone disturbs nobody.
 
     Args:
@@ -178,7 +178,7 @@ def make_plan(
         raise InternalError("naming a checkpoint", found="HSETNX left no id")
     count = partitions or known_partitions(client, gen, tenant=tenant) or partitions_default
     number = take_plan(client, gen, tenant=tenant)
-    return Plan(name, gen, tenant, first, count, layout, number, delay_ms, before)
+    return StreamPlan(name, gen, tenant, first, count, layout, number, delay_ms, before)
 
 
 def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
@@ -202,7 +202,7 @@ def take_plan(client: Client, gen: str, *, tenant: str) -> int:
     return int(reply[1])
 
 
-def list_store(client: Client, plan: Plan, *, keep_ms: int = 0) -> None:
+def list_store(client: Client, plan: StreamPlan, *, keep_ms: int = 0) -> None:
     """Enter the store in the list of checkpoints, with its partitions.
 
     Args:
@@ -221,7 +221,9 @@ def list_store(client: Client, plan: Plan, *, keep_ms: int = 0) -> None:
     )
 
 
-def join_batch(client: Client, plan: Plan, place: TaskPlace, *, keep_ms: int = 0) -> JoinedBatch:
+def join_batch(
+    client: Client, plan: StreamPlan, place: TaskPlace, *, keep_ms: int = 0
+) -> JoinedBatch:
     """Join the batch that a task is of, and begin it if no other task has.
 
     Args:
@@ -246,7 +248,9 @@ def join_batch(client: Client, plan: Plan, place: TaskPlace, *, keep_ms: int = 0
     return JoinedBatch(run, plan.version_of(place.batch), int(began_ms), int(watermark))
 
 
-def _join(client: Client, plan: Plan, place: TaskPlace, what: str, watermark: str) -> list[str]:
+def _join(
+    client: Client, plan: StreamPlan, place: TaskPlace, what: str, watermark: str
+) -> list[str]:
     query = [keys.query(plan.gen, tenant=plan.tenant)]
     args = [
         PLACE,
@@ -310,7 +314,7 @@ def _another(batch: str, place: TaskPlace) -> str:
     return "another batch" if batch == "-" else f"batch {batch}"
 
 
-def _watermark(client: Client, plan: Plan, place: TaskPlace, what: str, *, below: int) -> int:
+def _watermark(client: Client, plan: StreamPlan, place: TaskPlace, what: str, *, below: int) -> int:
     """The watermark of a batch, in ms; checks that all partitions hold what the one before wrote.
 
     Args:

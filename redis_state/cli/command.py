@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     # argparse has no public name for this class.
     Subparsers = argparse._SubParsersAction[Intermixed]
 
-Run = Callable[[argparse.Namespace], int]
+RunCommand = Callable[[argparse.Namespace], int]
 
 
-class Command(Protocol):
+class CommandModule(Protocol):
     """What a command module offers."""
 
     def add_to(self, subparsers: Subparsers) -> None:
-        """Add a parser whose default `run` is a `Run`, which returns the exit status."""
+        """Add a parser whose default `run` is a `RunCommand`, which returns the exit status."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from redis_state._version import __version__
 from redis_state.cli.arguments.connection import with_server
-from redis_state.cli.command import Run
+from redis_state.cli.command import RunCommand
 from redis_state.cli.help import Formatter, Intermixed
 from redis_state.cli.registry import COMMANDS
 from redis_state.errors import RedisStateError
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A terminal of few letters shows others by their numbers.
             stream.reconfigure(errors="backslashreplace")
     arguments = build_parser().parse_args(argv)
-    run: Run = arguments.run
+    run: RunCommand = arguments.run
     try:
         status = run(arguments)
         sys.stdout.flush()

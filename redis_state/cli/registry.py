@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis_state.cli.command import Command
+from redis_state.cli.command import CommandModule
 from redis_state.cli.follow import changes, top
 from redis_state.cli.look import (
     diff,
@@ -30,7 +30,7 @@ from redis_state.cli.operate import (
 )
 from redis_state.cli.other import completion, conf, demo, options_doc
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: tuple[CommandModule, ...] = (
     conf,
     acl,
     queries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from redis_state.codec.spark_types import Kind
+from redis_state.codec.spark_types import JsonType
 from redis_state.errors import UsageError
 
 _COLLATIONS = "__COLLATIONS"
@@ -24,7 +24,7 @@ _ADVICE = {
 
 _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
-_Found = tuple[str, str, str]
+_UnfitPart = tuple[str, str, str]
 """The path of a part, its type as Spark's DDL names it, and what to take instead."""
 
 
@@ -50,7 +50,7 @@ def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
     )
 
 
-def without_collations(kind: Kind) -> Kind:
+def without_collations(kind: JsonType) -> JsonType:
     """The type without the names of collations, which values do not have."""
     if isinstance(kind, str):
         return "string" if kind.startswith(_COLLATED) else kind
@@ -65,7 +65,7 @@ def without_collations(kind: Kind) -> Kind:
     return parts
 
 
-def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_Found]:
+def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_UnfitPart]:
     # Spark writes a collation into the metadata of the nearest field, by the path from there.
     found = (field.get("metadata") or {}).get(_COLLATIONS) or {}
     below = field["name"]
@@ -73,7 +73,9 @@ def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_Found]:
     yield from _of_type(field["type"], path, collations, "")
 
 
-def _of_type(kind: Kind, path: str, collations: Mapping[str, str], below: str) -> Iterator[_Found]:
+def _of_type(
+    kind: JsonType, path: str, collations: Mapping[str, str], below: str
+) -> Iterator[_UnfitPart]:
     if isinstance(kind, str):
         yield from _of_name(kind, path, collations.get(below, ""))
     elif kind["type"] == "struct":
@@ -87,7 +89,7 @@ def _of_type(kind: Kind, path: str, collations: Mapping[str, str], below: str) -
         yield from _of_type(kind["sqlType"], path, collations, below)
 
 
-def _of_name(kind: str, path: str, collation: str) -> Iterator[_Found]:
+def _of_name(kind: str, path: str, collation: str) -> Iterator[_UnfitPart]:
     if kind.startswith(_COLLATED):
         collation = kind[len(_COLLATED) :]
     name = collation.rpartition(".")[2]
@@ -104,7 +106,7 @@ def _text_for(collation: str) -> str:
     return _TEXT + ", or cast(… as string) where texts that differ in bytes are different keys."
 
 
-def _shown(kind: Kind) -> str:
+def _shown(kind: JsonType) -> str:
     if isinstance(kind, str):
         return _NAMES.get(kind, kind)
     if kind["type"] == "map":

@@ -83,7 +83,7 @@ class Scalars(Shape):
 
 
 @dataclass(slots=True)
-class Chosen(Shape):
+class LiteralShape(Shape):
     """Some values of such classes, as `Literal` names them."""
 
     name: str
@@ -294,7 +294,7 @@ class Optional(Shape):
         return None if plain is None else self.of.build(plain, lenient=lenient)
 
 
-class Record(Shape):
+class RecordShape(Shape):
     """A dataclass or named tuple. Its fields are filled in later, as it may contain itself."""
 
     __slots__ = ("_fields", "_parts", "make", "name", "runs_code")

@@ -21,7 +21,7 @@ from redis_state.codec.single_values import (
 )
 from redis_state.errors import UsageError
 
-Kind = str | dict[str, Any]
+JsonType = str | dict[str, Any]
 """A type as Spark's JSON has it."""
 
 _WIDER = {
@@ -34,29 +34,29 @@ _PARTS = {"keyType": "{key}", "valueType": "{value}"}
 _EXACT: dict[str, type] = {"boolean": bool, "string": str, "double": float, "binary": bytes}
 
 
-class Pairs(list[tuple[Any, Any]]):
+class MapPairs(list[tuple[Any, Any]]):
     """Keys and values of a map, as Arrow has them; keys may be what a dict cannot have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ColumnRule:
     """A column: how its values are written and read; ``None`` means as they are."""
 
     name: str
-    kind: Kind
+    kind: JsonType
     nullable: bool
     write: Convert
     read: Convert | None
 
 
-def exact_type(kind: Kind) -> type:
+def exact_type(kind: JsonType) -> type:
     """The one type whose values are kept as they are; `object` where there is none."""
     if isinstance(kind, str):
         return int if kind in INTEGERS else _EXACT.get(kind, object)
     return object
 
 
-def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[Field]:
+def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[ColumnRule]:
     """The columns of a schema.
 
     Args:
@@ -69,23 +69,23 @@ def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[Field]:
     return _fields(json.loads(schema), zone, what)
 
 
-def _fields(struct: Mapping[str, Any], zone: tzinfo | None, what: str) -> list[Field]:
+def _fields(struct: Mapping[str, Any], zone: tzinfo | None, what: str) -> list[ColumnRule]:
     made = []
     for field in struct["fields"]:
         write, read = _converters(field["type"], zone, f"{what}, column '{field['name']}'")
         nullable = field.get("nullable", True)
-        made.append(Field(field["name"], field["type"], nullable, write, read))
+        made.append(ColumnRule(field["name"], field["type"], nullable, write, read))
     return made
 
 
-def fits(older: Kind, now: Kind) -> bool:
+def fits(older: JsonType, now: JsonType) -> bool:
     """Whether what was written as one type is read as another: the same, or wider numbers."""
     if isinstance(older, str) and isinstance(now, str):
         return older == now or now in _WIDER.get(older, ())
     return older == now
 
 
-def shown(kind: Kind) -> str:
+def shown(kind: JsonType) -> str:
     """The type as an error names it."""
     return kind if isinstance(kind, str) else str(kind.get("type"))
 
@@ -109,7 +109,7 @@ def listed(value: Any) -> Sequence[Any]:
     raise Misfit(f"the value of type {class_name(value)} does not fit")
 
 
-def _converters(kind: Kind, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
+def _converters(kind: JsonType, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
     """How values of a type are written, and read where that takes something."""
     if isinstance(kind, dict):
         return _nested(kind, zone, what)
@@ -171,9 +171,9 @@ def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert,
     freeze = isinstance(kind["keyType"], dict)
 
     def write_map(value: Any) -> list[tuple[Any, Any]]:
-        if not isinstance(value, (Mapping, Pairs)):
+        if not isinstance(value, (Mapping, MapPairs)):
             raise Misfit(f"the value of type {class_name(value)} does not fit")
-        items = value if isinstance(value, Pairs) else value.items()
+        items = value if isinstance(value, MapPairs) else value.items()
         pairs, part = [], "keyType"
         try:
             for key, one in items:
@@ -231,7 +231,7 @@ def _struct(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conve
     return write_struct, read_struct
 
 
-def _write_part(field: Field, value: Any, part: str) -> Any:
+def _write_part(field: ColumnRule, value: Any, part: str) -> Any:
     """A value as what is stored of it.
 
     Raises:
@@ -243,14 +243,14 @@ def _write_part(field: Field, value: Any, part: str) -> Any:
         raise error.below(part, shown(field.kind)) from None
 
 
-def key_writer(field: Field) -> Convert:
+def key_writer(field: ColumnRule) -> Convert:
     """How values of a column are written where they are part of a key."""
     if isinstance(field.kind, str):
         return field.write
     return lambda value: _in_order(field.write(value), field.kind)
 
 
-def _in_order(plain: Any, kind: Kind) -> Any:
+def _in_order(plain: Any, kind: JsonType) -> Any:
     """What is stored of a key, whose maps have an order of their own: equal keys, equal bytes."""
     if plain is None or isinstance(kind, str):
         return plain

@@ -18,13 +18,13 @@ from redis_state.codec.shapes import (
     SCALARS,
     UNTYPED,
     AnyKey,
-    Chosen,
     Dicts,
     Enumerated,
     FixedTuple,
     Items,
+    LiteralShape,
     Optional,
-    Record,
+    RecordShape,
     Scalars,
     Shape,
     Undeclared,
@@ -46,10 +46,10 @@ _EXACT: Mapping[Any, frozenset[type]] = {
     datetime: frozenset(),  # the moment has to be looked at
 }
 
-Known = dict[Any, Record]
+KnownRecords = dict[Any, RecordShape]
 
 
-def shape_of(hint: Any, path: str, known: Known | None = None) -> Shape:
+def shape_of(hint: Any, path: str, known: KnownRecords | None = None) -> Shape:
     """Compile a type.
 
     Args:
@@ -118,23 +118,23 @@ def _items(origin: Any, hint: Any, of: Shape) -> Items:
     return Items("a list" if origin is not list else _name(hint), list, (list,), of)
 
 
-def _argument(arguments: tuple[Any, ...], path: str, known: Known) -> Shape:
+def _argument(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
     return shape_of(arguments[0], f"{path}[]", known) if arguments else UNTYPED
 
 
-def _key(hint: Any, path: str, known: Known) -> Shape:
+def _key(hint: Any, path: str, known: KnownRecords) -> Shape:
     """Of the keys of a dict; where they are no scalars, each is refused when it is written."""
     try:
         shape = shape_of(hint, f"a key of {path}", known)
     except ConfigError:
         return ANY_KEY
-    if isinstance(shape, (Scalars, Chosen, Enumerated)):
+    if isinstance(shape, (Scalars, LiteralShape, Enumerated)):
         return shape
     inner = shape.of if isinstance(shape, Optional) else None
-    return shape if isinstance(inner, (Chosen, Enumerated)) else ANY_KEY
+    return shape if isinstance(inner, (LiteralShape, Enumerated)) else ANY_KEY
 
 
-def _tuple(hint: Any, arguments: tuple[Any, ...], path: str, known: Known) -> Shape:
+def _tuple(hint: Any, arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
     if not arguments:
         # `tuple[()]` has no arguments either.
         empty = hint is not tuple and hint is not typing.Tuple  # noqa: UP006  # the alias
@@ -153,18 +153,18 @@ def _tuples(hint: Any, of: Shape) -> Items:
 def _literal(values: tuple[Any, ...], path: str) -> Shape:
     name = ", ".join(map(repr, values))
     if all(type(one) in KEYS for one in values):
-        return Chosen(name, values)
+        return LiteralShape(name, values)
     kinds = {type(one) for one in values}
     if len(kinds) == 1 and issubclass(kind := kinds.pop(), Enum):
         return _enum(kind, path)
     raise _not_storable(f"Literal[{name}]", path)
 
 
-def _union(arguments: tuple[Any, ...], path: str, known: Known) -> Shape:
+def _union(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
     shapes = [shape_of(one, path, known) for one in arguments if one is not NoneType]
     has_none = NoneType in arguments
     if any(isinstance(shape, (Undeclared, AnyKey)) for shape in shapes) and all(
-        isinstance(shape, (Undeclared, Scalars, Chosen)) for shape in shapes
+        isinstance(shape, (Undeclared, Scalars, LiteralShape)) for shape in shapes
     ):
         return UNTYPED
     if len(shapes) == 1:
@@ -173,7 +173,7 @@ def _union(arguments: tuple[Any, ...], path: str, known: Known) -> Shape:
             only = shapes[0]
             return Scalars(name, only.exact | {NoneType}, times=only.times)
         return Optional(name, shapes[0])
-    if all(isinstance(shape, (Scalars, Chosen)) for shape in shapes):
+    if all(isinstance(shape, (Scalars, LiteralShape)) for shape in shapes):
         return _either(shapes, has_none=has_none)
     raise ConfigError(
         "preparing a state object",
@@ -186,7 +186,9 @@ def _either(shapes: list[Shape], *, has_none: bool) -> Shape:
     """Any of several kinds of scalars; values that are named one by one stand for their classes."""
     exact: set[type] = {NoneType} if has_none else set()
     for shape in shapes:
-        exact |= {type(one) for one in shape.values} if isinstance(shape, Chosen) else shape.exact
+        exact |= (
+            {type(one) for one in shape.values} if isinstance(shape, LiteralShape) else shape.exact
+        )
     name = " or ".join([shape.name for shape in shapes] + ["None"] * has_none)
     return Scalars(
         name, frozenset(exact), times=any(getattr(one, "times", False) for one in shapes)
@@ -212,7 +214,7 @@ def _is_named_tuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
-def _typed_dict(cls: Any, known: Known) -> Dicts:
+def _typed_dict(cls: Any, known: KnownRecords) -> Dicts:
     """A dict with a type for some keys, which it need not have; others are as they are."""
     made = Dicts(cls.__name__, _scalars(str), UNTYPED)
     for name, hint in _hints(cls).items():
@@ -229,10 +231,10 @@ _WRAPPERS = tuple(
 )
 
 
-def _record(cls: type, known: Known) -> Record:
+def _record(cls: type, known: KnownRecords) -> RecordShape:
     if cls in known:
         return known[cls]
-    record = known[cls] = Record(cls, runs_code=_runs_code(cls))
+    record = known[cls] = RecordShape(cls, runs_code=_runs_code(cls))
     hints = _hints(cls)
     for name, one in _fields(cls).items():
         shape = shape_of(hints.get(name, Any), f"{cls.__name__}.{name}", known)
@@ -248,21 +250,21 @@ def _takes_none(shape: Shape) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _RecordField:
     required: bool
     default_is_none: bool
 
 
-def _fields(cls: Any) -> Mapping[str, _Field]:
+def _fields(cls: Any) -> Mapping[str, _RecordField]:
     if _is_named_tuple(cls):
         defaults = cls._field_defaults
         return {
-            name: _Field(name not in defaults, defaults.get(name, name) is None)
+            name: _RecordField(name not in defaults, defaults.get(name, name) is None)
             for name in cls._fields
         }
     missing = dataclasses.MISSING
     return {
-        one.name: _Field(
+        one.name: _RecordField(
             one.default is missing and one.default_factory is missing, one.default is None
         )
         for one in dataclasses.fields(cls)

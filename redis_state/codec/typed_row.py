@@ -20,7 +20,7 @@ from redis_state.codec.key_types import check_key, without_collations
 from redis_state.codec.ordered_key import decode_first, encode_tuple
 from redis_state.codec.single_values import INTEGERS, Misfit
 from redis_state.codec.spark_types import (
-    Field,
+    ColumnRule,
     exact_type,
     fields_of,
     fits,
@@ -235,7 +235,7 @@ class TypedRow:
             self._refuse_bytes(error)
         return packed
 
-    def _null(self, field: Field) -> UsageError:
+    def _null(self, field: ColumnRule) -> UsageError:
         return UsageError(
             f"encoding {self.what}",
             found=f"column '{field.name}' is NOT NULL and was given None",
@@ -344,7 +344,7 @@ class TypedKey:
         ), end
 
 
-def _bounds(fields: Sequence[Field]) -> list[tuple[int, int, int]]:
+def _bounds(fields: Sequence[ColumnRule]) -> list[tuple[int, int, int]]:
     """Places of columns of whole numbers, and what they may hold."""
     return [
         (at, *INTEGERS[field.kind])
@@ -356,7 +356,7 @@ def _bounds(fields: Sequence[Field]) -> list[tuple[int, int, int]]:
 _UNFIT = (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation)
 
 
-def _unfit(field: Field, value: Any, error: Exception, what: str) -> UsageError:
+def _unfit(field: ColumnRule, value: Any, error: Exception, what: str) -> UsageError:
     found = (
         error.of_column(field.name, shown(field.kind))
         if isinstance(error, Misfit)
@@ -370,15 +370,15 @@ def _unfit(field: Field, value: Any, error: Exception, what: str) -> UsageError:
     )
 
 
-class _Packers(threading.local):
+class _RowPackers(threading.local):
     def __init__(self) -> None:
         self.pack = msgpack.Packer(use_bin_type=True).pack
 
 
-_packers = _Packers()
+_packers = _RowPackers()
 
 
-def _placed(older: Sequence[Field], now: Sequence[Field], what: str) -> list[int | None]:
+def _placed(older: Sequence[ColumnRule], now: Sequence[ColumnRule], what: str) -> list[int | None]:
     """Where the columns of today are in an older row; a column that came later has no place.
 
     Raises:

@@ -15,7 +15,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config, resolve
-from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost, Totals, uncounted
+from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost, TotalsSource, uncounted
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
 from redis_state.protocol import checkpoint_gen, is_run
@@ -164,7 +164,7 @@ class StateStoreCoordinatorRef:
         on_lost: OnLost = _ignore,
         keep_ms: int = 0,
         run_id: str = "",
-        totals: Totals = uncounted,
+        totals: TotalsSource = uncounted,
     ) -> None:
         """Say that this process serves a partition, now and until it is withdrawn.
 

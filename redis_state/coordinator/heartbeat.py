@@ -38,7 +38,7 @@ STOP_S = 5.0
 SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
 
-Totals = Callable[[], Mapping[str, int]]
+TotalsSource = Callable[[], Mapping[str, int]]
 """Asked, on the heartbeat's thread, for what a store has counted (docs/format.md, section 9)."""
 
 OnLost = Callable[[Instance | None], None]
@@ -59,19 +59,19 @@ class _Held:
     instance: Instance
     on_lost: OnLost
     keep_ms: int
-    totals: Totals
+    totals: TotalsSource
     confirmed_s: float
     reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _ServedPartition:
     partition: Callable[[], PartitionId | None]
     owner: Hashable
     instance: Instance
     on_lost: OnLost
     keep_ms: int
-    totals: Totals
+    totals: TotalsSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class _Stop:
     """Ends the thread."""
 
 
-_Order = _Report | _Withdraw | _Forget | _Settle | _Stop
+_Order = _ServedPartition | _Withdraw | _Forget | _Settle | _Stop
 
 
 class Heartbeat:
@@ -133,7 +133,7 @@ class Heartbeat:
         self._held: dict[PartitionId, _Held] = {}
         self._owned: dict[Hashable, PartitionId] = {}
         # Of checkpoints that nobody has made yet.
-        self._early: dict[Hashable, _Report] = {}
+        self._early: dict[Hashable, _ServedPartition] = {}
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -151,7 +151,7 @@ class Heartbeat:
         *,
         on_lost: OnLost = _ignore,
         keep_ms: int = 0,
-        totals: Totals = uncounted,
+        totals: TotalsSource = uncounted,
     ) -> None:
         """Enter an instance and keep it alive; returns at once.
 
@@ -162,7 +162,7 @@ class Heartbeat:
             keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
             totals: What the store has counted, which is shown with each report and heartbeat.
         """
-        self._order(_Report(partition, owner, instance, on_lost, keep_ms, totals))
+        self._order(_ServedPartition(partition, owner, instance, on_lost, keep_ms, totals))
 
     def withdraw(self, owner: Hashable) -> None:
         """Remove an instance that was unloaded; returns at once."""
@@ -260,7 +260,7 @@ class Heartbeat:
 
     def _carry_out_all(self, orders: list[_Order]) -> None:
         for order in orders:
-            if isinstance(order, _Report):
+            if isinstance(order, _ServedPartition):
                 self._enter(order)
             elif isinstance(order, _Withdraw):
                 self._leave([order.owner])
@@ -282,7 +282,7 @@ class Heartbeat:
             self._confirm(id_)
             _LOG.debug("reported %s as the instance of %s", held.instance, id_)
 
-    def _enter(self, order: _Report) -> None:
+    def _enter(self, order: _ServedPartition) -> None:
         try:
             id_ = order.partition()
         except RedisStateError as error:

@@ -39,7 +39,7 @@ _FROM_SMALL = ("query", "state")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ListingChoice:
     """What the query string of the page asks for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ColumnHead:
     """The head of a column: a link that orders by it."""
 
     name: str
@@ -74,7 +74,7 @@ class Head:
     sorted: str
 
 
-def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> Choice:
+def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> ListingChoice:
     """The choice of a query string; what it does not know is left out.
 
     Args:
@@ -84,7 +84,7 @@ def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> Choice:
     by = sort.removeprefix("-")
     if by not in _ORDERS:
         sort = by = "query"
-    return Choice(
+    return ListingChoice(
         by=by,
         falling=sort.startswith("-"),
         search=parameters.get("search", "").strip()[:SEARCH_MAX],
@@ -92,7 +92,7 @@ def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> Choice:
     )
 
 
-def chosen(lines: Iterable[Line], choice: Choice) -> list[Line]:
+def chosen(lines: Iterable[Line], choice: ListingChoice) -> list[Line]:
     """The lines that a search finds, in the order asked for; equal ones by their title."""
     wanted = choice.search.lower()
     found = [line for line in lines if not wanted or wanted in _searched(line)]
@@ -101,14 +101,14 @@ def chosen(lines: Iterable[Line], choice: Choice) -> list[Line]:
     return found
 
 
-def heads(choice: Choice) -> list[Head]:
+def heads(choice: ListingChoice) -> list[ColumnHead]:
     """The heads of all columns. A second use turns the order round."""
     result = []
     for name, text in _HEADS.items():
         mine = name == choice.by
         falling = not choice.falling if mine else name not in _FROM_SMALL
         order = ("descending" if choice.falling else "ascending") if mine else "none"
-        result.append(Head(name, text, choice.link(by=name, falling=falling), order))
+        result.append(ColumnHead(name, text, choice.link(by=name, falling=falling), order))
     return result
 
 

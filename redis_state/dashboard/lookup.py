@@ -25,7 +25,7 @@ _WHAT = "looking up a key"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LookupTarget:
     """Which state is looked in: a store of a query's operator, and one of its families."""
 
     gen: str
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class KeyColumn:
     """A key column, as a field of the form."""
 
     name: str
@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeyEntry:
     """What somebody typed.
 
     Attributes:
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LookupForm:
     """What the page asks for.
 
     Attributes:
@@ -66,7 +66,7 @@ class Form:
     """
 
     families: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[KeyColumn, ...]
     plain: bool = False
 
 
@@ -83,19 +83,19 @@ class Past:
     earlier: bool
 
 
-class Opened:
+class OpenedTarget:
     """A place that was found; `open_place` makes it.
 
     Attributes:
         form: What the page asks for.
     """
 
-    def __init__(self, state: OperatorState, family: Family | None, form: Form) -> None:
+    def __init__(self, state: OperatorState, family: Family | None, form: LookupForm) -> None:
         self.form = form
         self._state = state
         self._family = family
 
-    def value(self, asked: Asked) -> str | None:
+    def value(self, asked: KeyEntry) -> str | None:
         """The value of a key as JSON; ``None`` if there is no such key.
 
         Raises:
@@ -116,7 +116,7 @@ class Opened:
             return None
         return _shown(found)
 
-    def history(self, asked: Asked) -> list[Past]:
+    def history(self, asked: KeyEntry) -> list[Past]:
         """The newest values that a key had, the newest first; empty without a family.
 
         Raises:
@@ -135,7 +135,7 @@ class Opened:
         ]
 
 
-def open_place(reader: Reader, place: Place) -> Opened:
+def open_place(reader: Reader, place: LookupTarget) -> OpenedTarget:
     """Find a place; asks Redis.
 
     Raises:
@@ -146,15 +146,17 @@ def open_place(reader: Reader, place: Place) -> Opened:
     state = query.operator(place.operator, place.store, **given)
     names = tuple(one.name for one in state.families() if not one.internal)
     if len(names) > 1 and place.family not in names:
-        return Opened(state, None, Form(names, ()))
+        return OpenedTarget(state, None, LookupForm(names, ()))
     family = state.family()
     if not has_columns(family):
-        return Opened(state, family, Form(names, (Column("key", "text, or JSON"),), plain=True))
+        return OpenedTarget(
+            state, family, LookupForm(names, (KeyColumn("key", "text, or JSON"),), plain=True)
+        )
     readable = state.readable_columns()
     if readable is not None:
         state = query.operator(place.operator, place.store, **given, columns=readable)
-    columns = (Column(one.name, _type_text(one.type)) for one in columns_of(family).fields)
-    return Opened(state, family, Form(names, tuple(columns)))
+    columns = (KeyColumn(one.name, _type_text(one.type)) for one in columns_of(family).fields)
+    return OpenedTarget(state, family, LookupForm(names, tuple(columns)))
 
 
 def _shown(found: Any) -> str:

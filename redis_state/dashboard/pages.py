@@ -23,10 +23,10 @@ from redis_state.dashboard.listing import LINES_MAX, choice_of, chosen, heads
 from redis_state.dashboard.lookup import (
     SHOWN_MAX,
     VERSION_MAX,
-    Asked,
-    Form,
+    KeyEntry,
+    LookupForm,
+    LookupTarget,
     Past,
-    Place,
     open_place,
 )
 from redis_state.dashboard.plots import LEVELS, MAP_COLUMNS, heat_map, line
@@ -205,7 +205,7 @@ class Pages:
         )
 
     def _key_page(
-        self, request: Request, parameters: Mapping[str, str], *, asked: Asked | None
+        self, request: Request, parameters: Mapping[str, str], *, asked: KeyEntry | None
     ) -> Response:
         if not self._lookups.acquire(blocking=False):
             return self._message(503, "Many look-ups wait for Redis", "Try again in a moment.")
@@ -215,14 +215,14 @@ class Pages:
             self._lookups.release()
 
     def _looked_up(
-        self, request: Request, parameters: Mapping[str, str], *, asked: Asked | None
+        self, request: Request, parameters: Mapping[str, str], *, asked: KeyEntry | None
     ) -> Response:
         view = self._view()
         shown = self._line(request, view)
         if isinstance(shown, Response):
             return shown
         place = _place(shown.status.gen, parameters)
-        form: Form | None = None
+        form: LookupForm | None = None
         value: str | None = None
         history: list[Past] = []
         no_history: RedisStateError | None = None
@@ -325,17 +325,17 @@ async def _fields(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-def _asked(fields: Mapping[str, str]) -> Asked:
+def _asked(fields: Mapping[str, str]) -> KeyEntry:
     texts: list[str | None] = []
     while f"column.{len(texts)}" in fields:
         number = len(texts)
         texts.append(None if f"null.{number}" in fields else fields[f"column.{number}"])
     version = fields.get("version", "").strip()
-    return Asked(tuple(texts), _number(version, "version") if version else None)
+    return KeyEntry(tuple(texts), _number(version, "version") if version else None)
 
 
-def _place(gen: str, parameters: Mapping[str, str]) -> Place:
-    return Place(
+def _place(gen: str, parameters: Mapping[str, str]) -> LookupTarget:
+    return LookupTarget(
         gen,
         _number(parameters.get("operator", "0"), "operator"),
         parameters.get("store", DEFAULT_STORE),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from redis_state.reader import QueryStatus
-from redis_state.status.totals import Store
+from redis_state.status.totals import CheckpointStore
 
 SAMPLES_MAX = 360
 """An hour, if Redis is looked at every ten seconds; 25 KiB a query."""
@@ -42,7 +42,7 @@ _WIDTH = len(Sample._fields)
 
 
 def sample_of(
-    status: QueryStatus, counted: Mapping[Store, Mapping[str, int]], *, at_ms: int
+    status: QueryStatus, counted: Mapping[CheckpointStore, Mapping[str, int]], *, at_ms: int
 ) -> Sample:
     """What is remembered of a look.
 

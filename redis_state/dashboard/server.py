@@ -40,7 +40,7 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
     with Watch(reader, interval_s=settings.interval_s) as watch:
         config = uvicorn.Config(
             application(reader, watch, settings),
-            http=_Connection,
+            http=_TimedConnection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -57,13 +57,13 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
             ssl_keyfile=settings.key_file,
         )
         _load(config, settings)
-        server = _Server(config)
+        server = _DashboardServer(config)
         with closing(_listen(settings)) as listening, _ended_by_signals(server):
             tell(_address(settings, listening))
             server.run(sockets=[listening])
 
 
-class _Server(uvicorn.Server):
+class _DashboardServer(uvicorn.Server):
     """Has its connections from an acceptor of ours.
 
     uvicorn gives a TLS handshake a minute, counts no connection before its end, and refuses
@@ -79,7 +79,7 @@ class _Server(uvicorn.Server):
         self.acceptors = [
             Acceptor(
                 one,
-                lambda: _Connection(config, self.server_state, self.lifespan.state),
+                lambda: _TimedConnection(config, self.server_state, self.lifespan.state),
                 tls=config.ssl,
                 handshake_s=HEAD_S,
                 connections_max=CONNECTIONS_MAX,
@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
             await acceptor.drop()
 
 
-class _Connection(H11Protocol):
+class _TimedConnection(H11Protocol):
     """A connection that ends if its client is late: with the head of a request, or with reading.
 
     uvicorn waits for both as long as the client likes.

@@ -14,7 +14,7 @@ from redis_state.dashboard.samples import Sample, Series, lag_of, sample_of, ver
 from redis_state.errors import InternalError, RedisStateError
 from redis_state.live import Reader
 from redis_state.reader import QueryStatus
-from redis_state.status.totals import Increases, Store
+from redis_state.status.totals import CheckpointStore, Increases
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
@@ -157,7 +157,9 @@ class Watch:
             since = self._view.failing_ms if self._view.error else self._wall()
             self._view = replace(self._view, error=error, failing_ms=since)
 
-    def _saw(self, found: list[QueryStatus], counted: Mapping[Store, Mapping[str, int]]) -> None:
+    def _saw(
+        self, found: list[QueryStatus], counted: Mapping[CheckpointStore, Mapping[str, int]]
+    ) -> None:
         at_ms = self._wall()
         lines = {status.gen: _line(status) for status in found}
         with self._lock:
@@ -170,7 +172,10 @@ class Watch:
             self._view = View(lines, at_ms)
 
     def _remember(
-        self, found: list[QueryStatus], counted: Mapping[Store, Mapping[str, int]], at_ms: int
+        self,
+        found: list[QueryStatus],
+        counted: Mapping[CheckpointStore, Mapping[str, int]],
+        at_ms: int,
     ) -> None:
         running_first = sorted(found, key=lambda status: not status.alive)
         kept: dict[str, Series] = {}

@@ -13,7 +13,7 @@ from redis_state.demo.queries import StreamingQuery
 from redis_state.live import Reader
 
 _SHOWN_MAX = 5
-Rows = dict[tuple[Any, ...], tuple[Any, ...]]
+RowsByKey = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def _plain(value: Any) -> Any:
@@ -27,10 +27,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str) else int(value)
 
 
-def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[Rows, int]:
+def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[RowsByKey, int]:
     """The last row of each key, by key, and how many rows came before the last of their key."""
     names = [name for name in table.columns if name not in key]
-    rows: Rows = {}
+    rows: RowsByKey = {}
     for record in table.astype(object).to_dict("records"):
         rows[tuple(_plain(record[name]) for name in key)] = tuple(
             _plain(record[name]) for name in names

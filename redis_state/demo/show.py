@@ -22,7 +22,7 @@ _READ_EVERY_S = 3.0
 _POLL_S = 0.1
 
 
-class Show:
+class DemoScreen:
     """One run of the demo.
 
     Args:

@@ -47,7 +47,7 @@ def run() -> int:
     """
     check_needed()
     from redis_state.demo.child import JobFailedError
-    from redis_state.demo.show import Show
+    from redis_state.demo.show import DemoScreen
 
     previous = signal.signal(signal.SIGTERM, _stop)
     try:
@@ -55,7 +55,7 @@ def run() -> int:
             tempfile.TemporaryDirectory(prefix="redis-state-demo-") as folder,
             redis_state.EmbeddedRedis() as redis,
         ):
-            return Show(Path(folder), redis).run()
+            return DemoScreen(Path(folder), redis).run()
     except JobFailedError as error:
         print(error, file=sys.stderr)
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from redis_state.errors import (
     UsageError,
 )
 from redis_state.exports.digest import DIGEST_DIGITS, digest_sum, digest_text
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import (
     COLUMNS,
     DATA,
@@ -42,21 +42,20 @@ from redis_state.exports.manifest import (
     sealed,
     tables_of,
 )
-from redis_state.exports.partition_files import PartitionFiles, Wanted
+from redis_state.exports.partition_files import ExportRequest, PartitionFiles
 from redis_state.format.header import Family
 from redis_state.ids import EMPTY, PartitionId, Pin, is_gen, text_number
+from redis_state.progress import Progress
 from redis_state.protocol.opening import NO_RUN, Opened, open_args, read_replies, reopen
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.query import Query
-from redis_state.reader.versions import Wanted as WantedVersion
+from redis_state.reader.versions import VersionRequest as WantedVersion
 from redis_state.reader.view import QueryView
 
 FILE_BYTES = 256 << 20
 """Keys and values of one file, unless it is said."""
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 _WHAT = "exporting a query"
 _TRIES_MAX = 5
@@ -67,7 +66,7 @@ _Done = tuple[ExportedPartition, tuple[Family, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
+class _ExportedVersions:
     """A store that is exported: its partitions' versions."""
 
     operator: int
@@ -77,7 +76,7 @@ class _Store:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ExportPlan:
     """What is exported; it never changes while the export is made."""
 
     export: str
@@ -87,7 +86,7 @@ class _Plan:
     batch: int | None
     fields: Mapping[str, str]
     left_out: tuple[tuple[int, str], ...]
-    stores: tuple[_Store, ...]
+    stores: tuple[_ExportedVersions, ...]
 
     def to_json(self) -> bytes:
         """As `plan.json` has it."""
@@ -119,7 +118,7 @@ class _Plan:
 def export_query(
     client: Client,
     query: Query,
-    place: Folder,
+    place: ExportFolder,
     *,
     at: str | int,
     operator: int | None,
@@ -136,17 +135,17 @@ def export_query(
         )
     if file_bytes < 1:
         raise ConfigError(_WHAT, found="files of less than one byte were asked for")
-    return _Run(client, query, place, contents, file_bytes, progress).run(at, operator)
+    return _ExportRun(client, query, place, contents, file_bytes, progress).run(at, operator)
 
 
-class _Run:
+class _ExportRun:
     """One attempt to make an export, or to end one."""
 
     def __init__(
         self,
         client: Client,
         query: Query,
-        folder: Folder,
+        folder: ExportFolder,
         contents: str,
         file_bytes: int,
         progress: Progress,
@@ -159,7 +158,9 @@ class _Run:
         self._writer = uuid.uuid4().hex
         self._what = f"exporting query '{query.info.title}' to {folder}"
         self._pinned: dict[PartitionId, Opened] = {}
-        self._wanted = Wanted(contents == COLUMNS, file_bytes, self._writer, self._check_ours)
+        self._wanted = ExportRequest(
+            contents == COLUMNS, file_bytes, self._writer, self._check_ours
+        )
 
     def run(self, at: str | int, operator: int | None) -> Export:
         """Write what is missing, then the manifest."""
@@ -187,7 +188,7 @@ class _Run:
         self._folder.remove_folder(PROGRESS)
         return export
 
-    def _plan(self, at: str | int, operator: int | None) -> _Plan:
+    def _plan(self, at: str | int, operator: int | None) -> _ExportPlan:
         """That of the export which was interrupted here, or a new one."""
         asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
         try:
@@ -206,7 +207,9 @@ class _Run:
             )
         return found
 
-    def _new_plan(self, at: str | int, operator: int | None, asked: Mapping[str, Any]) -> _Plan:
+    def _new_plan(
+        self, at: str | int, operator: int | None, asked: Mapping[str, Any]
+    ) -> _ExportPlan:
         if any(name.partition(".tmp")[0] != PLAN for name in self._folder.names()):
             raise UsageError(
                 self._what,
@@ -243,7 +246,7 @@ class _Run:
             if operator in (None, one.operator) and (one.operator, one.store) not in there
         )
         alone = any(one.alone for one in stores)
-        return _Plan(
+        return _ExportPlan(
             uuid.uuid4().hex,
             int(time[0]) * 1000 + int(time[1]) // 1000,
             asked,
@@ -252,7 +255,7 @@ class _Run:
             fields,
             left_out,
             tuple(
-                _Store(one.operator, one.store, one.name, of_store)
+                _ExportedVersions(one.operator, one.store, one.name, of_store)
                 for one, of_store in zip(stores, pins, strict=True)
             ),
         )
@@ -262,7 +265,7 @@ class _Run:
         self._pinned.update((partition.id, partition) for partition in opened)
         return tuple(partition.pin for partition in opened)
 
-    def _kept(self, plan: _Plan) -> dict[tuple[int, str, int], _Done]:
+    def _kept(self, plan: _ExportPlan) -> dict[tuple[int, str, int], _Done]:
         """The partitions that an interrupted export has ended; what is damaged is not kept."""
         found: dict[tuple[int, str, int], _Done] = {}
         there = set(self._folder.names())
@@ -315,7 +318,7 @@ class _Run:
         for name in strays:
             self._folder.remove(name)
 
-    def _partition(self, store: _Store, partition: int) -> _Done:
+    def _partition(self, store: _ExportedVersions, partition: int) -> _Done:
         pin = store.pins[partition]
         if pin == EMPTY:
             return replace(_NOTHING, partition=partition), ()
@@ -412,7 +415,7 @@ class _Run:
                 advice="Use that one: all of it is there. Or give another folder.",
             )
 
-    def _made(self, plan: _Plan, done: Mapping[tuple[int, str, int], _Done]) -> Export:
+    def _made(self, plan: _ExportPlan, done: Mapping[tuple[int, str, int], _Done]) -> Export:
         stores = []
         for store in plan.stores:
             found = [done[store.operator, store.store, n] for n in range(len(store.pins))]
@@ -452,11 +455,11 @@ class _Run:
         )
 
 
-def _parse_plan(folder: Folder) -> _Plan:
+def _parse_plan(folder: ExportFolder) -> _ExportPlan:
     raw = read_sealed(folder, PLAN)
     try:
         stores = tuple(
-            _Store(
+            _ExportedVersions(
                 one["operator"],
                 one["store"],
                 one["name"],
@@ -466,7 +469,7 @@ def _parse_plan(folder: Folder) -> _Plan:
         )
         if not is_gen(raw["export"]):
             raise ValueError
-        return _Plan(
+        return _ExportPlan(
             raw["export"],
             raw["created"],
             raw["asked"],
@@ -480,13 +483,9 @@ def _parse_plan(folder: Folder) -> _Plan:
         raise damaged(folder, f"{PLAN} is malformed") from error
 
 
-def _parse_done(folder: Folder, name: str) -> _Done:
+def _parse_done(folder: ExportFolder, name: str) -> _Done:
     raw = read_sealed(folder, name)
     try:
         return parse_partition(raw["partition"], 1), tuple(map(parse_family, raw["families"]))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(folder, f"{name} is malformed") from error
-
-
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Tells nobody."""

@@ -24,7 +24,7 @@ _ADVICE = (
 )
 
 
-class Folder:
+class ExportFolder:
     """Files by their paths relative to a folder.
 
     A small file appears whole, or not at all. So does a large one where the file system renames;
@@ -202,7 +202,7 @@ class Sink:
         bytes: Written so far.
     """
 
-    def __init__(self, folder: Folder, name: str, stream: BinaryIO) -> None:
+    def __init__(self, folder: ExportFolder, name: str, stream: BinaryIO) -> None:
         self.bytes = 0
         self.closed = False
         self._given_up = False

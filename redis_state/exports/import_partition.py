@@ -13,7 +13,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import InternalError, UnavailableError
 from redis_state.exports.digest import RowDigest, digest_sum, digest_text
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import ExportedPartition, ExportedStore, damaged
 from redis_state.exports.table import KEY, PARTITION, VALUE
 from redis_state.format.bucketing import bucket_of
@@ -31,8 +31,8 @@ _TRIES = 3
 _BLOCKS_AT_ONCE = 256
 _ROWS_AT_ONCE = 4096
 
-_Row = tuple[bytes, bytes]
-_Group = tuple[int, list[_Row]]
+_StoredRow = tuple[bytes, bytes]
+_BucketRows = tuple[int, list[_StoredRow]]
 
 
 class PartitionImport:
@@ -45,7 +45,7 @@ class PartitionImport:
     def __init__(
         self,
         client: Client,
-        folder: Folder,
+        folder: ExportFolder,
         store: ExportedStore,
         part: ExportedPartition,
         id_: PartitionId,
@@ -138,16 +138,16 @@ class PartitionImport:
         if len(segment.fields) >= _BLOCKS_AT_ONCE:
             self._partition.stage(segment.ident, name, segment.drain())
 
-    def _groups(self, family: Family) -> Iterator[_Group]:
+    def _groups(self, family: Family) -> Iterator[_BucketRows]:
         """Rows of a hashed family, those of a few buckets at a time."""
 
-        def group_of(row: _Row) -> int:
+        def group_of(row: _StoredRow) -> int:
             return bucket_of(row[0], kind=family.kind, buckets=self._part.groups)
 
         for number, rows in groupby(self._rows(family), key=group_of):
             yield number, list(rows)
 
-    def _rows(self, family: Family) -> Iterator[_Row]:
+    def _rows(self, family: Family) -> Iterator[_StoredRow]:
         """The rows of a family in the order of its files."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -168,7 +168,7 @@ class PartitionImport:
 
     def _checked(
         self, family: Family, digest: RowDigest, columns: dict[str, list[Any]]
-    ) -> list[_Row]:
+    ) -> list[_StoredRow]:
         rows = list(zip(columns[KEY], columns[VALUE], strict=True))
         good = all(type(key) is type(value) is bytes for key, value in rows)
         if not good or any(number != self._part.partition for number in columns[PARTITION]):
@@ -189,8 +189,8 @@ class PartitionImport:
             )
 
 
-def _add(found: dict[int, RowDigest], rows: Sequence[_Row]) -> None:
-    by_family: dict[int, list[_Row]] = {}
+def _add(found: dict[int, RowDigest], rows: Sequence[_StoredRow]) -> None:
+    by_family: dict[int, list[_StoredRow]] = {}
     for key, value in rows:
         id_ = int.from_bytes(key[:FAMILY_BYTES], "big")
         by_family.setdefault(id_, []).append((key[FAMILY_BYTES:], value))

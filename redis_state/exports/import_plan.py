@@ -13,7 +13,7 @@ from redis_state import files, keys
 from redis_state.backend.client import Client
 from redis_state.backend.room import check_room
 from redis_state.errors import FormatError, Kind, StateError, UsageError
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.import_partition import PartitionImport
 from redis_state.exports.manifest import (
     Export,
@@ -23,7 +23,7 @@ from redis_state.exports.manifest import (
     read_export,
 )
 from redis_state.ids import EMPTY
-from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import PYTHON_OPERATOR
 from redis_state.protocol.runs import check_name, checkpoint_gen
 from redis_state.recovery.bringing_back import (
@@ -40,7 +40,7 @@ _GEN_DIGITS = 32
 _IMPORTED = "imported"
 _BATCH = re.compile(r"(\d+) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
 
-_Place = tuple[ExportedStore, ExportedPartition]
+_StorePartition = tuple[ExportedStore, ExportedPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Import:
             and that lack partitions, and with Spark's logs all that the query writes.
     """
 
-    folder: Folder
+    folder: ExportFolder
     export: Export
     gen: str
     name: str | None
-    missing: tuple[_Place, ...]
+    missing: tuple[_StorePartition, ...]
     there: int
     rewind: Rewind | None
     stored: int
@@ -136,7 +136,7 @@ def _batch_field(operator: int, store: str) -> str:
 
 def plan_import(
     client: Client,
-    folder: Folder,
+    folder: ExportFolder,
     *,
     name: str | None = None,
     checkpoint: files.Folder | None = None,
@@ -168,7 +168,7 @@ def plan_import(
         _check_marker(what, export, marker_gen or gen_of(checkpoint), checkpoint)
     rewind = None if checkpoint is None else _rewind(what, export, checkpoint)
     _check_files(folder, export, progress)
-    missing: list[_Place] = []
+    missing: list[_StorePartition] = []
     there = 0
     for store in export.stores:
         for part in store.partitions:
@@ -194,7 +194,7 @@ def _to_set_back(
     what: str,
     gen: str,
     export: Export,
-    missing: Sequence[_Place],
+    missing: Sequence[_StorePartition],
     checkpoint: files.Folder | None,
     *,
     tenant: str,
@@ -335,7 +335,7 @@ def _lines(checkpoint: files.Folder, entry: str) -> list[str]:
         return []
 
 
-def _check_files(folder: Folder, export: Export, progress: Progress) -> None:
+def _check_files(folder: ExportFolder, export: Export, progress: Progress) -> None:
     for number, file in enumerate(export.files, 1):
         if folder.sha256(file.path) != (file.bytes, file.sha256):
             raise damaged(folder, f"{file.path} does not match its SHA-256")

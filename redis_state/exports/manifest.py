@@ -13,7 +13,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.errors import FormatError, NotFoundError, UsageError
 from redis_state.exports.digest import DIGEST_DIGITS
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.format.entry import BUCKETS_MAX
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import EMPTY, PartitionId, Pin, StoreId, is_gen, is_uid
@@ -183,7 +183,7 @@ def sealed(content: dict[str, Any]) -> bytes:
     return json.dumps(content | {"sha256": _seal(content)}, indent=1).encode()
 
 
-def read_sealed(folder: Folder, name: str) -> dict[str, Any]:
+def read_sealed(folder: ExportFolder, name: str) -> dict[str, Any]:
     """What `sealed` made.
 
     Raises:
@@ -202,7 +202,7 @@ def read_sealed(folder: Folder, name: str) -> dict[str, Any]:
     return dict(content)
 
 
-def read_export(folder: Folder) -> Export:
+def read_export(folder: ExportFolder) -> Export:
     """Read the manifest of an export.
 
     Raises:
@@ -231,7 +231,7 @@ def read_export(folder: Folder) -> Export:
         raise damaged(folder, f"{MANIFEST} is malformed") from error
 
 
-def damaged(folder: Folder, found: str) -> FormatError:
+def damaged(folder: ExportFolder, found: str) -> FormatError:
     """The error for an export that cannot be used."""
     return FormatError(
         f"reading the export in {folder}",

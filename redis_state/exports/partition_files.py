@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.exports.digest import RowDigest, digest_sum, digest_text
-from redis_state.exports.folder import Folder, Sink
+from redis_state.exports.folder import ExportFolder, Sink
 from redis_state.exports.manifest import ExportedFile, ExportedPartition, family_folder
 from redis_state.exports.table import FamilyTable
 from redis_state.format.header import Family, family_table
@@ -28,11 +28,11 @@ GROUP_ROWS = 65_536
 _PENDING_BYTES_MAX = 64 << 20
 _COMPRESSION = "zstd"
 
-Row = tuple[bytes, bytes]
+FileRow = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """What is written of partitions, and how.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Pending:
     family: Family
     table: FamilyTable
     digest: RowDigest
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FileRow] = field(default_factory=list)
     size: int = 0
     name: str = ""
     sink: Sink | None = None
@@ -74,7 +74,9 @@ class PartitionFiles:
         ConfigError: A file cannot be written; so does `write`.
     """
 
-    def __init__(self, client: Client, folder: Folder, opened: Opened, wanted: Wanted) -> None:
+    def __init__(
+        self, client: Client, folder: ExportFolder, opened: Opened, wanted: ExportRequest
+    ) -> None:
         self._client = client
         self._folder = folder
         self._opened = opened

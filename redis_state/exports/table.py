@@ -17,7 +17,7 @@ from redis_state.reader.table_columns import (
     readable_columns,
 )
 from redis_state.rows.arrow_types import arrow_type, named_array
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.decoding import Decoding
 from redis_state.rows.json_values import json_text
 from redis_state.rows.python_codec import PythonCodec
@@ -34,7 +34,7 @@ _RAW_CODEC = "raw"
 _EXPORTED = Decoding(text="replace")
 """The bytes of each text stand beside its column."""
 
-Rows = Sequence[tuple[bytes, bytes]]
+FamilyRows = Sequence[tuple[bytes, bytes]]
 
 
 class FamilyTable:
@@ -78,7 +78,7 @@ class FamilyTable:
             fields += values
         self.schema: pa.Schema = pa.schema(_with_own_names(fields))
 
-    def batch(self, partition: int, rows: Rows) -> pa.RecordBatch:
+    def batch(self, partition: int, rows: FamilyRows) -> pa.RecordBatch:
         """These rows: stored keys, which begin with the family id, and values.
 
         Raises:
@@ -126,10 +126,10 @@ class FamilyTable:
         from redis_state.rows import columnar
 
         columns = self._columns[: self._keys]
-        if isinstance(codec, Codec) and self._all_storable(values=False):
+        if isinstance(codec, FamilyCodec) and self._all_storable(values=False):
             try:
                 return _readable(columns, columnar.key_arrays(codec, keys))
-            except columnar.OneByOneError:
+            except columnar.NotColumnarError:
                 pass
         return self._arrays(columns, codec.key_row, keys)
 
@@ -156,10 +156,10 @@ class FamilyTable:
         from redis_state.rows import columnar
 
         columns = self._columns[self._keys :]
-        if isinstance(codec, Codec) and self._all_storable(values=True):
+        if isinstance(codec, FamilyCodec) and self._all_storable(values=True):
             try:
                 return _readable(columns, columnar.value_arrays(codec, values))
-            except columnar.OneByOneError:
+            except columnar.NotColumnarError:
                 pass
         return self._arrays(columns, codec.value_row, values)
 

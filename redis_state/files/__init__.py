@@ -4,7 +4,7 @@
 four steps of `Files`; `urls` says which library speaks with which.
 """
 
-from redis_state.files.folder import Folder, Item, Opened
+from redis_state.files.folder import Folder, Item, OpenedFile
 from redis_state.files.open import folder_at, is_local, read_storage_options
 
-__all__ = ["Folder", "Item", "Opened", "folder_at", "is_local", "read_storage_options"]
+__all__ = ["Folder", "Item", "OpenedFile", "folder_at", "is_local", "read_storage_options"]

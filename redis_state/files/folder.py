@@ -168,7 +168,7 @@ class Folder:
             )
         return raw
 
-    def open(self, name: str) -> Opened | None:
+    def open(self, name: str) -> OpenedFile | None:
         """A file, to be read from front to back; ``None`` if it is not there.
 
         Raises:
@@ -178,7 +178,7 @@ class Folder:
         one = self / name
         with self._told(f"reading {one}"):
             try:
-                return Opened(one, self.files.open(one.path))
+                return OpenedFile(one, self.files.open(one.path))
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -249,7 +249,7 @@ class Folder:
             raise self.files.error(attempted, error) from error
 
 
-class Opened:
+class OpenedFile:
     """A file that is read from front to back."""
 
     def __init__(self, place: Folder, file: BinaryIO) -> None:

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, cast
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
 from redis_state.files.folder import Item
-from redis_state.files.urls import Place, options_of
+from redis_state.files.urls import FolderAddress, options_of
 
 _PIECE_BYTES = 8 << 20
 _TEXT_MAX = 200
@@ -51,7 +51,7 @@ class RemoteFiles:
         ConfigError: A package is missing, or an option is wrong.
     """
 
-    def __init__(self, place: Place, options: Mapping[str, Any]) -> None:
+    def __init__(self, place: FolderAddress, options: Mapping[str, Any]) -> None:
         self._place = place
         self._fs: Any
         self.root: str

@@ -26,7 +26,7 @@ _INSTEAD_OF_A_USER = ("user", "token", "kerberos")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FolderAddress:
     """A folder of a file system.
 
     Attributes:
@@ -55,7 +55,7 @@ class Place:
         return "//" in self.roots[0]
 
 
-def place_of(address: str) -> Place:
+def place_of(address: str) -> FolderAddress:
     """Take an address apart.
 
     Raises:
@@ -64,7 +64,7 @@ def place_of(address: str) -> Place:
     scheme = _SCHEME.match(address)
     if scheme is None or scheme[1].lower() in (LOCAL, "local"):
         path = address[scheme.end() :] if scheme else address
-        return Place(LOCAL, path.removeprefix("//") if scheme else path)
+        return FolderAddress(LOCAL, path.removeprefix("//") if scheme else path)
     name = scheme[1].lower()
     parts = urlsplit(address, allow_fragments=False)
     # A question mark and a hash are part of a path here.
@@ -87,7 +87,7 @@ def place_of(address: str) -> Place:
         return _hdfs(name, parts.hostname or "", parts.port, path)
     root = f"{name}://{parts.netloc}" if parts.netloc else f"{name}:"
     whole = f"{name}://{address[scheme.end() :].removeprefix('//')}"
-    return Place(name, "", whole.rstrip("/"), roots=(root,))
+    return FolderAddress(name, "", whole.rstrip("/"), roots=(root,))
 
 
 def _bucket(
@@ -97,13 +97,13 @@ def _bucket(
     path: str,
     schemes: tuple[str, ...],
     defaults: Mapping[str, Any],
-) -> Place:
+) -> FolderAddress:
     roots = tuple(f"{scheme}://{bucket}" for scheme in schemes)
     whole = f"{bucket}/{path}".rstrip("/")
-    return Place(protocol, whole, "", package, bucket, defaults, roots)
+    return FolderAddress(protocol, whole, "", package, bucket, defaults, roots)
 
 
-def _azure(authority: str, path: str) -> Place:
+def _azure(authority: str, path: str) -> FolderAddress:
     container, _, host = authority.rpartition("@")
     if not container:
         container, host = host, ""
@@ -116,10 +116,10 @@ def _azure(authority: str, path: str) -> Place:
             defaults["account_host"] = host.replace(".dfs.", ".blob.", 1)
     roots = tuple(f"{scheme}://{authority}" for scheme in _AZURE[:4])
     whole = f"{container}/{path}".rstrip("/")
-    return Place("abfs", whole, "", "adlfs", container, defaults, roots)
+    return FolderAddress("abfs", whole, "", "adlfs", container, defaults, roots)
 
 
-def _hdfs(scheme: str, host: str, port: int | None, path: str) -> Place:
+def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
     """HDFS over HTTP, which needs neither a JVM nor Hadoop's own libraries on this machine."""
     https = scheme == "swebhdfs"
     defaults: dict[str, Any] = {"host": host, "port": _PORT_HTTPS if https else _PORT_HTTP}
@@ -131,7 +131,7 @@ def _hdfs(scheme: str, host: str, port: int | None, path: str) -> Place:
     elif port is not None:
         defaults["port"] = port
         roots.append(f"{scheme}://{host}:{port}")
-    return Place(
+    return FolderAddress(
         "webhdfs",
         f"/{path}",
         package="requests",
@@ -141,7 +141,7 @@ def _hdfs(scheme: str, host: str, port: int | None, path: str) -> Place:
     )
 
 
-def options_of(place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(place: FolderAddress, given: Mapping[str, Any]) -> dict[str, Any]:
     """What fsspec is opened with: `given` wins over the address.
 
     A user name of HDFS is the one that Hadoop takes, `HADOOP_USER_NAME` or that of the process.

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from redis_state.errors import FormatError
 from redis_state.format.entry import BUCKETS_MAX
-from redis_state.format.packing import Reader, Writer
+from redis_state.format.packing import ByteReader, Writer
 
 FIELD = "h"
 FAMILY_ID_MAX = (1 << 16) - 1
@@ -149,7 +149,7 @@ def decode(payload: bytes) -> Header:
     Raises:
         FormatError: The bytes are not what the format says.
     """
-    reader = Reader(payload, "a header")
+    reader = ByteReader(payload, "a header")
     families: tuple[Family, ...] | None = None
     ordered: dict[int, tuple[bytes, ...]] = {}
     parts: dict[int, int] = {}
@@ -181,7 +181,7 @@ def decode(payload: bytes) -> Header:
 
 
 def _check_highest(
-    reader: Reader, families: tuple[Family, ...] | None, highest_id: int | None
+    reader: ByteReader, families: tuple[Family, ...] | None, highest_id: int | None
 ) -> None:
     if highest_id is not None and (
         families is None or any(family.id >= highest_id for family in families)
@@ -189,12 +189,12 @@ def _check_highest(
         raise reader.bad("the highest family id is not above those of a family table")
 
 
-def _many(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
+def _many(reader: ByteReader, read: Callable[[ByteReader], T]) -> tuple[T, ...]:
     return tuple(read(reader) for _ in range(reader.array_size()))
 
 
 def _unique(
-    reader: Reader, pairs: tuple[tuple[K, T], ...] | list[tuple[K, T]], what: str
+    reader: ByteReader, pairs: tuple[tuple[K, T], ...] | list[tuple[K, T]], what: str
 ) -> dict[K, T]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -202,12 +202,12 @@ def _unique(
     return found
 
 
-def _expect(reader: Reader, size: int) -> None:
+def _expect(reader: ByteReader, size: int) -> None:
     if reader.array_size() != size:
         raise reader.bad(f"an array of {size} was expected")
 
 
-def _read_family(reader: Reader) -> Family:
+def _read_family(reader: ByteReader) -> Family:
     _expect(reader, _FAMILY_PARTS)
     id_ = reader.number(maximum=FAMILY_ID_MAX)
     name, kind = reader.text(), reader.text()
@@ -221,16 +221,16 @@ def _read_family(reader: Reader) -> Family:
     )
 
 
-def _read_index(reader: Reader) -> tuple[int, tuple[bytes, ...]]:
+def _read_index(reader: ByteReader) -> tuple[int, tuple[bytes, ...]]:
     _expect(reader, 2)
     id_ = reader.number(maximum=FAMILY_ID_MAX)
-    keys = _many(reader, Reader.binary)
+    keys = _many(reader, ByteReader.binary)
     if any(one >= other for one, other in pairwise(keys)):
         raise reader.bad("the first keys of the blocks are not in ascending order")
     return id_, keys
 
 
-def _read_parts(reader: Reader) -> dict[int, int]:
+def _read_parts(reader: ByteReader) -> dict[int, int]:
     size = reader.array_size()
     if size % 2:
         raise reader.bad("a bucket has no number of parts")
@@ -246,7 +246,7 @@ def _read_parts(reader: Reader) -> dict[int, int]:
     return parts
 
 
-def _read_tombstone(reader: Reader) -> Tombstone:
+def _read_tombstone(reader: ByteReader) -> Tombstone:
     _expect(reader, 3)
     id_ = reader.number(maximum=FAMILY_ID_MAX)
     return Tombstone(id_, reader.binary_or_nil(), reader.binary_or_nil())

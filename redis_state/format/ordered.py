@@ -35,19 +35,19 @@ PREFIX = stored_key(FAMILY_ID, b"")
 
 _ROW_BYTES = 10
 
-Rows = Mapping[bytes, bytes | None]
+OrderedRows = Mapping[bytes, bytes | None]
 """Values by stored key; ``None`` is removed."""
 
 
 _NONE: Final[dict[bytes, bytes]] = {}
 
 
-class _Packers(threading.local):
+class _IndexPackers(threading.local):
     def __init__(self) -> None:
         self.pack = msgpack.Packer(use_bin_type=True).pack
 
 
-_packers = _Packers()
+_packers = _IndexPackers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Extension:
     data: bytes
 
 
-class Reader:
+class ByteReader:
     """Reads the pieces of one payload in order.
 
     Containers are opened by their headers only, so nothing is allocated for what they claim.
@@ -171,7 +171,7 @@ def scalars(payload: bytes, what: str) -> list[Any]:
             pass  # piece by piece it is found out what is wrong
         else:
             return cast(list[Any], found)
-    reader = Reader(payload, what)
+    reader = ByteReader(payload, what)
     pieces = reader.pieces(reader.array_size())
     reader.end()
     return pieces

@@ -12,7 +12,14 @@ from operator import lt
 from typing import NamedTuple
 
 from redis_state.errors import FormatError, LimitError
-from redis_state.format.packing import EXT_APPENDED, Extension, Reader, Writer, array_head, scalars
+from redis_state.format.packing import (
+    EXT_APPENDED,
+    ByteReader,
+    Extension,
+    Writer,
+    array_head,
+    scalars,
+)
 
 FAMILY_BYTES = 2
 KEY_BYTES_MAX = 1 << 20
@@ -48,7 +55,7 @@ class Appended:
 Value = bytes | Appended | None
 """What a row says of its key: put, appended, or ``None`` for removed."""
 
-Row = tuple[bytes, Value]
+KeyedValue = tuple[bytes, Value]
 
 
 def stored_key(family: int, encoded: bytes) -> bytes:
@@ -61,7 +68,7 @@ def family_of(key: bytes) -> int:
     return int.from_bytes(key[:FAMILY_BYTES], "big")
 
 
-def encode(rows: Sequence[Row]) -> bytes:
+def encode(rows: Sequence[KeyedValue]) -> bytes:
     """Write rows, which are in ascending order of their keys.
 
     Raises:
@@ -85,7 +92,7 @@ def encode(rows: Sequence[Row]) -> bytes:
     return payload
 
 
-def decode(payload: bytes) -> list[Row]:
+def decode(payload: bytes) -> list[KeyedValue]:
     """Read rows.
 
     Raises:
@@ -283,14 +290,14 @@ def check_limits(key: bytes, value: Value) -> None:
         raise LimitError("writing a row", found=f"its value has {size} bytes")
 
 
-def raw_bytes(row: Row) -> int:
+def raw_bytes(row: KeyedValue) -> int:
     """About how many bytes a row takes in a payload."""
     key, value = row
     size = len(value.data) if isinstance(value, Appended) else len(value or b"")
     return len(key) + size + 10
 
 
-def sorted_rows(rows: Mapping[bytes, Value]) -> list[Row]:
+def sorted_rows(rows: Mapping[bytes, Value]) -> list[KeyedValue]:
     """Rows in the order of a payload."""
     return sorted(rows.items(), key=lambda row: row[0])
 
@@ -309,7 +316,7 @@ def split_elements(value: bytes) -> list[bytes]:
     Raises:
         FormatError: The bytes are not such a value.
     """
-    reader = Reader(value, "a list of values")
+    reader = ByteReader(value, "a list of values")
     elements: list[bytes] = []
     while not reader.ended:
         elements.append(reader.binary())

@@ -12,7 +12,7 @@ from redis_state.format import block, header, rows
 from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET, bucket_of, buckets_for
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import Family, Header, Tombstone
-from redis_state.format.rows import Row, Value
+from redis_state.format.rows import KeyedValue, Value
 
 PART_BYTES_MAX = 64 << 10
 OWN_PART_BYTES = 1 << 20
@@ -83,8 +83,8 @@ class SegmentWriter:
             LimitError: A key or value is too large.
         """
         table = header.family_table(tuple(self.families))
-        hashed: list[Row] = []
-        ordered: dict[int, list[Row]] = {}
+        hashed: list[KeyedValue] = []
+        ordered: dict[int, list[KeyedValue]] = {}
         for row in rows.sorted_rows(content):
             family = table.get(rows.family_of(row[0]))
             if family is None:
@@ -92,7 +92,7 @@ class SegmentWriter:
             (ordered.setdefault(family.id, []) if family.ordered else hashed).append(row)
         if self.buckets is None:
             self.buckets = buckets_for(len(hashed), sum(map(rows.raw_bytes, hashed)))
-        grouped: dict[int, list[Row]] = {}
+        grouped: dict[int, list[KeyedValue]] = {}
         for row in hashed:
             kind = table[rows.family_of(row[0])].kind
             grouped.setdefault(bucket_of(row[0], kind=kind, buckets=self.buckets), []).append(row)
@@ -106,7 +106,7 @@ class SegmentWriter:
                 pass
         self._rows += len(hashed)
 
-    def add_ordered(self, family: int, of_family: Iterable[Row]) -> Iterator[None]:
+    def add_ordered(self, family: int, of_family: Iterable[KeyedValue]) -> Iterator[None]:
         """Adds all rows of an ordered family, given in key order, block by block.
 
         Yields:
@@ -192,10 +192,10 @@ class OrderedBlocks:
     _family: int
     _firsts: list[bytes] = field(default_factory=list)
     _before: bytes = b""
-    _part: list[Row] = field(default_factory=list)
+    _part: list[KeyedValue] = field(default_factory=list)
     _size: int = 0
 
-    def put(self, row: Row) -> None:
+    def put(self, row: KeyedValue) -> None:
         """Add the next row; blocks are cut as `SegmentWriter.add_ordered` cuts them.
 
         Raises:
@@ -210,7 +210,7 @@ class OrderedBlocks:
         self._part.append(row)
         self._size += own
 
-    def emit(self, part: Sequence[Row]) -> None:
+    def emit(self, part: Sequence[KeyedValue]) -> None:
         """Add a block of these rows.
 
         Raises:
@@ -234,8 +234,10 @@ class OrderedBlocks:
             self._writer._ordered[self._family] = tuple(self._firsts)
 
 
-def _cut(all_rows: Iterable[Row], *, rows_max: int | None, bytes_max: int) -> Iterator[list[Row]]:
-    part: list[Row] = []
+def _cut(
+    all_rows: Iterable[KeyedValue], *, rows_max: int | None, bytes_max: int
+) -> Iterator[list[KeyedValue]]:
+    part: list[KeyedValue] = []
     size = 0
     for row in all_rows:
         own = rows.raw_bytes(row)

@@ -6,12 +6,12 @@ once, or beside a query. Imports `protocol` and `backend`. Begin with `service.p
 
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.vanished import purge_vanished, vanished_checkpoints
 
 __all__ = [
+    "MaintenanceReport",
     "Policy",
-    "Report",
     "maintain_checkpoint",
     "purge_vanished",
     "sweep_orphans",

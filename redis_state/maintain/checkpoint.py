@@ -10,18 +10,12 @@ from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
-from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.report import MaintenanceReport, Policy
+from redis_state.progress import Progress, silent
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 256
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
 
 
 def _go_on() -> bool:
@@ -37,7 +31,7 @@ def maintain_checkpoint(
     name: str = "",
     progress: Progress = silent,
     stopped: Callable[[], bool] = _go_on,
-) -> Report:
+) -> MaintenanceReport:
     """Do what is due in each partition of a checkpoint.
 
     The partitions come in random order, so that workers who start together seldom meet.
@@ -51,7 +45,7 @@ def maintain_checkpoint(
         ConfigError: The server refuses the user.
     """
     called = name or gen
-    report = Report(checkpoints=1)
+    report = MaintenanceReport(checkpoints=1)
     (raw,) = client.call("maintaining a checkpoint", [("HGETALL", keys.query(gen, tenant=tenant))])
     try:
         operators = parse_operators(raw)
@@ -73,7 +67,7 @@ def maintain_checkpoint(
 
 
 def _instances(
-    client: Client, ids: list[PartitionId], report: Report, called: str
+    client: Client, ids: list[PartitionId], report: MaintenanceReport, called: str
 ) -> dict[PartitionId, Instance]:
     (raws,) = client.call("looking up instances", [("MGET", *map(keys.instance, ids))])
     found: dict[PartitionId, Instance] = {}

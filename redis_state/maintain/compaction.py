@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from redis_state.errors import RedisStateError
 from redis_state.format.entry import Entry, Segment
-from redis_state.format.rows import Row
+from redis_state.format.rows import KeyedValue
 from redis_state.format.segment import SegmentWriter
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
 from redis_state.protocol.version_rows import VersionRows
@@ -91,7 +91,7 @@ def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[Segm
         count += len(group)
         _stage(partition, segment, name)
     for family in version.ordered_families():
-        rows = _Counted(version.ordered(family))
+        rows = _CountingRows(version.ordered(family))
         for _ in segment.add_ordered(family, rows):
             _stage(partition, segment, name)
         count += rows.count
@@ -104,14 +104,14 @@ def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> Non
         partition.stage(segment.ident, name, segment.drain())
 
 
-class _Counted:
+class _CountingRows:
     """Rows, counted as they pass."""
 
-    def __init__(self, rows: Iterator[Row]) -> None:
+    def __init__(self, rows: Iterator[KeyedValue]) -> None:
         self._rows = rows
         self.count = 0
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[KeyedValue]:
         for row in self._rows:
             self.count += 1
             yield row

@@ -12,15 +12,12 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import scan
 from redis_state.backend.script import script
-from redis_state.maintain.report import Report
+from redis_state.maintain.report import MaintenanceReport
+from redis_state.progress import silent
 from redis_state.protocol.runs import STAGED_TTL_MS
 
 _WHAT = "looking for orphans"
 _LOG = logging.getLogger("redis_state.maintain")
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
 
 
 def sweep_orphans(
@@ -28,8 +25,8 @@ def sweep_orphans(
     *,
     tenant: str = "",
     ttl_ms: int = STAGED_TTL_MS,
-    progress: Callable[[str, int, int], None] = _silent,
-) -> Report:
+    progress: Callable[[str, int, int], None] = silent,
+) -> MaintenanceReport:
     """Let segments of this tenant expire that no manifest names, found by one pass of `SCAN`.
 
     Args:
@@ -39,7 +36,7 @@ def sweep_orphans(
         UnavailableError: The server gives no answer.
         ConfigError: The server refuses the user.
     """
-    report = Report()
+    report = MaintenanceReport()
     for names in scan(client, _WHAT, keys.any_pattern(tenant=tenant), progress):
         # In an order of their own, not the server's: what is found does not depend on its hashes.
         segments = sorted(found for name in names if (found := _segment(name, tenant)) is not None)

@@ -12,7 +12,7 @@ from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId, text_number
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
-from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
 from redis_state.protocol.instances import TTL_MS, Instance, leave
@@ -23,7 +23,7 @@ _PATIENCE_SERVED = 2
 
 def maintain_partition(
     client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
-) -> Report:
+) -> MaintenanceReport:
     """Do what is due in one partition; nothing if another worker is working on it.
 
     Args:
@@ -34,7 +34,7 @@ def maintain_partition(
         UnavailableError: The server gives no answer.
         ConfigError: The server refuses the user.
     """
-    report = Report()
+    report = MaintenanceReport()
     if not claim(client, id_, policy):
         report.left_to_others = 1
         return report
@@ -54,7 +54,7 @@ def _maintain(
     id_: PartitionId,
     instance: Instance | None,
     policy: Policy,
-    report: Report,
+    report: MaintenanceReport,
     *,
     where: str,
 ) -> None:
@@ -116,7 +116,7 @@ def _is_overtaken(
 
 
 def _compact(
-    partition: PartitionClient, instance: Instance | None, policy: Policy, report: Report
+    partition: PartitionClient, instance: Instance | None, policy: Policy, report: MaintenanceReport
 ) -> None:
     opened = partition.open("", None)
     if opened.pin.version == 0:
@@ -134,7 +134,10 @@ def _compact(
 
 
 def _retain(
-    partition: PartitionClient, _instance: Instance | None, _policy: Policy, report: Report
+    partition: PartitionClient,
+    _instance: Instance | None,
+    _policy: Policy,
+    report: MaintenanceReport,
 ) -> None:
     found = partition.retain()
     report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes

@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.scan import Progress, scan
+from redis_state.backend.scan import scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId, is_gen
+from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
 _WHAT = "purging a checkpoint"
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
 
 
 @dataclass(slots=True)
@@ -56,7 +53,7 @@ def purge(
     *,
     tenant: str = "",
     dry_run: bool = False,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Purged:
     """Remove every key of a checkpoint.
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.scan import Progress
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, FullError, NotFoundError
 from redis_state.ids import NUMBER_MAX
@@ -23,6 +22,7 @@ from redis_state.maintain.purge import (
     registered_partitions,
     scan_checkpoint,
 )
+from redis_state.progress import Progress, silent
 from redis_state.protocol.runs import PURGED_FIELD
 
 KEPT_MS = 24 * 3600 * 1000
@@ -53,7 +53,7 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _PurgeRecord:
     """What a purge keeps in the query, for whoever brings it back.
 
     Attributes:
@@ -65,17 +65,13 @@ class _Record:
     listed: Mapping[str, str]
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
-
-
 def expire(
     client: Client,
     gen: str,
     *,
     tenant: str = "",
     kept_ms: int = KEPT_MS,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Purged:
     """Let every key of a checkpoint expire, serve none of it from now on, and list it no more.
 
@@ -121,7 +117,7 @@ def expire(
     return found
 
 
-def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = _silent) -> Recalled:
+def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = silent) -> Recalled:
     """Bring a checkpoint back that was purged by expiry, as it was.
 
     Raises:
@@ -162,7 +158,7 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         found.names.add(query)
         known = _record(client, gen, tenant)
         if known is None:
-            known = _Record(left_ms, {})
+            known = _PurgeRecord(left_ms, {})
         # If it was purged before, what that one kept still counts: it may have been cut off.
         record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
@@ -189,7 +185,7 @@ def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
     }
 
 
-def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> None:
+def _recall_query(client: Client, gen: str, tenant: str, record: _PurgeRecord) -> None:
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     time, *there = client.call(
         _RECALLING,
@@ -207,7 +203,7 @@ def _recall_query(client: Client, gen: str, tenant: str, record: _Record) -> Non
     client.call(_RECALLING, [stay, ("HDEL", query, PURGED_FIELD)])
 
 
-def _record(client: Client, gen: str, tenant: str) -> _Record | None:
+def _record(client: Client, gen: str, tenant: str) -> _PurgeRecord | None:
     (raw,) = client.call(_RECALLING, [("HGET", keys.query(gen, tenant=tenant), PURGED_FIELD)])
     if raw is None:
         return None
@@ -223,7 +219,7 @@ def _record(client: Client, gen: str, tenant: str) -> _Record | None:
         raise FormatError(
             _RECALLING, found="what the purge noted in the query is damaged"
         ) from error
-    return _Record(left_ms, listed)
+    return _PurgeRecord(left_ms, listed)
 
 
 def _expire_partitions(

@@ -51,7 +51,7 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Report:
+class MaintenanceReport:
     """Counts of a pass, and what it found wrong.
 
     Attributes:
@@ -85,7 +85,7 @@ class Report:
     lag_bytes: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def add(self, other: Report) -> None:
+    def add(self, other: MaintenanceReport) -> None:
         """Take the counts of a part in."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -11,10 +11,11 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import NotFoundError, UnavailableError
-from redis_state.maintain.checkpoint import Progress, maintain_checkpoint
+from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.vanished import purge_vanished
+from redis_state.progress import Progress
 from redis_state.protocol.registry import QueryInfo, parse_listing
 
 ORPHANS_EVERY_S = 3600.0
@@ -69,7 +70,7 @@ class Service:
         self._clock = clock
         self._orphans_due_s = self._vanished_due_s = clock.monotonic_s()
 
-    def run_pass(self) -> Report:
+    def run_pass(self) -> MaintenanceReport:
         """Do what is due now.
 
         Raises:
@@ -78,7 +79,7 @@ class Service:
             ConfigError: The server refuses the user.
         """
         began_s = self._clock.monotonic_s()
-        report, job = Report(), self._job
+        report, job = MaintenanceReport(), self._job
         for info in self._checkpoints():
             if self._stopped():
                 break
@@ -119,7 +120,7 @@ class Service:
         _LOG.debug("the pass took %.0f ms", (self._clock.monotonic_s() - began_s) * 1000)
         return report
 
-    def run(self, interval_s: float, tell: Callable[[Report], None]) -> None:
+    def run(self, interval_s: float, tell: Callable[[MaintenanceReport], None]) -> None:
         """Do passes until `wait` says that it is enough. If the server is down, wait for it.
 
         Raises:

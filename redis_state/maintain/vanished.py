@@ -19,7 +19,8 @@ from redis_state.backend.replies import OTHER_TYPE
 from redis_state.errors import ConfigError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.recall import KEPT_MS, expire
-from redis_state.maintain.report import Report
+from redis_state.maintain.report import MaintenanceReport
+from redis_state.progress import silent
 from redis_state.protocol.registry import QueryInfo, listed_partitions, parse_listing
 from redis_state.protocol.texts import parse_json
 
@@ -31,7 +32,7 @@ _LOG = logging.getLogger("redis_state.maintain")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SeenCheckpoint:
     """What a look saw of a listed checkpoint.
 
     Attributes:
@@ -71,11 +72,7 @@ class Look:
         return not self.activity.instances and self.activity.now_ms - self.used_ms > age_ms
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return None
-
-
-def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[Look]:
+def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[SeenCheckpoint]:
     """Checkpoints that nobody used for `age_ms`, by the server's clock; nothing is changed.
 
     Of one that was written only by releases that do not note when, the age counts from the first
@@ -84,7 +81,9 @@ def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> li
     Raises:
         ConfigError: The age is below one hour.
     """
-    return [one for one in _looks(client, age_ms, tenant, Report()) if one.is_dead(age_ms)]
+    return [
+        one for one in _looks(client, age_ms, tenant, MaintenanceReport()) if one.is_dead(age_ms)
+    ]
 
 
 def purge_vanished(
@@ -92,8 +91,8 @@ def purge_vanished(
     *,
     age_ms: int,
     tenant: str = "",
-    progress: Callable[[str, int, int], None] = _silent,
-) -> Report:
+    progress: Callable[[str, int, int], None] = silent,
+) -> MaintenanceReport:
     """Look once; let checkpoints expire that two looks found unused for `age_ms`.
 
     The looks are half an hour apart, or more. `recall` brings back what expires.
@@ -101,7 +100,7 @@ def purge_vanished(
     Raises:
         ConfigError: As `vanished_checkpoints`.
     """
-    report = Report()
+    report = MaintenanceReport()
     for one in _looks(client, age_ms, tenant, report):
         now_ms, dead = one.activity.now_ms, one.is_dead(age_ms)
         if not dead and not one.is_undated:
@@ -124,7 +123,7 @@ def purge_vanished(
     return report
 
 
-def _note(client: Client, one: Look, tenant: str) -> None:
+def _note(client: Client, one: SeenCheckpoint, tenant: str) -> None:
     note = json.dumps({"at": one.activity.now_ms, "mark": one.activity.mark})
     client.call(_WHAT, [("HSET", keys.looks(tenant=tenant), one.info.gen, note)])
     if one.is_undated:
@@ -139,7 +138,9 @@ def _note(client: Client, one: Look, tenant: str) -> None:
     )
 
 
-def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator[Look]:
+def _looks(
+    client: Client, age_ms: int, tenant: str, report: MaintenanceReport
+) -> Iterator[SeenCheckpoint]:
     if age_ms < AGE_MIN_MS:
         raise ConfigError(
             _WHAT,
@@ -165,7 +166,7 @@ def _looks(client: Client, age_ms: int, tenant: str, report: Report) -> Iterator
         except FormatError as error:
             report.problem(f"{info.title} ({info.gen}): not purged: {error}")
             continue
-        yield Look(info, activity, _noted_ms(noted, info.gen, activity))
+        yield SeenCheckpoint(info, activity, _noted_ms(noted, info.gen, activity))
 
 
 def _noted_ms(noted: Mapping[bytes, bytes], gen: str, activity: Activity) -> int:

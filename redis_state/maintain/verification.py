@@ -11,7 +11,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.report import Policy, Report
+from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.protocol import PartitionClient, SegmentGoneError
 from redis_state.protocol.version_rows import read_whole
 
@@ -22,7 +22,12 @@ _LOG = logging.getLogger("redis_state.maintain")
 
 
 def verify(
-    client: Client, partition: PartitionClient, policy: Policy, report: Report, *, where: str
+    client: Client,
+    partition: PartitionClient,
+    policy: Policy,
+    report: MaintenanceReport,
+    *,
+    where: str,
 ) -> None:
     """Compare the segments of a partition with its manifest, and correct their expiries."""
     id_ = partition.id
@@ -39,12 +44,12 @@ def verify(
                 )
     if policy.deep:
         lost = {segment for segment, _ in suspects}
-        for segment in _named(raw, Report(), where=where):
+        for segment in _named(raw, MaintenanceReport(), where=where):
             if segment not in lost:
                 _read(client, partition, segment, report, where=where)
 
 
-def _named(raw: Mapping[bytes, bytes], report: Report, *, where: str) -> list[Segment]:
+def _named(raw: Mapping[bytes, bytes], report: MaintenanceReport, *, where: str) -> list[Segment]:
     found: list[Segment] = []
     for name, entry in sorted(raw.items()):
         if name[:2] not in (b"d:", b"s:"):
@@ -57,7 +62,11 @@ def _named(raw: Mapping[bytes, bytes], report: Report, *, where: str) -> list[Se
 
 
 def _suspects(
-    client: Client, id_: PartitionId, named: Sequence[Segment], left_ms: int, report: Report
+    client: Client,
+    id_: PartitionId,
+    named: Sequence[Segment],
+    left_ms: int,
+    report: MaintenanceReport,
 ) -> list[tuple[Segment, int]]:
     """Segments that are not whole, and how many blocks they have."""
     suspects: list[tuple[Segment, int]] = []
@@ -89,7 +98,12 @@ def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:
 
 
 def _read(
-    client: Client, partition: PartitionClient, segment: Segment, report: Report, *, where: str
+    client: Client,
+    partition: PartitionClient,
+    segment: Segment,
+    report: MaintenanceReport,
+    *,
+    where: str,
 ) -> None:
     try:
         read_whole(partition.fetch, segment)

@@ -95,7 +95,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CheckpointCounts:
     """What was counted of a checkpoint.
 
     Attributes:
@@ -107,14 +107,18 @@ class Counted:
     errors: Mapping[tuple[str, int, str], int]
 
 
-def find_counted(client: Client, gens: Sequence[str], *, tenant: str = "") -> list[Counted]:
+def find_counted(
+    client: Client, gens: Sequence[str], *, tenant: str = ""
+) -> list[CheckpointCounts]:
     """What was counted of checkpoints; one hash of each is read."""
     commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
     found = client.call_in_pieces(
         "reading totals", commands, at_once=KEYS_AT_ONCE, of_other_type=OTHER_TYPE
     )
     return [
-        Counted({}, {}) if raw is OTHER_TYPE else Counted(_totals_in(raw), _errors_in(raw))
+        CheckpointCounts({}, {})
+        if raw is OTHER_TYPE
+        else CheckpointCounts(_totals_in(raw), _errors_in(raw))
         for raw in found
     ]
 

@@ -61,7 +61,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionBytes:
     """A partition with its bytes."""
 
     operator: int
@@ -89,7 +89,7 @@ class Size:
     bytes: int = 0
     state_max: int = 0
     prefix_max: int = 0
-    largest: tuple[Part, ...] = ()
+    largest: tuple[PartitionBytes, ...] = ()
 
     def is_younger(self, age_ms: int, now_ms: int) -> bool:
         """Whether it may be taken as it is; one from the future has the time of another server."""
@@ -131,10 +131,10 @@ def _size(text: bytes | None) -> Size | None:
     return Size(at_ms, size, state_max, prefix_max, largest)
 
 
-def _part(operator: object, store: object, partition: object, size: object) -> Part:
+def _part(operator: object, store: object, partition: object, size: object) -> PartitionBytes:
     if not isinstance(store, str) or not all(map(is_number, (operator, partition, size))):
         raise ValueError("a partition of the list of sizes is malformed")
-    return Part(operator, store, partition, size)  # type: ignore[arg-type]  # as was looked
+    return PartitionBytes(operator, store, partition, size)  # type: ignore[arg-type]  # as was looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ class _Near:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _UsedBytes:
     state: int
     prefix: int
-    largest: tuple[Part, ...]
+    largest: tuple[PartitionBytes, ...]
 
     def near(self, limits: Limits, share: float) -> list[_Near]:
         both = (STATE_OPTION, self.state, limits.state), (PREFIX_OPTION, self.prefix, limits.prefix)
@@ -173,7 +173,7 @@ class Quota:
         self._gen = gen
         self._limits = limits
         self._tenant = tenant
-        self._found: _Found | None = None
+        self._found: _UsedBytes | None = None
         self._due_s = 0.0
         self._measuring_s = 0.0
         self._warned: set[str] = set()
@@ -234,7 +234,7 @@ class Quota:
                     "; ".join(map(str, now.largest)) or "none",
                 )
 
-    def _look(self, client: Client, age_ms: int) -> _Found:
+    def _look(self, client: Client, age_ms: int) -> _UsedBytes:
         with self._lock:
             (second, micro), raw = self._read(client)
             now_ms = int(second) * 1000 + int(micro) // 1000
@@ -246,7 +246,7 @@ class Quota:
                 own = self._measured(client, now_ms)
             others = self._others(client, entries, now_ms) if self._limits.prefix else {}
             total = own.bytes + sum(one.bytes for one in others.values())
-            self._found = _Found(own.bytes, total, own.largest)
+            self._found = _UsedBytes(own.bytes, total, own.largest)
             return self._found
 
     def _read(self, client: Client) -> tuple[Sequence[bytes], Mapping[bytes, bytes]]:
@@ -310,7 +310,7 @@ def _measure(client: Client, gen: str, size: Size, *, tenant: str) -> Size:
     return replace(size, bytes=sum(one.bytes for one in parts), largest=largest)
 
 
-def _parts(client: Client, ids: Iterable[PartitionId]) -> Iterator[Part]:
+def _parts(client: Client, ids: Iterable[PartitionId]) -> Iterator[PartitionBytes]:
     ids = list(ids)
     commands = [("HGETALL", keys.meta(id_)) for id_ in ids]
     replies = client.call_in_pieces(_WHAT, commands, at_once=_PARTITIONS_AT_ONCE)
@@ -322,7 +322,7 @@ def _parts(client: Client, ids: Iterable[PartitionId]) -> Iterator[Part]:
             and len(words := entry.split(b" ", _BYTES_WORD + 1)) > _BYTES_WORD
             and words[_BYTES_WORD].isdigit()
         )
-        yield Part(id_.store.operator, id_.store.store, id_.partition, total)
+        yield PartitionBytes(id_.store.operator, id_.store.store, id_.partition, total)
 
 
 _quotas: weakref.WeakKeyDictionary[Client, dict[tuple[str, str, Limits], Quota]] = (

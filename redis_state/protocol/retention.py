@@ -20,7 +20,7 @@ _WHAT = "planning retention"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetentionPlan:
     """What to take out of a manifest.
 
     Attributes:
@@ -46,7 +46,7 @@ class Plan:
             yield self.base, self.gone[start : start + FIELDS_MAX]
 
 
-def plan(manifest: Mapping[bytes, bytes]) -> Plan:
+def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
     """The plan for all fields of `P:m`.
 
     Only what Redis holds decides: opened and retained of the holding run, never the caller's
@@ -72,7 +72,7 @@ def plan(manifest: Mapping[bytes, bytes]) -> Plan:
         if segment.version <= opened.version
         and not (name in lineage and _is_needed(segment, base, kept_bases))
     ]
-    return Plan(
+    return RetentionPlan(
         _text(fields.get("e", b"")),
         opened,
         floor,

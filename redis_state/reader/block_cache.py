@@ -33,7 +33,7 @@ _TOMBSTONE_BYTES = 250
 _ORDERED_KEY_BYTES = 50
 
 
-Place = tuple[str, int, str, int, str, str]
+BlockId = tuple[str, int, str, int, str, str]
 """Where a block is: checkpoint, operator, store, partition, ident of the segment, and field.
 
 A checkpoint that a query got with another number of partitions has the idents of the one before.
@@ -44,7 +44,7 @@ Where = tuple[str, int, str, int, str]
 """A place without its field: the segment."""
 
 
-Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
+BucketLayer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
 """What segments say of the keys of a bucket: their rows, and what they remove below them."""
 
 
@@ -69,7 +69,7 @@ class Chain:
     last: int
     families: tuple[Family, ...]
     resets: int
-    layers: dict[int, Sequence[Layer]] = field(default_factory=dict)
+    layers: dict[int, Sequence[BucketLayer]] = field(default_factory=dict)
     joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
 
 
@@ -119,23 +119,23 @@ class BlockCache:
 
     def __init__(self) -> None:
         self.resets = 0
-        self._heads: dict[Place, Header] = {}
-        self._rows: dict[Place, Mapping[bytes, Value]] = {}
-        self._payloads: dict[Place, _Payload] = {}
+        self._heads: dict[BlockId, Header] = {}
+        self._rows: dict[BlockId, Mapping[bytes, Value]] = {}
+        self._payloads: dict[BlockId, _Payload] = {}
         self._chains: dict[PartitionId, Chain] = {}
         self._recent: dict[PartitionId, Recent] = {}
         self._keys: dict[PartitionId, int] = {}
         self._bytes = 0
 
-    def head(self, place: Place) -> Header | None:
+    def head(self, place: BlockId) -> Header | None:
         """A header; ``None`` if it is not here."""
         return self._heads.get(place)
 
-    def rows(self, place: Place) -> Mapping[bytes, Value] | None:
+    def rows(self, place: BlockId) -> Mapping[bytes, Value] | None:
         """The rows of a block; ``None`` if they are not here."""
         return self._rows.get(place)
 
-    def payload(self, place: Place) -> tuple[bytes, bool] | None:
+    def payload(self, place: BlockId) -> tuple[bytes, bool] | None:
         """The payload of a block, and whether its rows are worth a table by now.
 
         They are where they are looked into the third time; ``None`` if the payload is not here.
@@ -146,21 +146,21 @@ class BlockCache:
         found.times += 1
         return found.payload, found.times >= _TIMES and not found.is_large
 
-    def add_payload(self, place: Place, payload: bytes) -> None:
+    def add_payload(self, place: BlockId, payload: bytes) -> None:
         """Keep a block that was looked into once."""
         size = ENTRY_BYTES + len(payload)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._payloads[place] = _Payload(payload)
 
-    def add_head(self, place: Place, head: Header) -> None:
+    def add_head(self, place: BlockId, head: Header) -> None:
         """Keep a header."""
         size = ENTRY_BYTES + _head_bytes(head)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._heads[place] = head
 
-    def add_rows(self, place: Place, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
+    def add_rows(self, place: BlockId, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
         """Keep the rows of a block, and not its payload any more.
 
         Args:
@@ -189,7 +189,7 @@ class BlockCache:
             return None
         return chain
 
-    def add_layers(self, chain: Chain, bucket: int, layers: Sequence[Layer]) -> None:
+    def add_layers(self, chain: Chain, bucket: int, layers: Sequence[BucketLayer]) -> None:
         """Keep what the segments say of a bucket, if all of their rows are kept as blocks.
 
         Rows of before the cache started afresh are counted no more, so their chain has ended.

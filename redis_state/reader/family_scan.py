@@ -10,12 +10,12 @@ from redis_state.format.rows import stored_key
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.scan import Rows, families_of, pieces_of
+from redis_state.reader.scan import ScanRows, families_of, pieces_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 
-Piece = tuple[RowCodec, Rows]
+RowPiece = tuple[RowCodec, ScanRows]
 """Rows of one partition, and what decodes them."""
 
 
@@ -31,7 +31,7 @@ class StoredRows:
         self._store = store
         self._choice = choice
 
-    def open(self, wanted: Wanted) -> tuple[OperatorInfo, list[Opened]]:
+    def open(self, wanted: VersionRequest) -> tuple[OperatorInfo, list[Opened]]:
         """All partitions, at one version.
 
         Raises:
@@ -39,7 +39,7 @@ class StoredRows:
         """
         return self._source.open_at(self._operator, self._store, wanted)
 
-    def opened(self, wanted: Wanted) -> tuple[RowCodec, list[Opened]]:
+    def opened(self, wanted: VersionRequest) -> tuple[RowCodec, list[Opened]]:
         """All partitions, and the codec of the newest family table.
 
         Raises:
@@ -49,7 +49,7 @@ class StoredRows:
         likely = self._choice.likely(info, partitions)
         return self._choice.codec(families_of(self._client, partitions)) or likely, partitions
 
-    def pieces(self, wanted: Wanted, *, lists: bool | None = None) -> Iterator[Piece]:
+    def pieces(self, wanted: VersionRequest, *, lists: bool | None = None) -> Iterator[RowPiece]:
         """Rows of all partitions.
 
         Args:
@@ -64,7 +64,7 @@ class StoredRows:
             self._choice.be_list(codec, wanted=lists)
         return self.rows(partitions)
 
-    def rows(self, partitions: Sequence[Opened]) -> Iterator[Piece]:
+    def rows(self, partitions: Sequence[Opened]) -> Iterator[RowPiece]:
         """Rows of these partitions.
 
         Raises:
@@ -84,7 +84,7 @@ class StoredRows:
                 if rows:
                     yield codec, rows
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, wanted: VersionRequest) -> int:
         """How many keys the family has.
 
         Raises:

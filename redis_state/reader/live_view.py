@@ -15,7 +15,7 @@ from redis_state.process import tell_after_fork
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.operators import Operators
-from redis_state.reader.versions import NEWEST, Wanted
+from redis_state.reader.versions import NEWEST, VersionRequest
 from redis_state.reader.view import QueryView, ViewedQuery
 
 if TYPE_CHECKING:
@@ -99,7 +99,12 @@ class LiveView(Operators):
         return self.current().known(operator, store)
 
     def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        wanted: VersionRequest,
+        *,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """The partitions of a store.
 

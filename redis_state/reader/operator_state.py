@@ -12,7 +12,7 @@ from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.feed.changes import ChangeBatch, changes
 from redis_state.reader.feed.diff import Change, diff
-from redis_state.reader.feed.family_location import Place, place_of
+from redis_state.reader.feed.family_location import FamilyLocation, place_of
 from redis_state.reader.feed.history import Revision, history
 from redis_state.reader.feed.hot import BATCHES, LIMIT, By, HotKeys, hot
 from redis_state.reader.lookup.asked_keys import AskedKeys
@@ -432,5 +432,5 @@ class OperatorState:
         store = self._query.store_id(self._operator, self._store)
         return changes(self._place, store, since, follow=follow, interval_s=interval_s, stop=stop)
 
-    def _place(self) -> Place:
+    def _place(self) -> FamilyLocation:
         return place_of(self._client, self._query, self._operator, self._store, self._choice)

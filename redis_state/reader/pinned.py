@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 
 if TYPE_CHECKING:
     from redis_state.reader.view import QueryView
@@ -55,7 +55,12 @@ class Pinned:
         return self.known(operator, store)
 
     def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        wanted: VersionRequest,
+        *,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """The partitions; asks nothing of Redis.
 
@@ -63,7 +68,7 @@ class Pinned:
             ConfigError: Another version was asked for.
         """
         self._check(operator, store)
-        if wanted != Wanted():
+        if wanted != VersionRequest():
             raise _has_one()
         if only is None:
             return self.info, list(self.partitions)
@@ -104,7 +109,7 @@ def pin(view: QueryView, operator: int, store: str) -> Pinned:
         NotFoundError: The view has no such operator or store.
         StateError: The store has no such version.
     """
-    info, partitions = view.open_at(operator, store, Wanted())
+    info, partitions = view.open_at(operator, store, VersionRequest())
     return Pinned(info, partitions)
 
 

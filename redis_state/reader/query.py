@@ -30,8 +30,8 @@ from redis_state.reader.versions import (
     CONFIRMED,
     LATEST,
     NEWEST,
-    Newest,
-    Wanted,
+    NewestOpener,
+    VersionRequest,
     level,
     open_latest,
     which_of,
@@ -61,7 +61,7 @@ class Query(Operators):
     def __init__(self, client: Client, info: QueryInfo, *, tenant: str) -> None:
         self.info = info
         self.blocks = BlockCache()
-        self._newest = Newest(client, self.blocks)
+        self._newest = NewestOpener(client, self.blocks)
         self._client = client
         self._tenant = tenant
         self._known: Mapping[tuple[int, str], OperatorInfo] = {}
@@ -183,10 +183,15 @@ class Query(Operators):
             StateError: A partition does not hold the version, or it is older than `max_age`; or the
                 newest version is wanted, and the store was given another number of partitions.
         """
-        return self.open_at(operator, store, Wanted(version, at, uids, max_age), only=only)
+        return self.open_at(operator, store, VersionRequest(version, at, uids, max_age), only=only)
 
     def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        wanted: VersionRequest,
+        *,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """As `open`."""
         listed = self._fresh(operator, store, every=only is None)
@@ -206,7 +211,7 @@ class Query(Operators):
         return listed, found
 
     def open_stores(
-        self, stores: Sequence[OperatorInfo], wanted: Wanted, *, keyed: bool = False
+        self, stores: Sequence[OperatorInfo], wanted: VersionRequest, *, keyed: bool = False
     ) -> list[list[Opened]]:
         """Open all partitions of several stores; those that move together at one version.
 
@@ -292,7 +297,12 @@ class Query(Operators):
         return read_replies(ids, replies, version=None)
 
     def _opened(
-        self, info: OperatorInfo, partitions: Sequence[int], wanted: Wanted, *, keyed: bool = False
+        self,
+        info: OperatorInfo,
+        partitions: Sequence[int],
+        wanted: VersionRequest,
+        *,
+        keyed: bool = False,
     ) -> list[Opened]:
         if wanted.at == LATEST:
             # What all have published is to be known, also if only some of them are read.
@@ -341,7 +351,7 @@ class Query(Operators):
         )
 
 
-def _is_of_now(wanted: Wanted) -> bool:
+def _is_of_now(wanted: VersionRequest) -> bool:
     """Whether the newest version is asked for, and none that is named."""
     return wanted.newest or wanted.at == LATEST
 

@@ -13,7 +13,7 @@ from redis_state.protocol.opening import Opened, reopen
 from redis_state.protocol.segments import SegmentGoneError, fetch
 from redis_state.protocol.version_rows import VersionRows, header_of
 
-Rows = Sequence[tuple[bytes, bytes]]
+ScanRows = Sequence[tuple[bytes, bytes]]
 """Stored keys and their values."""
 
 _REOPENS_MAX = 5
@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 1_000
 _WHAT = "reading all rows"
 
 
-def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[Rows, Sequence[Family]]]:
+def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
     """The live rows of a version, some at a time, with its family table.
 
     Raises:
@@ -87,7 +87,7 @@ def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, .
     return ()
 
 
-def _read(client: Client, opened: Opened) -> Iterator[tuple[Rows, Sequence[Family]]]:
+def _read(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
     read = partial(fetch, client, opened.id)
     version = VersionRows(read, opened.segments, where=str(opened.id))
     families, live = version.families, 0

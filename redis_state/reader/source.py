@@ -9,7 +9,7 @@ from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -33,7 +33,12 @@ class Source(Protocol):
         """As `Query.listed`."""
 
     def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        wanted: VersionRequest,
+        *,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """As `Query.open_at`."""
 

@@ -18,12 +18,12 @@ from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.source import Source, Stores
 from redis_state.reader.table_columns import RowCodec, columns_of, only_columns
 from redis_state.reader.tables.column_arrays import value_columns
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 from redis_state.rows.arrow_types import arrow_type, library, named_array
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.rows.json_values import json_text
-from redis_state.rows.key_filter import keys_of
+from redis_state.rows.key_filter import ColumnPath, keys_of
 from redis_state.rows.spark_types import Struct, Type
 from redis_state.rows.typed_rows import TypedRowCodec
 from redis_state.rows.unsafe_row import check_lookup
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 ROWS = 16_384
 """In a batch."""
-
-Path = tuple[str, ...]
 
 
 class StateTable:
@@ -67,7 +65,7 @@ class StateTable:
 
         choice = FamilyChoice(client, operator, family, None, decoding)
         stored = StoredRows(client, source, operator, store, choice)
-        codec, _ = stored.opened(Wanted())
+        codec, _ = stored.opened(VersionRequest())
         self._codec: RowCodec = codec
         self._columns = columns_of(codec)
         # Of one version: what looks at many is not asked for.
@@ -91,7 +89,7 @@ class StateTable:
         """The names of the key columns."""
         return self._columns.names[: self._columns.keys]
 
-    def keys_with(self, equal: Mapping[Path, Sequence[Any]]) -> list[dict[str, Any]] | None:
+    def keys_with(self, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict[str, Any]] | None:
         """The keys that `batches` takes for a filter; ``None`` if it does not come down to keys.
 
         Args:
@@ -148,7 +146,7 @@ class StateTable:
             ConfigError: They cannot: equal values of one may have different bytes, or it is not
                 implemented for its type.
         """
-        if isinstance(self._codec, Codec):
+        if isinstance(self._codec, FamilyCodec):
             check_lookup(self._codec.key)
 
     def look_up(self, keys: AskedKeys, columns: Sequence[str]) -> tuple[list[pa.Array], pa.Array]:
@@ -165,7 +163,7 @@ class StateTable:
         places: list[int | None] = [None] * len(keys)
         # The rows of a partition have one codec, and most often those of all have.
         groups: dict[int, tuple[RowCodec, list[bytes], list[int]]] = {}
-        for group in self._keyed.find(keys, Wanted())[1].groups if len(keys) else ():
+        for group in self._keyed.find(keys, VersionRequest())[1].groups if len(keys) else ():
             _, values, of_group = groups.setdefault(id(group.codec), (group.codec, [], []))
             values += group.values
             of_group += group.places
@@ -198,7 +196,7 @@ class StateTable:
         if not keys:
             return
         codec, made = self._codec, only_columns(self._codec, columns)
-        for hit in self._keyed.find(AskedKeys(keys), Wanted())[1].in_order():
+        for hit in self._keyed.find(AskedKeys(keys), VersionRequest())[1].in_order():
             if hit is None:
                 yield None
                 continue

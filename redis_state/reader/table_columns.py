@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from redis_state.errors import ConfigError
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.python_codec import PythonCodec
 from redis_state.rows.spark_types import Type, is_opaque
 from redis_state.rows.typed_rows import TypedRowCodec
 
-RowCodec = Codec | PythonCodec | TypedRowCodec
+RowCodec = FamilyCodec | PythonCodec | TypedRowCodec
 """Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
 
 _KEY, _VALUE = "key", "value"
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class TableColumns:
     """The columns of a table.
 
     Attributes:
@@ -54,11 +54,11 @@ class Columns:
         return found
 
 
-def columns_of(codec: RowCodec) -> Columns:
+def columns_of(codec: RowCodec) -> TableColumns:
     """The columns of a codec's rows."""
     key, value = codec.columns
     if key is None or value is None:
-        return Columns((_KEY, _VALUE), (None, None), 1, (0, 1))
+        return TableColumns((_KEY, _VALUE), (None, None), 1, (0, 1))
     names: list[str] = []
     for name in key.names:
         names.append(free_name(name, names))
@@ -70,7 +70,7 @@ def columns_of(codec: RowCodec) -> Columns:
     if codec.asked is not None:
         of_keys, of_values = codec.asked
         places = [*sorted(of_keys), *(keys + at for at in sorted(of_values))]
-    return Columns(tuple(names), types, keys, tuple(places))
+    return TableColumns(tuple(names), types, keys, tuple(places))
 
 
 def only_columns(codec: RowCodec, names: Iterable[str]) -> RowCodec:
@@ -90,7 +90,7 @@ def readable_columns(codec: RowCodec) -> list[str]:
     return [name for name, type_ in pairs if type_ is None or not is_opaque(type_)]
 
 
-def only_places(codec: RowCodec, columns: Columns, places: Iterable[int]) -> RowCodec:
+def only_places(codec: RowCodec, columns: TableColumns, places: Iterable[int]) -> RowCodec:
     """The codec of the columns at these places, which does not parse the others."""
     wanted = set(places)
     if len(wanted) == len(columns.names):

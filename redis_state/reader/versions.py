@@ -64,7 +64,7 @@ _CHOOSING = "choosing the version to read"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class VersionRequest:
     """The version that a call asks for.
 
     Attributes:
@@ -156,11 +156,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-NEWEST = Wanted()
+NEWEST = VersionRequest()
 """The confirmed version, which most calls ask for."""
 
 
-class Newest:
+class NewestOpener:
     """Opens the newest confirmed version of partitions, and asks only for what is new of it.
 
     Safe to share between threads: an older answer that is kept costs bytes, and no more.
@@ -450,11 +450,11 @@ def _unclear(found: str, advice: str) -> ConfigError:
     return ConfigError(_CHOOSING, found=found, advice=advice)
 
 
-def which_of(given: Mapping[str, Any], version: int | None) -> Wanted:
+def which_of(given: Mapping[str, Any], version: int | None) -> VersionRequest:
     """What the arguments of a call ask for.
 
     Raises:
         TypeError: There is no such argument.
-        ConfigError: As `Wanted`.
+        ConfigError: As `VersionRequest`.
     """
-    return NEWEST if version is None and not given else Wanted(version, **given)
+    return NEWEST if version is None and not given else VersionRequest(version, **given)

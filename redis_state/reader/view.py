@@ -14,14 +14,14 @@ from redis_state.reader.age import age_s, check_age
 from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.operators import Operators
 from redis_state.reader.source import Stores
-from redis_state.reader.versions import NEWEST, Wanted, runs_reached
+from redis_state.reader.versions import NEWEST, VersionRequest, runs_reached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from redis_state.reader.versions import Which
 
-_Place = tuple[int, str]
+_StoreKey = tuple[int, str]
 
 
 class ViewedQuery(Stores, Protocol):
@@ -45,7 +45,7 @@ class ViewedQuery(Stores, Protocol):
         """Returns the ids of partitions of a store."""
 
     def open_stores(
-        self, stores: Sequence[OperatorInfo], wanted: Wanted, *, keyed: bool = False
+        self, stores: Sequence[OperatorInfo], wanted: VersionRequest, *, keyed: bool = False
     ) -> list[list[Opened]]:
         """Opens all partitions of several stores."""
 
@@ -67,7 +67,7 @@ class QueryView(Operators):
         client: Client,
         query: ViewedQuery,
         stores: Sequence[OperatorInfo],
-        wanted: Wanted,
+        wanted: VersionRequest,
         *,
         keyed: bool = False,
         last: QueryView | None = None,
@@ -76,8 +76,8 @@ class QueryView(Operators):
         self.blocks = query.blocks
         self._client = client
         self._query = query
-        self._known: Mapping[_Place, OperatorInfo] = {_place(one): one for one in stores}
-        self._failed: dict[_Place, StateError] = {}
+        self._known: Mapping[_StoreKey, OperatorInfo] = {_place(one): one for one in stores}
+        self._failed: dict[_StoreKey, StateError] = {}
         self._made_s = client.clock.monotonic_s()
         self._keyed = keyed
         self._tried_s = self._made_s
@@ -144,7 +144,12 @@ class QueryView(Operators):
         return self
 
     def open_at(
-        self, operator: int, store: str, wanted: Wanted, *, only: Sequence[int] | None = None
+        self,
+        operator: int,
+        store: str,
+        wanted: VersionRequest,
+        *,
+        only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
         """The partitions of a store at this version.
 
@@ -191,7 +196,7 @@ class QueryView(Operators):
         if number < len(pins) and pins[number].pin == opened.pin:
             pins[number] = opened
 
-    def _pinned(self, wanted: Wanted) -> dict[_Place, list[Opened]]:
+    def _pinned(self, wanted: VersionRequest) -> dict[_StoreKey, list[Opened]]:
         stores = [one for place, one in self._known.items() if place not in self._failed]
         try:
             return self._together(stores, wanted)
@@ -203,7 +208,7 @@ class QueryView(Operators):
         ids = [self._query.ids(one, range(one.partitions)) for one in stores]
         reached = dict(zip(map(_place, stores), runs_reached(self._client, ids), strict=True))
         good: list[OperatorInfo] = []
-        found: dict[_Place, list[Opened]] = {}
+        found: dict[_StoreKey, list[Opened]] = {}
         for one in sorted(stores, key=lambda one: reached[_place(one)], reverse=True):
             try:
                 found = self._together([*good, one], wanted)
@@ -216,13 +221,13 @@ class QueryView(Operators):
         return {place: found[place] for place in self._known if place in found}
 
     def _together(
-        self, stores: Sequence[OperatorInfo], wanted: Wanted
-    ) -> dict[_Place, list[Opened]]:
+        self, stores: Sequence[OperatorInfo], wanted: VersionRequest
+    ) -> dict[_StoreKey, list[Opened]]:
         found = self._query.open_stores(stores, wanted, keyed=self._keyed)
         return {_place(info): opened for info, opened in zip(stores, found, strict=True)}
 
 
-def _place(info: OperatorInfo) -> _Place:
+def _place(info: OperatorInfo) -> _StoreKey:
     return info.operator, info.store
 
 

@@ -12,7 +12,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
-from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import (
     QueryInfo,
     counted_partitions,

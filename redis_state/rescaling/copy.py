@@ -18,7 +18,7 @@ from redis_state.rescaling.rows import renew
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class RescaledCheckpoint:
     """A checkpoint with one store.
 
     Attributes:

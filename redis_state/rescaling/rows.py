@@ -32,7 +32,7 @@ Placed = tuple[int, PlainRow]
 
 
 @dataclass(slots=True)
-class Counted:
+class PassCounts:
     """What a pass over a version found.
 
     Attributes:
@@ -45,7 +45,7 @@ class Counted:
 
 
 @dataclass(slots=True)
-class Target:
+class RescaleTarget:
     """A version of one new partition on its way to Redis.
 
     Attributes:
@@ -105,7 +105,7 @@ class Target:
         self._partition.stage(ident, ident, self.writer.drain())
 
 
-class Source:
+class RescaleSource:
     """One version of all partitions of a store, as `open` found it.
 
     Memory holds its deltas.
@@ -132,7 +132,9 @@ class Source:
         highest = [part.highest_id for part in self._parts]
         self.highest_id = max([*highest, *(family.id for family in self.families)], default=0)
 
-    def spread(self, placing: Placing, partitions: int, targets: Sequence[Target]) -> Counted:
+    def spread(
+        self, placing: Placing, partitions: int, targets: Sequence[RescaleTarget]
+    ) -> PassCounts:
         """Read all rows once, and hand each to its new partition.
 
         Args:
@@ -146,7 +148,7 @@ class Source:
         for part in self._parts:
             if any(rows for rows in part.hashed()):
                 raise cannot("it has rows that no Python store writes")
-        found = Counted([0] * partitions)
+        found = PassCounts([0] * partitions)
         hashes: set[int] = set()
         try:
             for family in self.families:
@@ -170,8 +172,8 @@ class Source:
         self,
         family: Family,
         hash_of: Hash | None,
-        found: Counted,
-        targets: Sequence[Target],
+        found: PassCounts,
+        targets: Sequence[RescaleTarget],
         hashes: set[int],
     ) -> None:
         before, after = len(self._parts), len(found.rows)
@@ -243,7 +245,7 @@ def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
 
 
 def restore(
-    client: Client, written: Sequence[tuple[Target, Entry]], *, floor: int, retained: int
+    client: Client, written: Sequence[tuple[RescaleTarget, Entry]], *, floor: int, retained: int
 ) -> None:
     """Make a partition of what was sent, newest version first; it expires unless `keep` is called.
 

@@ -45,9 +45,9 @@ from redis_state.protocol import (
 from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.registry import first_batch
 from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
-from redis_state.rescaling.copy import Copy
+from redis_state.rescaling.copy import RescaledCheckpoint
 from redis_state.rescaling.placing import GroupOf, Placing, cannot
-from redis_state.rescaling.rows import Source, Target, restore
+from redis_state.rescaling.rows import RescaleSource, RescaleTarget, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -150,7 +150,7 @@ def rescale_with(
     """As `rescale_store`, with options that are checked already."""
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
-        store = _Store.find(client, name, tenant)
+        store = _RescaledStore.find(client, name, tenant)
         moved = store.moved_to()
         if moved is not None and not dry_run:
             # A call before this one got as far as the step that decides.
@@ -161,7 +161,7 @@ def rescale_with(
         return store.rescale(partitions, group_of, codec, dry_run=dry_run)
 
 
-class _Store:
+class _RescaledStore:
     """A store as its registry describes it."""
 
     def __init__(
@@ -177,7 +177,7 @@ class _Store:
         self.version = self.batch - first + made
 
     @classmethod
-    def find(cls, client: Client, name: str, tenant: str) -> _Store:
+    def find(cls, client: Client, name: str, tenant: str) -> _RescaledStore:
         """The store that has the name now."""
         what = f"changing the number of partitions of store '{name}'"
         gen = checkpoint_gen(client, name, tenant=tenant)
@@ -340,7 +340,7 @@ class _Store:
         self, version: int, partitions: int, group_of: GroupOf | None, codec: Codec | None
     ) -> tuple[int, ...]:
         """Read every row once; gives their numbers by new partition."""
-        source = Source(self.client, self._ids, version)
+        source = RescaleSource(self.client, self._ids, version)
         placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
         counted = source.spread(placing, partitions, ())
         sure = placing.of_groups or group_of is not None
@@ -377,7 +377,7 @@ class _Store:
 
     def _write(
         self,
-        copy: Copy,
+        copy: RescaledCheckpoint,
         versions: Sequence[int],
         retained: int,
         group_of: GroupOf | None,
@@ -385,7 +385,7 @@ class _Store:
     ) -> list[Pin]:
         """Make the new partitions, which expire; gives the newest version of each."""
         refs = [EMPTY_UID] * copy.partitions
-        written: list[list[tuple[Target, Entry]]] = []
+        written: list[list[tuple[RescaleTarget, Entry]]] = []
         for version in reversed(versions):
             made = self._write_version(copy, version, refs, group_of, codec)
             written.insert(0, made)
@@ -397,16 +397,16 @@ class _Store:
 
     def _write_version(
         self,
-        copy: Copy,
+        copy: RescaledCheckpoint,
         version: int,
         refs: Sequence[str],
         group_of: GroupOf | None,
         codec: Codec | None,
-    ) -> list[tuple[Target, Entry]]:
-        source = Source(self.client, self._ids, version)
+    ) -> list[tuple[RescaleTarget, Entry]]:
+        source = RescaleSource(self.client, self._ids, version)
         placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
         targets = [
-            Target(
+            RescaleTarget(
                 self.client,
                 id_,
                 version,
@@ -420,7 +420,7 @@ class _Store:
         source.spread(placing, copy.partitions, targets)
         return [(one, one.finish()) for one in targets]
 
-    def _describe(self, copy: Copy, run: RegisteredRun) -> None:
+    def _describe(self, copy: RescaledCheckpoint, run: RegisteredRun) -> None:
         newest, first, _, of_run, layout = self.newest.split(" ", 4)
         fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
         fields["epoch"] = str(run.epoch)
@@ -431,7 +431,7 @@ class _Store:
             fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
         copy.describe(fields)
 
-    def _leave(self, copy: Copy, pins: Sequence[Pin], run: RegisteredRun) -> None:
+    def _leave(self, copy: RescaledCheckpoint, pins: Sequence[Pin], run: RegisteredRun) -> None:
         """The step that decides: no batch begins in the old checkpoint any more.
 
         Where the server does not answer it may still take the step, so what was written stays: the
@@ -466,9 +466,9 @@ class _Store:
         (found,) = self.client.call(self.what, [("HGET", keys.meta(id_), "n")])
         return text_number((found or b"").decode()) or 1
 
-    def _copy(self, gen: str, partitions: int) -> Copy:
+    def _copy(self, gen: str, partitions: int) -> RescaledCheckpoint:
         store = StoreId(gen, OPERATOR, DEFAULT_STORE, self.tenant)
-        return Copy(self.client, self.what, store, partitions)
+        return RescaledCheckpoint(self.client, self.what, store, partitions)
 
     def _query(self, gen: str) -> str:
         return keys.query(gen, tenant=self.tenant)

@@ -28,7 +28,7 @@ KeyValues = Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class FamilyCodec:
     """Encodes keys and decodes rows of one family.
 
     Attributes:
@@ -49,7 +49,7 @@ class Codec:
     read_values: RowBytes
     asked: tuple[frozenset[int], frozenset[int]] | None = None
 
-    def only(self, keys: Collection[int], values: Collection[int]) -> Codec:
+    def only(self, keys: Collection[int], values: Collection[int]) -> FamilyCodec:
         """The same codec, which parses these columns; others are ``None`` in rows.
 
         Args:
@@ -204,7 +204,7 @@ class Codec:
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
-def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> Codec:
+def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> FamilyCodec:
     """The codec of a family.
 
     Args:
@@ -237,10 +237,10 @@ def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> Codec:
         for at in first:
             ordered_columns.check(columns[at], family.name)
     rest = tuple(at for at in every if at not in set(first))
-    return Codec(family, keys, values, tuple(first), rest, keys, values)
+    return FamilyCodec(family, keys, values, tuple(first), rest, keys, values)
 
 
-def _only(codec: Codec, asked: tuple[frozenset[int], frozenset[int]]) -> Codec:
+def _only(codec: FamilyCodec, asked: tuple[frozenset[int], frozenset[int]]) -> FamilyCodec:
     return replace(
         codec,
         read_keys=codec.keys.only(asked[0]),

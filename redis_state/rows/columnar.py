@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.rows.arrow_types import arrow_field, arrow_type
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.row_bytes import UnsafeRows
 from redis_state.rows.spark_types import UNASKED, Atomic, Struct, Type
 
@@ -38,18 +38,18 @@ _NANOS_OF_DAY = 86_400_000_000_000
 _TIMESTAMP_BIAS = np.uint64(1 << 63)
 
 
-class OneByOneError(Exception):
+class NotColumnarError(Exception):
     """These rows have to be read one after the other."""
 
 
-def key_arrays(codec: Codec, keys: Sequence[bytes]) -> list[pa.Array]:
+def key_arrays(codec: FamilyCodec, keys: Sequence[bytes]) -> list[pa.Array]:
     """The key columns of stored keys, in their order.
 
     Raises:
-        OneByOneError: This module cannot read them.
+        NotColumnarError: This module cannot read them.
     """
     if not isinstance(codec.read_keys, UnsafeRows):
-        raise OneByOneError
+        raise NotColumnarError
     fields = codec.read_keys.columns.fields
     first = Struct(tuple(fields[at] for at in codec.first))
     rest = Struct(tuple(fields[at] for at in codec.rest))
@@ -72,18 +72,18 @@ def key_arrays(codec: Codec, keys: Sequence[bytes]) -> list[pa.Array]:
             times = [key[-_TIMESTAMP_BYTES:] for key in keys]
             rows = [key[at:-_TIMESTAMP_BYTES] for key in keys]
         case _:
-            raise OneByOneError
+            raise NotColumnarError
     return [*_struct(_joined(rows, 0), first), _times(times)]
 
 
-def value_arrays(codec: Codec, values: Sequence[bytes]) -> list[pa.Array]:
+def value_arrays(codec: FamilyCodec, values: Sequence[bytes]) -> list[pa.Array]:
     """The value columns of values, in their order.
 
     Raises:
-        OneByOneError: This module cannot read them.
+        NotColumnarError: This module cannot read them.
     """
     if not isinstance(codec.read_values, UnsafeRows):
-        raise OneByOneError
+        raise NotColumnarError
     return _struct(_joined(values, 0), codec.read_values.columns)
 
 
@@ -94,7 +94,7 @@ def repeated(arrays: Sequence[pa.Array], counts: Sequence[int]) -> list[pa.Array
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowMemory:
     """UnsafeRows anywhere in one piece of memory.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Rows:
     sizes: Ints
 
 
-def _joined(parts: Sequence[bytes], skip: int) -> _Rows:
+def _joined(parts: Sequence[bytes], skip: int) -> _RowMemory:
     """Rows behind each other.
 
     Args:
@@ -119,12 +119,12 @@ def _joined(parts: Sequence[bytes], skip: int) -> _Rows:
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     sizes = lengths - head
     if not len(parts) or (sizes < 0).any() or (sizes % _WORD).any():
-        raise OneByOneError
+        raise NotColumnarError
     data = np.frombuffer(b"".join(parts), np.uint8)
     ends = np.cumsum(lengths)
     starts = ends - lengths
     if data[starts + skip].any():
-        raise OneByOneError
+        raise NotColumnarError
     if (lengths == lengths[0]).all():
         plain = data.reshape(len(parts), -1)[:, head:]
     else:
@@ -133,18 +133,18 @@ def _joined(parts: Sequence[bytes], skip: int) -> _Rows:
             kept[starts + at] = False
         plain = data[kept]
     words = np.ascontiguousarray(plain).reshape(-1).view("<i8")
-    return _Rows(words, (np.cumsum(sizes) - sizes) // _WORD, sizes)
+    return _RowMemory(words, (np.cumsum(sizes) - sizes) // _WORD, sizes)
 
 
-def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
+def _struct(rows: _RowMemory, struct: Struct) -> list[pa.Array]:
     count = len(struct.fields)
     bits = -(-count // _WORD_BITS)
     fixed = (bits + count) * _WORD
     if (rows.sizes < fixed).any():
-        raise OneByOneError
+        raise NotColumnarError
     nulls = [rows.words[rows.starts + at].view(np.uint64) for at in range(bits)]
     if count % _WORD_BITS and (nulls[-1] >> np.uint64(count % _WORD_BITS)).any():
-        raise OneByOneError
+        raise NotColumnarError
     # As for one row: parts of variable length may not be larger together than their region.
     left = rows.sizes - fixed
     arrays = []
@@ -163,16 +163,16 @@ def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
             continue
         if isinstance(type_, Atomic) and type_.width:
             if slots[null].any():
-                raise OneByOneError
+                raise NotColumnarError
             arrays.append(_fixed(type_, slots, null))
             continue
         offsets = (slots.view(np.uint64) >> np.uint64(32)).view(np.int64)
         sizes = np.where(null, 0, slots & 0xFFFFFFFF)
         left = left - sizes
         if (~null & ((offsets < fixed) | (offsets + sizes > rows.sizes))).any():
-            raise OneByOneError
+            raise NotColumnarError
         if (left < 0).any():
-            raise OneByOneError
+            raise NotColumnarError
         arrays.append(_variable(type_, rows, offsets, sizes, null))
     return arrays
 
@@ -180,26 +180,26 @@ def _struct(rows: _Rows, struct: Struct) -> list[pa.Array]:
 def _fixed(type_: Atomic, slots: Ints, null: Flags) -> pa.Array:
     bits = type_.width * 8
     if bits < _WORD_BITS and (slots.view(np.uint64) >> np.uint64(bits)).any():
-        raise OneByOneError
+        raise NotColumnarError
     match type_.name:
         case "boolean":
             if (slots > 1).any():
-                raise OneByOneError
+                raise NotColumnarError
             return _array(type_, np.packbits(slots != 0, bitorder="little"), null)
         case "decimal":
             return _decimal(type_, np.stack([slots, slots >> 63], axis=1), null)
         case "time" if ((slots < 0) | (slots >= _NANOS_OF_DAY)).any():
-            raise OneByOneError
+            raise NotColumnarError
     if bits == _WORD_BITS:
         return _array(type_, slots, null)
     return _array(type_, slots.astype(f"<i{type_.width}"), null)
 
 
-def _variable(type_: Type, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
+def _variable(type_: Type, rows: _RowMemory, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
     if isinstance(type_, Struct):
         return _nested(type_, rows, offsets, sizes, null)
     if not isinstance(type_, Atomic) or type_.name not in ("string", "binary", "decimal"):
-        raise OneByOneError
+        raise NotColumnarError
     data = rows.words.view(np.uint8)
     begins = np.where(null, 0, rows.starts * _WORD + offsets)
     if type_.name == "decimal":
@@ -207,7 +207,7 @@ def _variable(type_: Type, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags)
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total > _TEXT_BYTES_MAX:
-        raise OneByOneError
+        raise NotColumnarError
     places = np.zeros(len(sizes) + 1, np.int32)
     places[1:] = ends
     gathered = _gathered(data, begins, sizes, ends)
@@ -237,11 +237,11 @@ def _gathered(data: Bytes, begins: Ints, sizes: Ints, ends: Ints) -> Bytes:
     return gathered
 
 
-def _nested(struct: Struct, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
+def _nested(struct: Struct, rows: _RowMemory, offsets: Ints, sizes: Ints, null: Flags) -> pa.Array:
     there = np.flatnonzero(~null)
     if (offsets[there] % _WORD).any() or (sizes[there] % _WORD).any() or not struct.fields:
-        raise OneByOneError
-    inner = _Rows(rows.words, rows.starts[there] + offsets[there] // _WORD, sizes[there])
+        raise NotColumnarError
+    inner = _RowMemory(rows.words, rows.starts[there] + offsets[there] // _WORD, sizes[there])
     children = (
         _struct(inner, struct)
         if len(there)
@@ -258,7 +258,7 @@ def _nested(struct: Struct, rows: _Rows, offsets: Ints, sizes: Ints, null: Flags
 
 def _large_decimal(type_: Atomic, data: Bytes, begins: Ints, sizes: Ints, null: Flags) -> pa.Array:
     if (~null & ((sizes < 1) | (sizes > _DECIMAL_BYTES))).any():
-        raise OneByOneError
+        raise NotColumnarError
     last = begins + np.maximum(sizes, 1) - 1
     sign = np.where(~null & (data[begins] > 0x7F), 0xFF, 0).astype(np.uint8)
     digits = np.empty((len(sizes), _DECIMAL_BYTES), np.uint8)
@@ -275,7 +275,7 @@ def _decimal(type_: Atomic, unscaled: npt.NDArray[Any], null: Flags) -> pa.Array
 def _times(times: Sequence[bytes]) -> pa.Array:
     joined = b"".join(times)
     if len(joined) != len(times) * _TIMESTAMP_BYTES:
-        raise OneByOneError
+        raise NotColumnarError
     biased = np.frombuffer(joined, ">u8").astype(np.uint64)
     return pa.array((biased ^ _TIMESTAMP_BIAS).view(np.int64))
 
@@ -295,5 +295,5 @@ def _checked(array: pa.Array) -> pa.Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        raise OneByOneError from None
+        raise NotColumnarError from None
     return array

@@ -1,7 +1,8 @@
 """Many keys at once: their bytes and their partitions, by numpy.
 
-The same as `Codec.encode_key` and `Codec.likely_partition` of each, for what is asked for most:
-keys of kind ``none`` whose columns are numbers, times, texts and bytes. All else is left to those.
+Gives what `FamilyCodec.encode_key` and `FamilyCodec.likely_partition` give for each key, for keys
+of kind ``none`` whose columns are numbers, times, texts and bytes. Other keys raise
+`OneByOneError`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redis_state.format.rows import stored_key
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.murmur3 import INT_TYPES, SEED
 from redis_state.rows.row_bytes import UnsafeRows
 from redis_state.rows.spark_types import Atomic, Struct
@@ -37,7 +38,7 @@ class OneByOneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _UnsafeColumn:
     """Values of one column as UnsafeRow has them.
 
     Attributes:
@@ -55,13 +56,13 @@ class KeyArrays:
     """Keys of one family, column by column.
 
     Args:
-        columns: For each key column its values, as `Codec.encode_key` takes them.
+        columns: For each key column its values, as `FamilyCodec.encode_key` takes them.
 
     Raises:
         OneByOneError: This module does not know the keys, or a value is not as it has to be.
     """
 
-    def __init__(self, codec: Codec, columns: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, codec: FamilyCodec, columns: Sequence[Sequence[Any]]) -> None:
         known = codec.family.kind == "none" and isinstance(codec.keys, UnsafeRows)
         if not known or not columns or not columns[0]:
             raise OneByOneError
@@ -139,14 +140,14 @@ def hashes_of(key: Struct, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.i
     return _hashes([_column(field.name, field.type, values) for field, values in pairs])
 
 
-def _hashes(columns: Sequence[_Column]) -> npt.NDArray[np.int64]:
+def _hashes(columns: Sequence[_UnsafeColumn]) -> npt.NDArray[np.int64]:
     state = np.full(len(columns[0].null), SEED, np.uint32)
     for column in columns:
         state = np.where(column.null, state, _hashed(column, state))
     return state.view(np.int32).astype(np.int64)
 
 
-def _column(name: str, type_: Any, values: Sequence[Any]) -> _Column:
+def _column(name: str, type_: Any, values: Sequence[Any]) -> _UnsafeColumn:
     if not isinstance(type_, Atomic) or not (type_.width or type_.name in _KINDS):
         raise OneByOneError
     atomic = lookup_type(name, type_)
@@ -158,7 +159,7 @@ def _column(name: str, type_: Any, values: Sequence[Any]) -> _Column:
     plain = _PLAIN.get(atomic.name)
     if plain is str and types == {str}:
         try:
-            return _Column(atomic, null, none, [value.encode() for value in values])
+            return _UnsafeColumn(atomic, null, none, [value.encode() for value in values])
         except UnicodeEncodeError:
             raise OneByOneError from None
     if plain is None or types != {plain}:
@@ -167,8 +168,8 @@ def _column(name: str, type_: Any, values: Sequence[Any]) -> _Column:
             empty if value is None else to_internal(atomic, value, name=name) for value in values
         ]
     if not atomic.width:
-        return _Column(atomic, null, none, list(values))
-    return _Column(atomic, null, _slots(atomic, values), None)
+        return _UnsafeColumn(atomic, null, none, list(values))
+    return _UnsafeColumn(atomic, null, _slots(atomic, values), None)
 
 
 def _slots(type_: Atomic, values: Sequence[Any]) -> Words:
@@ -197,7 +198,7 @@ def _scatter(raw: npt.NDArray[np.uint8], starts: Any, sizes: Any, data: bytes) -
         raw[np.arange(len(data)) + moved] = np.frombuffer(data, np.uint8)
 
 
-def _hashed(column: _Column, state: Hashes) -> Hashes:
+def _hashed(column: _UnsafeColumn, state: Hashes) -> Hashes:
     if column.parts is not None:
         return _hashed_bytes(column.parts, state)
     low = column.slots.astype(np.uint32)

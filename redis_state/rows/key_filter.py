@@ -18,7 +18,8 @@ from redis_state.rows.spark_types import Struct, Type
 KEYS_MAX = 10_000
 """The most keys that a filter stands for; with more, rows are read in their order."""
 
-Path = tuple[str, ...]
+ColumnPath = tuple[str, ...]
+"""Name of a column, and the names of the fields inside of it."""
 
 _KINDS: Mapping[str, type] = {
     "boolean": bool,
@@ -34,14 +35,14 @@ _KINDS: Mapping[str, type] = {
 }
 
 
-def leaves(key: Struct) -> dict[Path, str] | None:
+def leaves(key: Struct) -> dict[ColumnPath, str] | None:
     """The parts of a key by their paths, and the type of each.
 
     Returns:
         ``None`` if a key cannot be told by equalities: it has numbers with fractions, whose equal
         values may differ in bytes, or a list, a map or a collated string.
     """
-    found: dict[Path, str] = {}
+    found: dict[ColumnPath, str] = {}
     for name, kind in _parts(key, ()):
         if isinstance(kind, Struct) or name in found:
             return None
@@ -51,8 +52,8 @@ def leaves(key: Struct) -> dict[Path, str] | None:
     return found
 
 
-def _parts(struct: Struct, above: Path) -> list[tuple[Path, Type]]:
-    found: list[tuple[Path, Type]] = []
+def _parts(struct: Struct, above: ColumnPath) -> list[tuple[ColumnPath, Type]]:
+    found: list[tuple[ColumnPath, Type]] = []
     for field in struct.fields:
         path = (*above, field.name)
         if isinstance(field.type, Struct) and field.type.fields:
@@ -62,7 +63,7 @@ def _parts(struct: Struct, above: Path) -> list[tuple[Path, Type]]:
     return found
 
 
-def keys_of(key: Struct, equal: Mapping[Path, Sequence[Any]]) -> list[dict[str, Any]] | None:
+def keys_of(key: Struct, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict[str, Any]] | None:
     """The keys whose parts all have one of these values.
 
     Args:
@@ -94,7 +95,7 @@ def keys_of(key: Struct, equal: Mapping[Path, Sequence[Any]]) -> list[dict[str, 
     return [_nested(tuple(parts), chosen) for chosen in itertools.product(*values)]
 
 
-def _nested(paths: Sequence[Path], values: Sequence[Any]) -> dict[str, Any]:
+def _nested(paths: Sequence[ColumnPath], values: Sequence[Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for path, value in zip(paths, values, strict=True):
         at = made

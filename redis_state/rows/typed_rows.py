@@ -12,7 +12,7 @@ from datetime import timezone
 from functools import lru_cache
 from typing import Any
 
-from redis_state.codec.spark_types import Kind
+from redis_state.codec.spark_types import JsonType
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
@@ -25,7 +25,7 @@ _KEY, _USER_KEY = "key", "userKey"
 _VALUE, _EXPIRY = "value", "ttlExpirationMs"
 _KNOWN_MAX = 256
 
-_Convert = Callable[[Any], Any]
+_ToPython = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class TypedRowCodec:
 
     family: Family
     key: Struct
-    keys: tuple[_Columns, ...]
+    keys: tuple[_KeyColumns, ...]
     row: TypedRow
     value: Struct
-    shapes: tuple[_Convert | None, ...]
+    shapes: tuple[_ToPython | None, ...]
     expires: bool = False
     asked: tuple[frozenset[int], frozenset[int]] | None = None
 
@@ -166,12 +166,12 @@ class TypedRowCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _KeyColumns:
     """The columns of a group's or of a user's key."""
 
     columns: Struct
     codec: TypedKey
-    shapes: tuple[_Convert | None, ...]
+    shapes: tuple[_ToPython | None, ...]
 
     def in_order(self, key: Any) -> Sequence[Any]:
         """The values of a key: by name, in their order, or as it is if there is one column."""
@@ -217,23 +217,23 @@ def typed_row_codec(family: Family) -> TypedRowCodec:
     )
 
 
-def _columns(schema: Mapping[str, Any], name: str) -> _Columns:
+def _columns(schema: Mapping[str, Any], name: str) -> _KeyColumns:
     text = json.dumps(schema)
     codec = TypedKey(text, what=f"a key of state variable '{name}'", zone=timezone.utc)
-    return _Columns(parse_schema(text), codec, _shapes(schema))
+    return _KeyColumns(parse_schema(text), codec, _shapes(schema))
 
 
-def _row(names: Sequence[str], values: Sequence[Any], shapes: Sequence[_Convert | None]) -> Row:
+def _row(names: Sequence[str], values: Sequence[Any], shapes: Sequence[_ToPython | None]) -> Row:
     pairs = zip(values, shapes, strict=True)
     made = tuple(one if one is None or shape is None else shape(one) for one, shape in pairs)
     return Row(tuple(names), made)
 
 
-def _shapes(schema: Mapping[str, Any]) -> tuple[_Convert | None, ...]:
+def _shapes(schema: Mapping[str, Any]) -> tuple[_ToPython | None, ...]:
     return tuple(_shape(field["type"]) for field in schema["fields"])
 
 
-def _shape(kind: Kind) -> _Convert | None:
+def _shape(kind: JsonType) -> _ToPython | None:
     """Structs become rows, wherever they stand; ``None`` where there is none."""
     if isinstance(kind, str):
         return None

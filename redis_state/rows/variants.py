@@ -63,7 +63,7 @@ def json_of(variant: Variant, errors: str = "strict") -> str:
         FormatError: The binaries are no variant.
         UnreadableError: It is a value of a kind that has no JSON form here.
     """
-    return _Reader(variant, errors).text(0, len(variant.value), _DEPTH_MAX)
+    return _VariantReader(variant, errors).text(0, len(variant.value), _DEPTH_MAX)
 
 
 def _malformed(found: str) -> FormatError:
@@ -79,7 +79,7 @@ def _unreadable(found: str) -> UnreadableError:
     )
 
 
-class _Reader:
+class _VariantReader:
     """Reads one variant; every offset is checked."""
 
     def __init__(self, variant: Variant, errors: str) -> None:

@@ -47,7 +47,7 @@ ByBatch = dict[int, dict[int, dict[str, int]]]
 """Figures by batch and partition."""
 
 
-class _Newest(AccumulatorParam[ByBatch]):
+class _NewestBatches(AccumulatorParam[ByBatch]):
     """Keeps what the last attempt of each partition counted, for the newest batches."""
 
     def zero(self, value: ByBatch) -> ByBatch:  # noqa: ARG002  # Spark's signature
@@ -62,7 +62,7 @@ class _Newest(AccumulatorParam[ByBatch]):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class BatchCounters:
     """What the tasks of a streaming operator count; travels to them.
 
     Attributes:
@@ -92,12 +92,12 @@ class Counted:
 _OF_A_MOMENT = frozenset(("num_keys", "memory_bytes"))
 
 
-def counted_by(spark: SparkSession) -> Counted | None:
+def counted_by(spark: SparkSession) -> BatchCounters | None:
     """For the figures of a streaming operator; ``None`` with Spark Connect."""
     total = sums(spark)
     if total is None:
         return None
-    return Counted(total, spark.sparkContext.accumulator({}, _Newest()))
+    return BatchCounters(total, spark.sparkContext.accumulator({}, _NewestBatches()))
 
 
 def sums(spark: SparkSession) -> Accumulator[dict[str, int]] | None:

@@ -32,12 +32,12 @@ JARS_CONF = "spark.jars"
 _FORMAT_1_ONLY = ("4.0",)
 """It has format 2, and refuses it for a stateful operator of one partition."""
 
-Target = TypeVar("Target")
+Configured = TypeVar("Configured")
 
 
 def configure(
-    target: Target, *, url: str, check: bool = False, **options: Unpack[Options]
-) -> Target:
+    target: Configured, *, url: str, check: bool = False, **options: Unpack[Options]
+) -> Configured:
     """Make a job keep the state of its streaming queries in Redis.
 
     For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and

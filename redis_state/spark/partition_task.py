@@ -18,8 +18,8 @@ from redis_state.config import Config
 from redis_state.errors import ConflictError, InternalError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.rows import RowFormat, rows_of_structs
-from redis_state.spark.worker import WORKER, Place
-from redis_state.store import Row, StateStore, StateStoreMetrics
+from redis_state.spark.worker import WORKER, ConfiguredPartition
+from redis_state.store import KeyValue, StateStore, StateStoreMetrics
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ class BatchStore:
         """The version that the batch starts from."""
         return self._store.version
 
-    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         """As `ReadStateStore.get_range`."""
         return self._store.get_range(start, end)
 
-    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+    def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
         """As `ReadStateStore.prefix_scan`."""
         return self._store.prefix_scan(prefix)
 
-    def iterator(self) -> Iterator[Row]:
+    def iterator(self) -> Iterator[KeyValue]:
         """All rows in key order, as of the moment of the call."""
         return self._store.iterator()
 
@@ -181,7 +181,7 @@ class PartitionTask:
             codec=_CODECS[self.codec] if isinstance(self.codec, str) else self.codec,
         )
 
-    def _place(self, partition: int) -> Place:
+    def _place(self, partition: int) -> ConfiguredPartition:
         return self.config, self.batch.partition(partition)
 
 

@@ -33,7 +33,7 @@ _MAINTAINED_EVERY = 8
 
 log = logging.getLogger(__name__)
 
-Place = tuple[Config, PartitionId]
+ConfiguredPartition = tuple[Config, PartitionId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _WorkerServer:
     client: Client
     heartbeat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _PartitionBudget:
     """That of the partition at work."""
 
     worker: Worker
@@ -72,8 +72,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self.warm: dict[Place, Warm] = {}
-        self._servers: dict[Config, _Server] = {}
+        self.warm: dict[ConfiguredPartition, Warm] = {}
+        self._servers: dict[Config, _WorkerServer] = {}
         self._at_work: StateStoreProvider | None = None
         self._lock = threading.RLock()
         tell_after_fork(self)
@@ -90,7 +90,7 @@ class Worker:
 
     def serve(
         self,
-        place: Place,
+        place: ConfiguredPartition,
         id_: StateStoreProviderId,
         run: RegisteredRun,
         *,
@@ -115,7 +115,7 @@ class Worker:
                 gen=place[1].store.gen,
                 client=self.client(config),
                 after=found.provider if found else None,
-                room=_Room(self, _bytes_max(config)),
+                room=_PartitionBudget(self, _bytes_max(config)),
             )
             return self._at_work
 
@@ -144,7 +144,7 @@ class Worker:
             # The batch is committed; the next one tries again.
             log.warning("maintenance of %s failed: %s", provider.id.store_id, error)
 
-    def keep(self, place: Place, provider: StateStoreProvider, run_id: str) -> None:
+    def keep(self, place: ConfiguredPartition, provider: StateStoreProvider, run_id: str) -> None:
         """Keep what a task has read; what was used least lately goes where memory is short."""
         config, partition = place
         with self._lock:
@@ -184,14 +184,14 @@ class Worker:
             for config in list(self._servers):
                 self._close(config)
 
-    def _server(self, config: Config) -> _Server:
+    def _server(self, config: Config) -> _WorkerServer:
         with self._lock:
             found = self._servers.get(config)
             if found is None:
                 while len(self._servers) >= CLIENTS_MAX:
                     self._close(next(iter(self._servers)))
                 client = Client(config)
-                found = self._servers[config] = _Server(client, Heartbeat(client))
+                found = self._servers[config] = _WorkerServer(client, Heartbeat(client))
             return found
 
     def _close(self, config: Config) -> None:
@@ -201,7 +201,7 @@ class Worker:
             del self.warm[place]  # its versions read on through this client
         server.client.close()
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: ConfiguredPartition) -> None:
         self.warm.pop(place).provider.close()
         self._servers[place[0]].heartbeat.withdraw(place)
 

@@ -27,7 +27,7 @@ from redis_state.reader.state_table import StateTable
 from redis_state.reader.versions import CONFIRMED
 from redis_state.rows.arrow_types import missing_extra
 from redis_state.rows.decoding import Texts, decoding_of
-from redis_state.rows.key_filter import leaves
+from redis_state.rows.key_filter import ColumnPath, leaves
 from redis_state.sql.live_table import LiveTable
 from redis_state.sql.statement import (
     WHAT,
@@ -36,7 +36,7 @@ from redis_state.sql.statement import (
     constant_of,
     parse,
 )
-from redis_state.sql.tables import Place, all_tables, find_tables, folded
+from redis_state.sql.tables import TableSource, all_tables, find_tables, folded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +54,6 @@ _OF_DUCKDB = frozenset({"duckdb_tables", "duckdb_views"})
 
 _TEXT_ERRORS = ("ParserException", "BinderException", "CatalogException", "SyntaxException")
 """Errors of DuckDB that tell of the statement alone. Others may hold values."""
-
-Path = tuple[str, ...]
 
 
 class Database:
@@ -140,13 +138,13 @@ class Database:
                     raise live.error from None
             raise _refused(error) from None
 
-    def _places(self, statement: Statement) -> Mapping[str, Place]:
+    def _places(self, statement: Statement) -> Mapping[str, TableSource]:
         if statement.lists_tables:
             found = all_tables(self._queries, self._places_there)
             return {name: place for name, place in found.items() if folded(name) not in _OF_DUCKDB}
         return find_tables(statement.uses, self._queries, self._places_of, own=statement.own)
 
-    def _places_of(self, info: QueryInfo) -> Iterator[Place]:
+    def _places_of(self, info: QueryInfo) -> Iterator[TableSource]:
         view = self._view(info.gen)
         for one in view.operators():
             state = view.operator(one.operator, one.store)
@@ -155,9 +153,9 @@ class Database:
                 # Spark's transformWithState declares it beside its variables, and leaves it.
                 named.remove(DEFAULT_FAMILY)
             for name in named or [DEFAULT_FAMILY]:
-                yield Place(info.gen, one.operator, one.store, name)
+                yield TableSource(info.gen, one.operator, one.store, name)
 
-    def _places_there(self, info: QueryInfo) -> Iterator[Place]:
+    def _places_there(self, info: QueryInfo) -> Iterator[TableSource]:
         """Those of a query that can be read now; it may be about to write its first version."""
         try:
             yield from self._places_of(info)
@@ -177,7 +175,7 @@ class Database:
         connection: DuckDBPyConnection,
         statement: Statement,
         name: str,
-        place: Place,
+        place: TableSource,
         parameters: Sequence[Any],
     ) -> LiveTable:
         view = self._view(place.gen)
@@ -244,7 +242,7 @@ def _keys(
     parts = leaves(table.key) if table.key is not None else None
     if not parts:
         return None
-    equal: dict[Path, list[Any]] = {}
+    equal: dict[ColumnPath, list[Any]] = {}
     named = {path: tuple(map(folded, path)) for path in parts}
     if len(set(named.values())) < len(parts):
         return None  # a condition does not tell columns of one name apart

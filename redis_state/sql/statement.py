@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import UsageError
+from redis_state.rows.key_filter import ColumnPath
 from redis_state.sql.tables import folded
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Node = dict[str, Any]
-Path = tuple[str, ...]
 
 _JOINS = {"INNER", "LEFT", "RIGHT", "OUTER"}
 _JOIN_KINDS = {"REGULAR", "CROSS", "NATURAL"}
@@ -42,7 +42,7 @@ class Use:
             column; all of these conditions hold at once.
     """
 
-    equal: Mapping[Path, Sequence[Node]] = field(default_factory=dict)
+    equal: Mapping[ColumnPath, Sequence[Node]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def _conditions(select: Node) -> dict[int, Use]:
     for table, name in zip(tables, names, strict=True):
         if names.count(name) > 1 or table.get("sample") or table.get("column_name_alias"):
             continue
-        of_table: dict[Path, Sequence[Node]] = {}
+        of_table: dict[ColumnPath, Sequence[Node]] = {}
         for path, values in equal:
             if len(path) > 1 and path[0] == name:
                 of_table.setdefault(path[1:], values)
@@ -282,7 +282,7 @@ def _sources(node: Any) -> Iterator[Node | None]:
         yield None
 
 
-def _equalities(node: Any) -> Iterator[tuple[Path, Sequence[Node]]]:
+def _equalities(node: Any) -> Iterator[tuple[ColumnPath, Sequence[Node]]]:
     """Columns and the expressions without columns that each has to be equal to one of."""
     if not isinstance(node, dict):
         return
@@ -311,5 +311,5 @@ def _is_constant(node: Any) -> bool:
     return node["type"] != "OPERATOR_CAST" or _is_constant(node.get("child"))
 
 
-def _path(column: Node) -> Path:
+def _path(column: Node) -> ColumnPath:
     return tuple(folded(str(name)) for name in column.get("column_names") or ())

@@ -29,7 +29,7 @@ _ODD = re.compile(r"[^0-9A-Za-z_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableSource:
     """What a table shows.
 
     Attributes:
@@ -51,7 +51,7 @@ class Place:
         return "".join(f"_{_ODD.sub('_', part).strip('_')}" for part in parts if part)
 
 
-PlacesOf = Callable[[QueryInfo], Iterable[Place]]
+PlacesOf = Callable[[QueryInfo], Iterable[TableSource]]
 """The operators, stores and state variables of a query, which takes asking Redis."""
 
 
@@ -68,7 +68,7 @@ def newest(queries: Sequence[QueryInfo]) -> list[QueryInfo]:
     return sorted(by_name.values(), key=_name)
 
 
-def all_tables(queries: Sequence[QueryInfo], places_of: PlacesOf) -> dict[str, Place]:
+def all_tables(queries: Sequence[QueryInfo], places_of: PlacesOf) -> dict[str, TableSource]:
     """Every table by its name."""
     return {
         _name(info) + place.suffix(): place for info in newest(queries) for place in places_of(info)
@@ -81,7 +81,7 @@ def find_tables(
     places_of: PlacesOf,
     *,
     own: Container[str] = (),
-) -> dict[str, Place]:
+) -> dict[str, TableSource]:
     """The tables of these names, which are in lower case; only queries that fit are asked.
 
     A table may also be named by the id of its query or checkpoint instead of the query's name.
@@ -94,10 +94,10 @@ def find_tables(
         RedisStateError: What the only query that it may be of holds cannot be read.
         UsageError: The name stands for two tables.
     """
-    known: dict[str, list[Place]] = {}
-    found: dict[str, Place] = {}
+    known: dict[str, list[TableSource]] = {}
+    found: dict[str, TableSource] = {}
     for name in names:
-        fitting: set[Place] = set()
+        fitting: set[TableSource] = set()
         unread: RedisStateError | None = None
         for alias, info in _aliases(queries).items():
             if name != alias and not name.startswith(f"{alias}_"):

@@ -14,7 +14,7 @@ from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GR
 from redis_state.errors import FormatError
 from redis_state.format.header import Family, Header
 from redis_state.format.rows import FAMILY_BYTES
-from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.python_codec import codec_name_of
 from redis_state.rows.spark_values import Internal
 
@@ -45,7 +45,7 @@ def times_of_blocks(family: Family, header: Header) -> list[int]:
     return [_ms(alone.decode_key(key)[name], name) for key in first]
 
 
-def _time_column(codec: Codec, family: Family) -> str | None:
+def _time_column(codec: FamilyCodec, family: Family) -> str | None:
     if family.kind == "ts-prefix":
         return _EVENT_TIME if codec.key.names[-1] == _EVENT_TIME else None
     field = codec.key.fields[family.params[0]]

@@ -96,7 +96,7 @@ def _look(
     prefix_bytes = sum(one.bytes for one in sizes.values())
     newest = _newest_by_path(listed)
     rest = iter(hashes)
-    plans = [_Query(one, next(rest) if one.is_checkpoint else {}, tenant) for one in wanted]
+    plans = [_PolledQuery(one, next(rest) if one.is_checkpoint else {}, tenant) for one in wanted]
     replies = called([one for plan in plans for one in plan.commands()])
     found = [
         plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
@@ -122,7 +122,7 @@ def _newest_by_path(listed: Sequence[QueryInfo]) -> dict[str, str]:
     return {path: newest_of_folder(of, of[0]).gen for path, of in by_path.items()}
 
 
-class _Query:
+class _PolledQuery:
     """What is asked for one query, and what the replies mean."""
 
     def __init__(

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from redis_state.clock import SYSTEM, Clock
 from redis_state.protocol.instances import TOTALS_TTL_MS, Instance, Totals
 
-Place = tuple[int, int, str]
+CounterKey = tuple[int, int, str]
 """Operator, partition and store."""
 
-Store = tuple[str, int, str]
+CheckpointStore = tuple[str, int, str]
 """Checkpoint, operator and store."""
 
 _INSTANCES_MAX = 32
@@ -26,10 +26,12 @@ class Increases:
     def __init__(self) -> None:
         # Of each partition what its instances showed last, the newest of them at the end: Python
         # workers take turns, and each goes on with its own counts.
-        self._last: dict[tuple[str, Place], dict[Instance, Mapping[str, int]]] = {}
-        self._sums: dict[Store, dict[str, int]] = {}
+        self._last: dict[tuple[str, CounterKey], dict[Instance, Mapping[str, int]]] = {}
+        self._sums: dict[CheckpointStore, dict[str, int]] = {}
 
-    def add(self, seen: Mapping[str, Mapping[Place, Totals]]) -> Mapping[Store, Mapping[str, int]]:
+    def add(
+        self, seen: Mapping[str, Mapping[CounterKey, Totals]]
+    ) -> Mapping[CheckpointStore, Mapping[str, int]]:
         """What each store has counted by now.
 
         Args:

@@ -5,11 +5,11 @@ and `write_session.py` (life cycle of an opened version).
 """
 
 from redis_state.store.api import (
+    KeyValue,
     ListStateStore,
     Operation,
-    Pairs,
     ReadStateStore,
-    Row,
+    RowPairs,
     State,
     StateStore,
     StateStoreMetrics,
@@ -17,11 +17,11 @@ from redis_state.store.api import (
 )
 
 __all__ = [
+    "KeyValue",
     "ListStateStore",
     "Operation",
-    "Pairs",
     "ReadStateStore",
-    "Row",
+    "RowPairs",
     "State",
     "StateStore",
     "StateStoreMetrics",

@@ -12,10 +12,10 @@ from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId
 from redis_state.process import elsewhere
 
-Row = tuple[Any, Any]
+KeyValue = tuple[Any, Any]
 """A key and its value, as the store's codec gives them."""
 
-Pairs = Iterable[Row] | Mapping[Any, Any]
+RowPairs = Iterable[KeyValue] | Mapping[Any, Any]
 """Keys and their values."""
 
 
@@ -133,17 +133,17 @@ class ReadStateStore(ABC):
         """
 
     @abstractmethod
-    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         """Rows from `start` up to, not including, `end`, in key order; ``None`` is open.
 
         The rows are those at the moment of the call; changes made while they are read do not show.
         """
 
     @abstractmethod
-    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+    def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
         """Rows whose keys begin with `prefix`, in key order, as of the moment of the call."""
 
-    def iterator(self) -> Iterator[Row]:
+    def iterator(self) -> Iterator[KeyValue]:
         """All rows in key order, as of the moment of the call."""
         return self.get_range(None, None)
 
@@ -167,7 +167,7 @@ class StateStore(ReadStateStore):
         """
 
     @overload
-    def put_many(self, rows: Pairs, /) -> None: ...
+    def put_many(self, rows: RowPairs, /) -> None: ...
 
     @overload
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], /) -> None: ...

@@ -16,7 +16,7 @@ from redis_state.format.rows import (
     VALUE_BYTES_MAX,
     check_limits,
 )
-from redis_state.store.api import Pairs
+from redis_state.store.api import RowPairs
 
 STORED_KEY_BYTES_MAX: Final = FAMILY_BYTES + KEY_BYTES_MAX
 _REMEMBERED_MAX = 1 << 16
@@ -106,7 +106,7 @@ def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
     check_all_limits(stored, data)
 
 
-def stored_rows(codec: Codec, pairs: Pairs) -> dict[bytes, bytes]:
+def stored_rows(codec: Codec, pairs: RowPairs) -> dict[bytes, bytes]:
     """Encoded values by stored key; of two pairs with one key the later one counts.
 
     Raises:

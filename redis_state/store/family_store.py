@@ -10,7 +10,7 @@ from typing import Final
 
 from redis_state.errors import LimitError, UsageError
 from redis_state.format.header import FAMILY_ID_MAX, Family
-from redis_state.format.ordered import Rows, family_range
+from redis_state.format.ordered import OrderedRows, family_range
 from redis_state.format.rows import (
     FAMILY_BYTES,
     VALUE_BYTES_MAX,
@@ -244,7 +244,7 @@ class FamilyStore(WriteSession):
         self._growing = self._changes.growing
         self._below = self._local.get
         layers = self._local.parts[0]
-        self._top: Rows = layers[0].rows if layers else {}
+        self._top: OrderedRows = layers[0].rows if layers else {}
         self._appended_to = False
 
 

@@ -23,8 +23,8 @@ from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
 from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
-from redis_state.store.local_state import History, Layer, LocalVersion, compacted
-from redis_state.store.memory_budget import Room
+from redis_state.store.local_state import Layer, LocalVersion, SnapshotHistory, compacted
+from redis_state.store.memory_budget import MemoryBudget
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10
@@ -41,14 +41,16 @@ class Loader:
         room: For what is read of versions; ``None`` means as much as they need.
     """
 
-    def __init__(self, client: PartitionClient, *, where: str, room: Room | None = None) -> None:
+    def __init__(
+        self, client: PartitionClient, *, where: str, room: MemoryBudget | None = None
+    ) -> None:
         self._client = client
         self._where = where
         self._room = room
 
     def empty(self) -> LocalVersion:
         """Version 0."""
-        return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, History(), self.reload)
+        return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, SnapshotHistory(), self.reload)
 
     def open(
         self, run_id: str, version: int | None, cached: Mapping[Pin, LocalVersion]
@@ -114,7 +116,7 @@ class Loader:
                 )
             base, families = self._base(first)
             layers = []
-            history = History(base_bytes=first.entry.bytes)
+            history = SnapshotHistory(base_bytes=first.entry.bytes)
             live, last = first.entry.live, Pin(first.version, first.uid)
             internal = first.entry.internal
         fetched = self._together(segments)

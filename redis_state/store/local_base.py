@@ -20,7 +20,7 @@ from redis_state.format.ordered import Index, read_block
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import combined_checksum
 from redis_state.protocol import PartitionClient, SegmentGoneError
-from redis_state.store.memory_budget import ROW_BYTES, Room
+from redis_state.store.memory_budget import ROW_BYTES, MemoryBudget
 
 _READ_AHEAD_BLOCKS = 256
 _MISSES_MAX = 64
@@ -82,7 +82,7 @@ class Base:
         head: bytes,
         *,
         lists: Set[int],
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
     ) -> None:
         self._client = client
         self._room = room

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from redis_state.format.entry import Entry
-from redis_state.format.ordered import Rows
+from redis_state.format.ordered import OrderedRows
 from redis_state.ids import Pin
 from redis_state.protocol import SegmentGoneError, snapshots
 from redis_state.store.families import Families
@@ -79,7 +79,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SnapshotHistory:
     """What decides when the next snapshot is due.
 
     Attributes:
@@ -92,9 +92,9 @@ class History:
     delta_bytes: int = 0
     deltas: int = 0
 
-    def plus(self, size: int) -> History:
+    def plus(self, size: int) -> SnapshotHistory:
         """With one more delta."""
-        return History(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
+        return SnapshotHistory(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
 
     def is_due(self) -> bool:
         """Whether a snapshot is due."""
@@ -124,7 +124,7 @@ class LocalVersion:
         families: Families,
         layers: Sequence[Layer],
         base: Base | None,
-        history: History,
+        history: SnapshotHistory,
         reload: Callable[[Pin], LocalVersion],
         *,
         internal: int = 0,
@@ -157,7 +157,7 @@ class LocalVersion:
             self.read_again()
             return self.get(key)
 
-    def get_many(self, keys: Sequence[bytes], above: Rows = _NONE) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes], above: OrderedRows = _NONE) -> list[bytes | None]:
         """The values of stored keys in their order; ``None`` where one has none.
 
         Args:
@@ -199,7 +199,7 @@ class LocalVersion:
         return merged if len(below) == len(merged) == len(rows) else None
 
     def rows_between(
-        self, start: bytes, end: bytes | None, above: Rows = _NONE
+        self, start: bytes, end: bytes | None, above: OrderedRows = _NONE
     ) -> Iterator[tuple[bytes, bytes]]:
         """Stored keys and values in a range, in key order.
 
@@ -231,7 +231,7 @@ class LocalVersion:
     def with_changes(self, pin: Pin, families: Families, top: Layer, entry: Entry) -> LocalVersion:
         """The next version, once it is committed; `entry` is that of its delta."""
         if entry.complete:
-            layers, base, history = [top], None, History(base_bytes=entry.bytes)
+            layers, base, history = [top], None, SnapshotHistory(base_bytes=entry.bytes)
         else:
             below, base = self.parts
             layers = compacted([top, *below] if top.rows else list(below), base)
@@ -270,7 +270,7 @@ class LocalVersion:
 
 
 def _looked_up(
-    keys: Sequence[bytes], parts: Sequence[Rows], base: Base | None
+    keys: Sequence[bytes], parts: Sequence[OrderedRows], base: Base | None
 ) -> list[bytes | None]:
     """What the first of several mappings says of each key, or else the base."""
     found: list[Any] | None = None

@@ -8,7 +8,7 @@ ROW_BYTES: Final = 120
 """What Python needs for a row beside its bytes, about."""
 
 
-class Room(Protocol):
+class MemoryBudget(Protocol):
     """What stays of the rows that were read is asked of this, by one thread at a time."""
 
     def has(self, size: int) -> bool:

@@ -34,7 +34,7 @@ from redis_state.store.delta import delta_of
 from redis_state.store.families import NO_FAMILIES, Families, described
 from redis_state.store.loading import Loader
 from redis_state.store.local_state import Layer, LocalVersion
-from redis_state.store.memory_budget import Room
+from redis_state.store.memory_budget import MemoryBudget
 from redis_state.store.metrics import Counters
 from redis_state.store.write_set import WriteSet
 
@@ -94,7 +94,7 @@ class PartitionState:
         clock: Clock,
         versions_cached_max: int,
         events: Events,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
     ) -> None:
         self.id = id_
         self._room = room

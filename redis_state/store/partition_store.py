@@ -14,7 +14,7 @@ from redis_state.format.rows import (
     check_limits,
     join_elements,
 )
-from redis_state.store.api import ListStateStore, ReadStateStore, Row, State, StateStore
+from redis_state.store.api import KeyValue, ListStateStore, ReadStateStore, State, StateStore
 from redis_state.store.bulk import (
     STORED_KEY_BYTES_MAX,
     KeyEncoder,
@@ -56,12 +56,12 @@ class PartitionReadStore(OpenedVersion, ReadStateStore):
         """As `ReadStateStore.get_many`."""
         return self._values(self._local.get_many(self._stored(keys)))
 
-    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         """As `ReadStateStore.get_range`."""
         low = PREFIX if start is None else PREFIX + self._encode_key(start)
         return self._rows(low, None if end is None else PREFIX + self._encode_key(end))
 
-    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+    def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
         """As `ReadStateStore.prefix_scan`."""
         low, high = self._codec.prefix_range(prefix)
         return self._rows(PREFIX + low, None if high is None else PREFIX + high)
@@ -72,15 +72,15 @@ class PartitionReadStore(OpenedVersion, ReadStateStore):
         decode = self._decode_value
         return [None if data is None else decode(data) for data in found]
 
-    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[KeyValue]:
         return self._decoded(self._local.rows_between(low, high))
 
-    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Row]:
+    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue]:
         if self._codec is RAW:
             return ((key[FAMILY_BYTES:], value) for key, value in rows)
         return self._objects(rows)
 
-    def _objects(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Row]:
+    def _objects(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue]:
         decode_key, decode_value = self._codec.decode_key, self._decode_value
         for key, value in rows:
             yield decode_key(key[FAMILY_BYTES:]), decode_value(value)
@@ -147,7 +147,7 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
         there = (key for key, value in zip(stored, found, strict=True) if value is not None)
         self._changed.update(dict.fromkeys(there))
 
-    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[KeyValue]:
         above = self._changes.between(low, high) if self._changed else {}
         return self._decoded(self._local.rows_between(low, high, above))
 
@@ -230,6 +230,6 @@ class PartitionListStore(PartitionStore, ListStateStore):
         for stored in self._stored(given):
             self._changes.forget_end(stored)
 
-    def _rows(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[KeyValue]:
         self._changes.settle()
         return super()._rows(low, high)

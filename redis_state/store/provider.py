@@ -16,7 +16,7 @@ from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
 from redis_state.store.families import family_of
 from redis_state.store.family_store import FamilyStore
-from redis_state.store.memory_budget import Room
+from redis_state.store.memory_budget import MemoryBudget
 from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
 from redis_state.store.partition_state import Events, PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
@@ -82,7 +82,7 @@ class StateStoreProvider:
         client: Client | None = None,
         events: Events | None = None,
         after: StateStoreProvider | None = None,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
         **options: Unpack[Options],
     ) -> None:
         _check(provider_id, run)

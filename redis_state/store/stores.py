@@ -44,7 +44,7 @@ log = logging.getLogger("redis_state.store")
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _StoresServer:
     """What the stores of one server share."""
 
     client: Client
@@ -90,7 +90,7 @@ class LoadedStores:
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._loaded: dict[StateStoreProviderId, _Loaded] = {}
-        self._servers: dict[Config, _Server] = {}
+        self._servers: dict[Config, _StoresServer] = {}
         self._executor_id = f"python-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.maintenance = MaintenanceWorker(
             self._providers, unload=self._failed, clock=self._clock, threaded=self._threaded
@@ -225,7 +225,7 @@ class LoadedStores:
         self.maintenance.start()
         return provider
 
-    def _server(self, config: Config) -> _Server:
+    def _server(self, config: Config) -> _StoresServer:
         server = self._servers.get(config)
         if server is None:
             client = Client(config, clock=self._clock)
@@ -235,7 +235,7 @@ class LoadedStores:
                 clock=self._clock,
                 threaded=self._threaded,
             )
-            server = self._servers[config] = _Server(client, coordinator)
+            server = self._servers[config] = _StoresServer(client, coordinator)
         return server
 
     def _reporter(

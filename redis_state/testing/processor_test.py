@@ -35,8 +35,8 @@ from redis_state.format.ordered import family_range
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import StateStoreProviderId
 from redis_state.spark.processor.engine import Engine
-from redis_state.spark.processor.groups import FORMS, Form
-from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+from redis_state.spark.processor.groups import FORMS, RowForm
+from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
 from redis_state.spark.processor.state import ListState, MapState, ValueState
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
@@ -60,7 +60,7 @@ V = TypeVar("V", ValueState, ListState, MapState)
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _LastBatch:
     """The batch that was run last."""
 
     number: int
@@ -107,7 +107,7 @@ class ProcessorTest:
         key: str | Sequence[str],
         input: object,  # noqa: A002  # what a test calls it
         schema: object,
-        rows: Form = "pandas",
+        rows: RowForm = "pandas",
         time_mode: str = "None",
         event_time: str | None = None,
         delay: str | timedelta | int = 0,
@@ -149,7 +149,7 @@ class ProcessorTest:
         self._attempts = 0
         self._next = 0
         self._began_ms: int | None = None
-        self._last: _Batch | None = None
+        self._last: _LastBatch | None = None
         self._provider: StateStoreProvider | None = None
         self._exit = ExitStack()
 
@@ -300,13 +300,13 @@ class ProcessorTest:
         copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(self._processor))  # type: ignore[no-untyped-call]
         return copy
 
-    def _begin(self, rows: Any) -> _Batch:
+    def _begin(self, rows: Any) -> _LastBatch:
         table = table_of(rows, self._input, self._engine.inputs.time_zone)
         if self._began_ms is None:
             self._began_ms = self.now_ms
-        return _Batch(self._next, table, self._began_ms)
+        return _LastBatch(self._next, table, self._began_ms)
 
-    def _attempt(self, batch: _Batch, processor: StatefulProcessor) -> Any:
+    def _attempt(self, batch: _LastBatch, processor: StatefulProcessor) -> Any:
         with self._opened(batch) as (store, joined):
             table = self._output(store, batch, joined, processor)
             store.commit()
@@ -314,7 +314,7 @@ class ProcessorTest:
         return handed_out(table, self._engine.form, self._engine.inputs.time_zone)
 
     @contextmanager
-    def _opened(self, batch: _Batch) -> Iterator[tuple[FamilyStore, JoinedBatch]]:
+    def _opened(self, batch: _LastBatch) -> Iterator[tuple[FamilyStore, JoinedBatch]]:
         """The store of an attempt, which is given up unless it is committed."""
         self._attempts += 1
         # A run has one frame for each batch, as Spark plans it.
@@ -347,12 +347,16 @@ class ProcessorTest:
                 store.abort()
 
     def _output(
-        self, store: FamilyStore, batch: _Batch, joined: JoinedBatch, processor: StatefulProcessor
+        self,
+        store: FamilyStore,
+        batch: _LastBatch,
+        joined: JoinedBatch,
+        processor: StatefulProcessor,
     ) -> pa.Table:
         import pyarrow as pa
 
         engine = replace(self._engine, processor=processor)
-        info = QueryInfo(self._query_id, self._run_id, batch.number)
+        info = ProcessorQueryInfo(self._query_id, self._run_id, batch.number)
         given = engine.run(store, batch.rows, batch.began_ms, joined.watermark_ms, info)
         return pa.Table.from_batches(list(given), schema=engine.output)
 
@@ -372,7 +376,7 @@ class ProcessorTest:
             store,
             self._engine.inputs.key_schema,
             times,
-            QueryInfo(self._query_id, self._run_id, self._next),
+            ProcessorQueryInfo(self._query_id, self._run_id, self._next),
         )
         try:
             processor.init(handle)

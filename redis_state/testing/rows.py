@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
 from redis_state.spark.frames import as_arrow
-from redis_state.spark.processor.groups import Form, rows_of
+from redis_state.spark.processor.groups import RowForm, rows_of
 from redis_state.spark.rows import frame_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def table_of(given: Any, schema: pa.Schema, time_zone: str) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def handed_out(table: pa.Table, form: Form, time_zone: str) -> Any:
+def handed_out(table: pa.Table, form: RowForm, time_zone: str) -> Any:
     """A whole batch's output in the processor's form: a frame, a list of `Row`s, or a table."""
     if form == "arrow":
         return table

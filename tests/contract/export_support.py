@@ -13,7 +13,7 @@ import pytest
 from redis_state import config
 from redis_state.backend.client import Client
 from redis_state.exports import Import, plan_import
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.live import Reader
 from tests.contract.planting import Planted
 from tests.support.redis_server import RedisServer
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 def imported(server: RedisServer, folder: Path, **given: Any) -> Import:
     """Plan an import and carry it out."""
     with closing(Client(config.parse({"url": server.url}))) as client:
-        plan = plan_import(client, Folder(folder), **given)
+        plan = plan_import(client, ExportFolder(folder), **given)
         plan.carry_out(client)
         return plan
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis_state.batches.event_time import declare_notes
 from redis_state.batches.streams import TimeMode
-from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
 from redis_state.store.family_store import FamilyStore
 
 KEY = json.dumps(
@@ -26,7 +26,7 @@ def handle_of(
     store: FamilyStore, now_ms: int = 0, mode: TimeMode = "processingtime", watermark_ms: int = 0
 ) -> Handle:
     declare_notes(store)
-    return Handle(store, KEY, Times(mode, now_ms, watermark_ms), QueryInfo("q", "r", 0))
+    return Handle(store, KEY, Times(mode, now_ms, watermark_ms), ProcessorQueryInfo("q", "r", 0))
 
 
 def at(handle: Handle, key: tuple[Any, ...]) -> None:

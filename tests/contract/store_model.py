@@ -9,7 +9,7 @@ from typing import Any
 from redis_state.codec import MSGPACK, Codec
 from redis_state.errors import ConflictError, StateError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.store import Operation, Row, State, StateStore, StateStoreMetrics, following
+from redis_state.store import KeyValue, Operation, State, StateStore, StateStoreMetrics, following
 
 Rows = dict[bytes, bytes]
 
@@ -106,11 +106,11 @@ class ModelStore(StateStore):
         for key in encoded:
             self._rows.pop(key, None)
 
-    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[Row]:
+    def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         low = b"" if start is None else self._codec.encode_key(start)
         return self._between(low, None if end is None else self._codec.encode_key(end))
 
-    def prefix_scan(self, prefix: Any) -> Iterator[Row]:
+    def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
         return self._between(*self._codec.prefix_range(prefix))
 
     def commit(self) -> int:
@@ -130,7 +130,7 @@ class ModelStore(StateStore):
         if self._state is State.ABORTED:
             self._rows = dict(self._provider.rows_of(self._version))
 
-    def _between(self, low: bytes, high: bytes | None) -> Iterator[Row]:
+    def _between(self, low: bytes, high: bytes | None) -> Iterator[KeyValue]:
         rows = sorted(self._rows.items())
         inside = [row for row in rows if low <= row[0] and (high is None or row[0] < high)]
         return iter(

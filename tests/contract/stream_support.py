@@ -12,7 +12,7 @@ from redis_state.batches.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare
 from redis_state.batches.streams import (
     FRAME_LETTERS,
     JoinedBatch,
-    Plan,
+    StreamPlan,
     TaskPlace,
     join_batch,
     take_plan,
@@ -29,12 +29,12 @@ TENANT = ""
 DELAY_MS = 10
 
 
-def call(client: Client, name: str, **given: Any) -> Plan:
+def call(client: Client, name: str, **given: Any) -> StreamPlan:
     """What the call of `transform_with_state` on the driver does."""
     gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
     assert gen is not None
     number = take_plan(client, gen, tenant=TENANT)
-    made = Plan(name, gen, TENANT, 0, 1, '"key k"', number, DELAY_MS)
+    made = StreamPlan(name, gen, TENANT, 0, 1, '"key k"', number, DELAY_MS)
     return replace(made, **given)
 
 
@@ -44,7 +44,7 @@ class Task:
 
     client: Client
     config: Config
-    plan: Plan
+    plan: StreamPlan
     place: TaskPlace
     text: str
     newest_ms: int = 0
@@ -121,10 +121,12 @@ class Driver:
         self.given = given
         self.attempts = 0
 
-    def plan(self) -> Plan:
+    def plan(self) -> StreamPlan:
         return call(self.client, self.name, **self.given)
 
-    def task(self, plan: Plan, run: str, batch: int, *, partition: int = 0, **given: Any) -> Task:
+    def task(
+        self, plan: StreamPlan, run: str, batch: int, *, partition: int = 0, **given: Any
+    ) -> Task:
         planned = given.pop("planned", str(1000 + batch))
         frame = given.pop("frame", frame_of(run, batch))
         query = given.pop("query", QUERY)

@@ -22,7 +22,7 @@ from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StateStore
 from redis_state.protocol import RegisteredRun, register_run
 from redis_state.protocol.runs import checkpoint_gen
 from redis_state.spark.processor.engine import Engine
-from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.spark.worker import Warm, Worker
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.provider import StateStoreProvider
@@ -219,7 +219,7 @@ def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> N
         table = pa.table(
             [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
         )
-        given = engine.run(store, table, 0, 0, QueryInfo("q", "r", batch))
+        given = engine.run(store, table, 0, 0, ProcessorQueryInfo("q", "r", batch))
         rows = [row for one in given for row in one.to_pylist()]
         assert rows == [{"user": user, "n": batch + 1, "what": "rows"} for user in users]
         partitions.check_room(provider)

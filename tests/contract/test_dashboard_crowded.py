@@ -24,8 +24,8 @@ StartRedis = Callable[..., RedisServer]
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent one, one that stops within its head, and one that stops within its second head."""
     monkeypatch.setattr(server, "HEAD_S", 0.5)
-    board = server._Server(
-        uvicorn.Config(_answers, http=server._Connection, lifespan="off", log_config=None)
+    board = server._DashboardServer(
+        uvicorn.Config(_answers, http=server._TimedConnection, lifespan="off", log_config=None)
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place = listening.getsockname()

@@ -18,7 +18,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.errors import ConfigError, Kind, StateError, UsageError
 from redis_state.exports import plan_import
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import Export, read_export
 from redis_state.format.header import Family
 from redis_state.live import Reader
@@ -134,7 +134,7 @@ def test_an_interrupted_export_goes_on(
     with pytest.raises(Stopped):
         reader.export("flights", folder, progress=stop_at(2))
     with pytest.raises(UsageError, match=r"was interrupted.*same `redis-state export` again"):
-        read_export(Folder(folder))
+        read_export(ExportFolder(folder))
     assert main(["import", str(folder), "--url", redis_server.url]) == 1
     kept = {path: path.stat().st_ino for path in folder.glob("data/*/*/*.parquet")}
     assert len(kept) == 2
@@ -165,7 +165,7 @@ def test_of_two_exports_into_one_folder_the_later_one_ends(reader: Reader, folde
 
     with pytest.raises(UsageError, match="another export has taken this folder over"):
         reader.export("flights", folder, progress=meanwhile)
-    assert read_export(Folder(folder)).to_json() == made[0].to_json()
+    assert read_export(ExportFolder(folder)).to_json() == made[0].to_json()
     there = {str(path.relative_to(folder)) for path in folder.glob("data/*/*/*")}
     assert there == {file.path for file in made[0].files}
 
@@ -179,22 +179,22 @@ def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
     with pytest.raises(Stopped):
         reader.export("flights", folder, progress=stop_at(2))
     made: list[Export] = []
-    read, write, names = Folder.read, Folder.write, Folder.names
+    read, write, names = ExportFolder.read, ExportFolder.write, ExportFolder.names
 
     def other() -> None:
         if not made:
             monkeypatch.undo()
             made.append(reader.export("flights", folder))
 
-    def before_read(self: Folder, name: str, *, most: int) -> bytes:
+    def before_read(self: ExportFolder, name: str, *, most: int) -> bytes:
         other()
         return read(self, name, most=most)
 
-    def before_write(self: Folder, name: str, content: bytes) -> None:
+    def before_write(self: ExportFolder, name: str, content: bytes) -> None:
         other()
         write(self, name, content)
 
-    def after_names(self: Folder, under: str = "") -> list[str]:
+    def after_names(self: ExportFolder, under: str = "") -> list[str]:
         found = names(self, under)
         other()
         return found
@@ -204,11 +204,11 @@ def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
         "before it takes over": ("write", before_write),
         "as it checks": ("names", after_names),
     }
-    monkeypatch.setattr(Folder, *step[sleeps])
+    monkeypatch.setattr(ExportFolder, *step[sleeps])
     with pytest.raises(UsageError, match="another export completed this folder meanwhile"):
         reader.export("flights", folder)
     assert sorted(one.name for one in folder.iterdir()) == ["data", "manifest.json"]
-    assert read_export(Folder(folder)).to_json() == made[0].to_json()
+    assert read_export(ExportFolder(folder)).to_json() == made[0].to_json()
     there = {str(path.relative_to(folder)) for path in folder.glob("data/*/*/*")}
     assert there == {file.path for file in made[0].files}
 
@@ -295,7 +295,7 @@ def test_any_file_system_of_fsspec(redis_server: RedisServer, raw: Any, reader: 
     export = reader.export("flights", place)
     raw.flushdb()
     with closing(Client(config.parse({"url": redis_server.url}))) as client:
-        plan_import(client, Folder(place)).carry_out(client)
+        plan_import(client, ExportFolder(place)).carry_out(client)
     assert rows_of(reader) == before
     assert export.rows == len(before)
 

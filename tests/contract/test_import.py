@@ -23,7 +23,7 @@ from redis_state.cli.main import main
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import FormatError, FullError, StateError, UsageError
 from redis_state.exports import plan_import
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import read_sealed, sealed
 from redis_state.files import folder_at
 from redis_state.live import Reader
@@ -92,7 +92,7 @@ def test_a_hostile_manifest(
 ) -> None:
     reader.export("flights", folder)
     raw.flushdb()
-    content = read_sealed(Folder(folder), "manifest.json")
+    content = read_sealed(ExportFolder(folder), "manifest.json")
     HOSTILE[what](content)
     (folder / "manifest.json").write_bytes(sealed(content))
     with pytest.raises(FormatError):
@@ -107,7 +107,7 @@ def test_rows_that_are_not_those_of_the_digest(
     """Staged, but never visible."""
     reader.export("flights", folder)
     raw.flushdb()
-    content = read_sealed(Folder(folder), "manifest.json")
+    content = read_sealed(ExportFolder(folder), "manifest.json")
     content["stores"][0]["partitions"][2]["digest"] = "0" * 32
     (folder / "manifest.json").write_bytes(sealed(content))
     with pytest.raises(FormatError, match="are not those that the manifest counts"):
@@ -124,11 +124,11 @@ def test_an_interrupted_import_goes_on(
     reader.export("flights", folder)
     raw.flushdb()
     with closing(Client(config.parse({"url": redis_server.url}))) as client:
-        plan = plan_import(client, Folder(folder))
+        plan = plan_import(client, ExportFolder(folder))
         with pytest.raises(Stopped):
             plan.carry_out(client, stop_at(2))
         assert reader.queries() == [], "it is found when all of it is there"
-        plan = plan_import(client, Folder(folder))
+        plan = plan_import(client, ExportFolder(folder))
         assert (plan.there, len(plan.missing)) == (2, 2)
         plan.carry_out(client)
     assert rows_of(reader) == before
@@ -188,7 +188,7 @@ def test_two_imports_at_once(
     def work() -> None:
         try:
             with closing(Client(config.parse({"url": redis_server.url}))) as client:
-                plan = plan_import(client, Folder(folder))
+                plan = plan_import(client, ExportFolder(folder))
                 start.wait()
                 plan.carry_out(client)
         except BaseException as error:  # noqa: BLE001  # told in the test's own thread
@@ -256,8 +256,8 @@ def test_a_newer_batch_of_the_lost_state_is_set_back(
         raw.delete(keys.meta(planted.id(partition)))
     with closing(Client(config.parse({"url": redis_server.url}))) as client:
         with pytest.raises(Stopped):
-            plan_import(client, Folder(folder)).carry_out(client, stop_at(planted.partitions))
-        assert plan_import(client, Folder(folder)).missing == ()
+            plan_import(client, ExportFolder(folder)).carry_out(client, stop_at(planted.partitions))
+        assert plan_import(client, ExportFolder(folder)).missing == ()
     imported(redis_server, folder)
     expected = f"{VERSIONS - 1} 0 4 imported shuffle".encode()
     assert raw.hget(keys.query(GEN), field) == expected

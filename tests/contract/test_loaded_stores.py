@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError, ConflictError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.purge import purge
 from redis_state.protocol import is_run
-from redis_state.protocol.instances import TOTALS_TTL_MS, Counted, find_counted
+from redis_state.protocol.instances import TOTALS_TTL_MS, CheckpointCounts, find_counted
 from redis_state.store.provider import StateStoreProvider
 from redis_state.store.stores import LoadedStores
 from tests.support.redis_server import RedisServer
@@ -287,5 +287,5 @@ def test_damaged_totals_are_left_out(
     gen = uuid.uuid4().hex
     with contextlib.closing(Client(config.parse({"url": shared_redis_server.url}))) as client:
         client.call("plant", [("HSET", keys.totals(gen), place, text)])
-        assert find_counted(client, [gen]) == [Counted({}, {})]
+        assert find_counted(client, [gen]) == [CheckpointCounts({}, {})]
         client.call("clean up", [("UNLINK", keys.totals(gen))])

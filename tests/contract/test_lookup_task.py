@@ -19,7 +19,7 @@ from redis_state.reader.lookup.row_sizes import mean_row_bytes
 from redis_state.rows.spark_values import Internal
 from redis_state.spark.live import lookup_task
 from redis_state.spark.live.live_state import LiveState, pin_text
-from redis_state.spark.live.lookup_task import PIN, Batch, Choice, LookUp, name_of
+from redis_state.spark.live.lookup_task import PIN, LookUp, LookupBatch, VersionChoice, name_of
 from redis_state.spark.worker import CLIENTS_MAX, WORKER
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, family, schema
@@ -72,7 +72,7 @@ def counts(state: LiveState, version: str) -> set[Any]:
 
 def test_rows_get_the_values_of_their_keys(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     assert len(version) < 60
     codes = ["c1", None, "none", "c1", "c2"]
     found = joined(state, version, codes)
@@ -117,7 +117,7 @@ def test_batches_are_looked_up_in_bounded_groups(
     groups: list[int],
 ) -> None:
     state = state_of(redis_server)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     task = LookUp(state, ("code",), ("count",), inner, ANSWER)
     codes: list[str | None] = [None if n % 7 == 0 else f"c{n % 29}" for n in range(100)]
     made: list[int] = []
@@ -146,7 +146,7 @@ def test_rows_that_are_larger_than_was_thought_make_smaller_groups(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = state_of(redis_server)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
     monkeypatch.setattr(lookup_task, "BYTES_MAX", 10_000)
     monkeypatch.setattr(lookup_task, "mean_row_bytes", lambda *_: None)
@@ -182,9 +182,9 @@ def test_rows_of_several_versions_get_their_own(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     state = state_of(redis_server)
-    first = Choice(state, "x").run(None)
+    first = VersionChoice(state, "x").run(None)
     commit(planted, 3)
-    second = Choice(state, "x").run(None)
+    second = VersionChoice(state, "x").run(None)
     task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
     given = [next(batches_of(version, ["c1"], 1)) for version in (first, first, second, first)]
     found = pa.Table.from_batches(list(task.run(iter(given))))
@@ -224,7 +224,7 @@ def test_a_block_is_read_once_a_group(
     monkeypatch.setattr(many_keys, "_take", counted)
     state = state_of(redis_server)
     task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     # Each key comes several times.
     given = [*batches_of(version, codes, 500), *batches_of(version, codes, 700)]
     found = pa.Table.from_batches(list(task.run(iter(given))))
@@ -238,17 +238,17 @@ def test_a_block_is_read_once_a_group(
 
 def test_a_batch_keeps_its_version(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
-    choice = Choice(state, name_of(state, ["code"], {"count": "count"}, inner=False))
-    first = choice.run(Batch(QUERY, 7))
+    choice = VersionChoice(state, name_of(state, ["code"], {"count": "count"}, inner=False))
+    first = choice.run(LookupBatch(QUERY, 7))
     assert counts(state, first) == {2}
     commit(planted, 3)
     assert counts(state, first) == {2}
-    assert choice.run(Batch(QUERY, 7)) == first
+    assert choice.run(LookupBatch(QUERY, 7)) == first
     # Another look-up, another query and the next batch choose for themselves.
     for other, batch in (
-        (Choice(state, "0" * 16), Batch(QUERY, 7)),
-        (choice, Batch(GEN, 7)),
-        (choice, Batch(QUERY, 8)),
+        (VersionChoice(state, "0" * 16), LookupBatch(QUERY, 7)),
+        (choice, LookupBatch(GEN, 7)),
+        (choice, LookupBatch(QUERY, 8)),
     ):
         assert counts(state, other.run(batch)) == {3}
     key = keys.looked_up(QUERY, choice.name)
@@ -259,7 +259,7 @@ def test_two_attempts_that_choose_at_once_read_one_version(
     redis_server: RedisServer, planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = state_of(redis_server)
-    choice = Choice(state, "x")
+    choice = VersionChoice(state, "x")
     pinned = LiveState.pinned
     chosen: list[str] = []
 
@@ -269,18 +269,18 @@ def test_two_attempts_that_choose_at_once_read_one_version(
             # Between its look and its choice another attempt begins and ends, one batch later.
             chosen.append("")
             commit(planted, 3)
-            chosen.append(choice.run(Batch(QUERY, 7)))
+            chosen.append(choice.run(LookupBatch(QUERY, 7)))
         return found
 
     monkeypatch.setattr(LiveState, "pinned", meanwhile)
-    assert choice.run(Batch(QUERY, 7)) == chosen[1]
+    assert choice.run(LookupBatch(QUERY, 7)) == chosen[1]
     assert counts(state, chosen[1]) == {3}
 
 
 def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
-    choice = Choice(state, "x")
-    first = choice.run(Batch(QUERY, 7))
+    choice = VersionChoice(state, "x")
+    first = choice.run(LookupBatch(QUERY, 7))
     commit(planted, 3)
     for number in range(planted.partitions):
         rows = {
@@ -291,7 +291,7 @@ def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, plante
         planted.snapshot(number, 3, rows)
     with pytest.raises(StateError):
         counts(state, first)
-    assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+    assert counts(state, choice.run(LookupBatch(QUERY, 7))) == {3}
     for damaged in (
         "\udcff what is this",
         "1 7 ",
@@ -307,7 +307,7 @@ def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, plante
     ):
         raw = damaged.encode("utf-8", "surrogateescape")
         planted.client.set(keys.looked_up(QUERY, "x"), raw)
-        assert counts(state, choice.run(Batch(QUERY, 7))) == {3}
+        assert counts(state, choice.run(LookupBatch(QUERY, 7))) == {3}
 
 
 def test_look_ups_that_differ_in_anything_have_names_of_their_own(
@@ -327,7 +327,7 @@ def test_look_ups_that_differ_in_anything_have_names_of_their_own(
 @pytest.mark.usefixtures("planted")
 def test_a_table_goes_with_the_connections_of_its_worker(redis_server: RedisServer) -> None:
     state = state_of(redis_server)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     assert counts(state, version) == {2}
     before = WORKER.client(state.config)
     for seconds in range(CLIENTS_MAX):
@@ -342,7 +342,7 @@ def test_a_version_that_was_written_anew_is_another_one(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     state = state_of(redis_server)
-    gen, version, digest = Choice(state, "x").run(None).split(" ")
+    gen, version, digest = VersionChoice(state, "x").run(None).split(" ")
     assert (gen, version) == (GEN, "2")
     with pytest.raises(StateError, match="went back"):
         counts(state, f"{gen} {version} {digest[::-1]}")
@@ -353,7 +353,7 @@ def test_a_checkpoint_of_another_number_of_partitions_has_blocks_of_its_own(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     state = state_of(redis_server)
-    before = Choice(state, "x").run(None)
+    before = VersionChoice(state, "x").run(None)
     codes: list[str | None] = [f"c{n}" for n in range(40)]
     found = joined(state, before, codes).column("count").to_pylist()
     assert found == [2] * 20 + [None] * 20
@@ -367,7 +367,7 @@ def test_a_checkpoint_of_another_number_of_partitions_has_blocks_of_its_own(
             if after.partition({"carrier": code}) == number
         }
         after.delta(number, 2, rows, complete=True)
-    version = Choice(state_of(redis_server, query=after.gen), "x").run(None)
+    version = VersionChoice(state_of(redis_server, query=after.gen), "x").run(None)
     assert version.startswith(after.gen)
     assert joined(state, version, codes).column("count").to_pylist() == list(range(40))
 
@@ -385,8 +385,8 @@ def test_a_reader_may_look_up_and_keeps_nothing(
         client: Any = server.client()
         client.execute_command("ACL", "SETUSER", name, *allowed, ">geheim")
         state = state_of(server, username=name, password="geheim")
-        choice = Choice(state, "x")
-        assert counts(state, choice.run(Batch(QUERY, 7))) == {1}
+        choice = VersionChoice(state, "x")
+        assert counts(state, choice.run(LookupBatch(QUERY, 7))) == {1}
         kept = server.client().exists(keys.looked_up(QUERY, "x"))
         assert kept == (role is Role.JOB)
 
@@ -435,7 +435,7 @@ def test_the_hour_that_comes_twice_is_two_keys(redis_server: RedisServer) -> Non
     arrays = [
         pa.array([one for one, _ in at], zoned),
         pa.array([pair for _, pair in at], struct),
-        pa.array([Choice(state, "x").run(None)] * len(at)),
+        pa.array([VersionChoice(state, "x").run(None)] * len(at)),
     ]
     answer = pa.schema([("at", zoned), ("window", struct), ("count", pa.int64())])
     task = LookUp(state, ("at", "window"), ("count",), inner=False, schema=answer)
@@ -461,7 +461,7 @@ def test_keys_that_python_has_no_time_for_are_found(
     planted.register()
     planted.commit(1, [({"at": Internal(late)}, {"count": 7})])
     state = state_of(redis_server)
-    version = Choice(state, "x").run(None)
+    version = VersionChoice(state, "x").run(None)
     whole = pa.int32() if kind == "date" else pa.int64()
     times = pa.array([late, late + 1, None, 0] * number, whole).cast(type_)
     answer = pa.schema([("at", type_), ("count", pa.int64())])

@@ -14,7 +14,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
 from redis_state.ids import PartitionId
-from redis_state.maintain import Policy, Report, maintain_checkpoint
+from redis_state.maintain import MaintenanceReport, Policy, maintain_checkpoint
 from redis_state.maintain.service import Job, Service
 from redis_state.protocol.instances import Instance
 from redis_state.protocol.opening import open_commands, read_replies
@@ -63,7 +63,7 @@ def grown(raw: redis.Redis, *, versions: int = 10, each: int = 40) -> Planted:
     return planted
 
 
-def maintain(client: Client, policy: Policy = WORKER) -> Report:
+def maintain(client: Client, policy: Policy = WORKER) -> MaintenanceReport:
     return maintain_checkpoint(client, GEN, policy=policy, name="flights")
 
 
@@ -265,7 +265,7 @@ def test_many_workers_at_once_add_one_snapshot(
         for number in range(8):
             planted.delta(number, version, {row(n): b"%d" % version for n in range(50)})
     wanted = [rows(client, planted.id(number), 6) for number in range(8)]
-    reports: list[Report] = []
+    reports: list[MaintenanceReport] = []
 
     def work(name: str) -> None:
         own = Client(config.parse({"url": redis_server.url}))

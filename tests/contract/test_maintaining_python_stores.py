@@ -14,7 +14,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.codec import MSGPACK, RAW
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.maintain import Policy, Report, maintain_checkpoint
+from redis_state.maintain import MaintenanceReport, Policy, maintain_checkpoint
 from redis_state.protocol import checkpoint_gen
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
@@ -152,7 +152,7 @@ def test_workers_beside_a_writer_change_no_version(
     models: list[State] = [{}]
     models.append(write(provider, 0, models[0], chance))
     gen, done = gen_of(client), threading.Event()
-    totals = [Report(), Report()]
+    totals = [MaintenanceReport(), MaintenanceReport()]
 
     def work(number: int) -> None:
         own = Client(config.parse({"url": redis_server.url}))

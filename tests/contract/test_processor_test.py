@@ -16,7 +16,7 @@ from redis_state.codec.typed_row import TypedRow, schema_json
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.columns import ColumnEngine, ColumnState
-from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest, redis_url
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Remembering, Variables
@@ -222,7 +222,7 @@ def test_time_stamps_of_columns_stay_what_they_are() -> None:
     schema = pa.schema([("seen", at.type)])
     engine = ColumnEngine(function, inputs, schema_json("seen timestamp"), schema, "state", schema)
     store = scratch_store(StateStoreProviderId(StateStoreId("columns", 0, 0), "run"))
-    list(engine.run(store, pa.table({"at": at}), 1000, 0, QueryInfo("", "", 0)))
+    list(engine.run(store, pa.table({"at": at}), 1000, 0, ProcessorQueryInfo("", "", 0)))
     assert [one.to_pylist() for one in found] == [at.to_pylist()] * 2
 
 
@@ -245,9 +245,9 @@ def test_columns_read_rows_from_before_a_column_was_added() -> None:
     older = pa.schema([("n", pa.int64())])
     newer = older.append(pa.field("m", pa.string()))
     first = ColumnEngine(put, inputs, schema_json("n long"), older, "state", output)
-    list(first.run(store, pa.table({"k": ["a"]}), 0, 0, QueryInfo("", "", 0)))
+    list(first.run(store, pa.table({"k": ["a"]}), 0, 0, ProcessorQueryInfo("", "", 0)))
     second = ColumnEngine(read, inputs, schema_json("n long, m string"), newer, "state", output)
-    list(second.run(store, pa.table({"k": keys}), 0, 0, QueryInfo("", "", 1)))
+    list(second.run(store, pa.table({"k": keys}), 0, 0, ProcessorQueryInfo("", "", 1)))
     assert found[0].to_pylist() == [{"n": 7, "m": None}, {"n": 8, "m": "new"}]
 
 

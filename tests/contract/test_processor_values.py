@@ -22,7 +22,7 @@ from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.columns import ColumnEngine, ColumnState
-from redis_state.spark.processor.handle import Handle, QueryInfo
+from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest
 from tests.contract.processor_support import at, handle_of
@@ -141,7 +141,7 @@ def _columns_run(function: Any, state: pa.Schema, ddl: str, table: pa.Table) -> 
     output = pa.schema([("k", table["k"].type)])
     engine = ColumnEngine(function, inputs, schema_json(ddl), state, "state", output)
     store = scratch_store(StateStoreProviderId(StateStoreId("columns", 0, 0), "run"))
-    list(engine.run(store, table, 1000, 0, QueryInfo("", "", 0)))
+    list(engine.run(store, table, 1000, 0, ProcessorQueryInfo("", "", 0)))
 
 
 @pytest.mark.usefixtures("new_york")

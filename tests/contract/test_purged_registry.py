@@ -17,7 +17,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.batches.driver import begin_batch
-from redis_state.batches.streams import Plan, list_store, make_plan
+from redis_state.batches.streams import StreamPlan, list_store, make_plan
 from redis_state.config import Config
 from redis_state.errors import StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
@@ -60,7 +60,7 @@ def driver(client: Client, config: Config) -> Driver:
     return made
 
 
-def _plan(driver: Driver) -> Plan:
+def _plan(driver: Driver) -> StreamPlan:
     return make_plan(
         driver.client,
         name=driver.name,
@@ -104,7 +104,7 @@ def _put(driver: Driver, partition: int) -> None:
     StateStoreProvider(id_, config=driver.config, client=driver.client).get_store(0).put("k", 1)
 
 
-Way = Callable[[Driver, Plan], object]
+Way = Callable[[Driver, StreamPlan], object]
 # Every way that writes into the registry of a checkpoint.
 WAYS: dict[str, Way] = {
     "the call on the driver": lambda driver, _: _plan(driver),

@@ -18,7 +18,7 @@ from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.lookup import key_search, merged_deltas
 from redis_state.reader.lookup.cached_lookup import known_rows
 from redis_state.reader.lookup.many_keys import look_up
-from redis_state.reader.versions import Newest
+from redis_state.reader.versions import NewestOpener
 from redis_state.rows.codec import codec_of
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer
@@ -162,7 +162,7 @@ def test_what_the_cache_has_says_the_same(
     together = 0
     with redis_state.connect(shared_redis_server.url, key_prefix=tenant) as reader:
         client = reader.client
-        newest = Newest(client, cache)
+        newest = NewestOpener(client, cache)
         for version in range(1, 13):
             planted.buckets = rng.choice([1, 2, 2, 2, 4, 8, 64])
             start, end = sorted(key[2:] for key in rng.sample(stored, 2))
@@ -209,7 +209,7 @@ def test_segments_that_are_replaced_in_between_are_read_anew(
     for version in (1, 2):
         planted.delta(0, version, rows)
     with redis_state.connect(shared_redis_server.url, key_prefix="replaced") as reader:
-        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
+        (opened,) = NewestOpener(reader.client, BlockCache()).open([planted.id(0)])
         planted.snapshot(0, 2, rows)
         (found,) = look_up(reader.client, [(opened, asked)], kind="none", keep=keep)
         assert found.values == rows
@@ -230,7 +230,7 @@ def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, 
     planted.delta(0, 1, rows)
     planted.delta(0, 2, removed)
     with redis_state.connect(shared_redis_server.url, key_prefix="looks") as reader:
-        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
+        (opened,) = NewestOpener(reader.client, BlockCache()).open([planted.id(0)])
         cache = BlockCache()
         trips = []
         # From other keys of the same blocks each time.
@@ -254,7 +254,7 @@ def test_a_lost_part_of_a_bucket_is_an_error(shared_redis_server: RedisServer) -
         patch.setattr(segment, "PART_BYTES_MAX", 2_000)
         planted.delta(0, 1, rows)
     with redis_state.connect(shared_redis_server.url, key_prefix="parts") as reader:
-        (opened,) = Newest(reader.client, BlockCache()).open([planted.id(0)])
+        (opened,) = NewestOpener(reader.client, BlockCache()).open([planted.id(0)])
         key = opened.key(opened.segments[0])
         for field in ("0", "0.3"):
             block = planted.client.hget(key, field)

@@ -18,7 +18,7 @@ from redis_state.live import Reader
 from redis_state.reader import OperatorState, block_cache
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.lookup.many_keys import look_up
-from redis_state.reader.versions import Newest
+from redis_state.reader.versions import NewestOpener
 from tests.contract.planting import Planted, schema, uid
 from tests.support.redis_server import RedisServer
 
@@ -138,7 +138,7 @@ def test_a_family_that_was_dropped_last_stays_dropped(planted: Planted, reader: 
             keys.meta(planted.id(0)), mapping={"l": at, "lu": of, "o": at, "ou": of}
         )
     cache = BlockCache()
-    (opened,) = Newest(reader.client, cache).open([planted.id(0)])
+    (opened,) = NewestOpener(reader.client, cache).open([planted.id(0)])
     for key in KEYS[:20]:
         asked = [(opened, [planted.key(key)])]
         (found,) = look_up(reader.client, asked, kind=planted.family.kind, cache=cache)

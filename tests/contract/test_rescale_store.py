@@ -28,7 +28,7 @@ from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import Reader
 from redis_state.rescaling import copy, rows
 from redis_state.rescaling import store as under_test
-from redis_state.rescaling.copy import Copy
+from redis_state.rescaling.copy import RescaledCheckpoint
 from redis_state.rows.murmur3 import partition_of
 from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.worker import Worker
@@ -218,7 +218,7 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
     before = query.begin(2)
     query.commit(before, {})
     with monkeypatch.context() as patched:
-        patched.setattr(under_test._Store, "finish", killed)
+        patched.setattr(under_test._RescaledStore, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
     with pytest.raises(ConflictError, match=r"run `redis-state rescale --store NAME"):
@@ -318,7 +318,7 @@ def test_as_many_versions_stay_as_before(query: Query) -> None:
 def test_what_was_lost_before_the_last_step_is_found(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave = under_test._Store._leave
+    leave = under_test._RescaledStore._leave
 
     def late(store: Any, copy: Any, *given: Any) -> None:
         (found,) = query.client.call("looking for keys", [("SCAN", "0", "COUNT", "10000")])
@@ -329,7 +329,7 @@ def test_what_was_lost_before_the_last_step_is_found(
         leave(store, copy, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(under_test._Store, "_leave", late)
+        patched.setattr(under_test._RescaledStore, "_leave", late)
         with pytest.raises(UnavailableError, match=r"expired or was lost .* Do it again"):
             query.rescale(2)
     assert query.read(query.begin(2)) == AFTER
@@ -338,16 +338,16 @@ def test_what_was_lost_before_the_last_step_is_found(
 def test_a_copy_that_a_killed_call_kept_expires_with_the_next(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[Copy] = []
-    is_whole = Copy.is_whole
+    kept: list[RescaledCheckpoint] = []
+    is_whole = RescaledCheckpoint.is_whole
 
-    def killed(copy: Copy, pins: Any) -> bool:
+    def killed(copy: RescaledCheckpoint, pins: Any) -> bool:
         kept.append(copy)
         assert is_whole(copy, pins)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Copy, "is_whole", killed)
+        patched.setattr(RescaledCheckpoint, "is_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
     (copy,) = kept

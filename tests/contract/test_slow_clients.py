@@ -97,15 +97,15 @@ def pages(
         patch.setattr(dashboard, "HEAD_S", client_s)
         patch.setattr(dashboard, "CONNECTIONS_MAX", clients_max)
         config = uvicorn.Config(
-            partial(_answer, text), interface="asgi3", http=dashboard._Connection, lifespan="off",
-            log_config=None, loop="asyncio",
+            partial(_answer, text), interface="asgi3", http=dashboard._TimedConnection,
+            lifespan="off", log_config=None, loop="asyncio",
             h11_max_incomplete_event_size=HEAD_BYTES_MAX, timeout_keep_alive=600,
             ssl_certfile=None if made is None else str(made.certificate),
             ssl_keyfile=None if made is None else str(made.key),
             timeout_graceful_shutdown=1,
         )  # fmt: skip
         config.load()
-        server = dashboard._Server(config)
+        server = dashboard._DashboardServer(config)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -15,7 +15,7 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.batches import streams
-from redis_state.batches.streams import Plan, TaskPlace
+from redis_state.batches.streams import StreamPlan, TaskPlace
 from redis_state.config import Config
 from redis_state.errors import ConflictError, RedisStateError, StateError, UsageError
 from redis_state.protocol.registry import parse_operators
@@ -224,7 +224,7 @@ class Script:
 
     def __init__(self, client: Client) -> None:
         self.client, self.name = client, uuid.uuid4().hex
-        self.plans: list[Plan] = []
+        self.plans: list[StreamPlan] = []
         self.rules = Rules()
         self.epochs: list[tuple[str, int]] = []
         self.began: dict[int, str] = {}

@@ -13,7 +13,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
-from redis_state.maintain import Policy, Report, purge_vanished, vanished_checkpoints
+from redis_state.maintain import MaintenanceReport, Policy, purge_vanished, vanished_checkpoints
 from redis_state.maintain.recall import recall
 from redis_state.maintain.service import VANISHED_EVERY_S, Job
 from redis_state.protocol import checkpoint_gen, register_run
@@ -280,7 +280,7 @@ def test_a_full_server_gets_room_before_anything_is_noted(client: Client, raw: r
     for version in range(2, 20):
         busy.delta(0, version, {row(n): b"%d" % version for n in range(90)}, complete=True)
     raw.config_set("maxmemory", 1)
-    reports: list[Report] = []
+    reports: list[MaintenanceReport] = []
     service = quiet_service(client, Job(Policy("w"), vanished_ms=DAY_MS))
     service.run(1.0, reports.append)
     (report,) = reports

@@ -22,7 +22,7 @@ from redis_state.format.entry import parse_segment
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.format.segment import checksum
-from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.spark_types import parse_schema
 from redis_state.rows.unsafe_row import decode as decode_unsafe_row
 from tests.unit.format.vectors import load
@@ -141,7 +141,7 @@ def _bent_segment(whole: Any, fields: dict[str, bytes], name: str) -> Decode:
     return read
 
 
-def _decode_key(codec: Codec, raw: bytes) -> object:
+def _decode_key(codec: FamilyCodec, raw: bytes) -> object:
     return codec.decode_key(b"\0\1" + raw)
 
 

@@ -18,13 +18,13 @@ from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.exports import plan_import
 from redis_state.exports.digest import RowDigest
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import Export, ExportedStore
 from redis_state.format.header import Family
 from redis_state.protocol.opening import Opened
 from redis_state.reader.query import Query
 from redis_state.reader.scan import families_of, pieces_of
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 
 BOOKKEEPING = ("_partition", "_key", "_value")
 _ALL = 1 << 20
@@ -46,7 +46,7 @@ def check_round_trip(
             parsed = config.parse({"url": url, "key_prefix": prefix, **options})
             with closing(Client(parsed)) as client:
                 tenant = keys.tenant_of(prefix)
-                plan = plan_import(client, Folder(folder / "first"), tenant=tenant)
+                plan = plan_import(client, ExportFolder(folder / "first"), tenant=tenant)
                 assert plan.there == 0
                 plan.carry_out(client)
             again = copy.export(export.gen, folder / "again", contents="raw")
@@ -55,7 +55,7 @@ def check_round_trip(
             target = copy.query(export.gen)
             for store in export.stores:
                 place = store.operator, store.store
-                first = stored(reader.client, source.open_at(*place, Wanted())[1])
+                first = stored(reader.client, source.open_at(*place, VersionRequest())[1])
                 assert first == stored(copy.client, target.open(*place, None)[1])
                 assert len(first[0]) == store.rows
                 check_columns(folder / "first", export, store, target)

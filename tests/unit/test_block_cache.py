@@ -7,12 +7,12 @@ import tracemalloc
 from redis_state.format.header import Header, Tombstone
 from redis_state.ids import EMPTY, PartitionId, StoreId
 from redis_state.protocol.opening import Opened
-from redis_state.reader.block_cache import BYTES_MAX, BlockCache, Chain, Place
+from redis_state.reader.block_cache import BYTES_MAX, BlockCache, BlockId, Chain
 
 ENTRIES = 200_000
 
 
-def place(number: int) -> Place:
+def place(number: int) -> BlockId:
     ident, field = f"d:{number // 200}:{number % 16:032x}", str(number % 1024)
     return "0" * 32, 0, "default", number % 200, ident, field
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from redis_state.errors import FormatError
 from redis_state.format.header import Family
 from redis_state.rows.arrow_types import arrow_array
-from redis_state.rows.codec import Codec, codec_of
-from redis_state.rows.columnar import OneByOneError, key_arrays, value_arrays
+from redis_state.rows.codec import FamilyCodec, codec_of
+from redis_state.rows.columnar import NotColumnarError, key_arrays, value_arrays
 from redis_state.rows.unsafe_row import encode
 from tests.unit.unsafe_row_vectors import VECTORS, named
 
@@ -26,12 +26,12 @@ MIXED = (
 )  # fmt: skip
 
 
-def codec(schema: Any) -> Codec:
+def codec(schema: Any) -> FamilyCodec:
     text = json.dumps(schema)
     return codec_of(Family(0, "default", "none", (), text, text))
 
 
-def one_by_one(of: Codec, rows: list[bytes]) -> list[pa.Array]:
+def one_by_one(of: FamilyCodec, rows: list[bytes]) -> list[pa.Array]:
     decoded = [of.value_row(row) for row in rows]
     return [
         arrow_array(field.type, [row[at] for row in decoded])
@@ -47,7 +47,7 @@ def test_every_type_is_read_as_it_is_row_by_row(vector: dict[str, Any]) -> None:
     for array in expected:
         array.validate(full=True)
     if any(word in vector["name"] for word in NO_COLUMNS):
-        with pytest.raises(OneByOneError):
+        with pytest.raises(NotColumnarError):
             value_arrays(of, rows)
         return
     found = value_arrays(of, rows)
@@ -82,7 +82,7 @@ def test_damage_is_never_read(name: str, changes: list[tuple[int, int]]) -> None
     rows = [whole, bytes(damaged), whole]
     try:
         found = value_arrays(of, rows)
-    except OneByOneError:
+    except NotColumnarError:
         return
     try:
         expected = one_by_one(of, rows)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from redis_state.batches.event_time import Notes, in_time, newest_time, watermark_of
 from redis_state.errors import FormatError
-from redis_state.spark.processor.groups import FORMS, Form, groups
+from redis_state.spark.processor.groups import FORMS, RowForm, groups
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 MIDNIGHT = datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -38,13 +38,13 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def numbers(form: Form, rows: Any) -> list[int]:
+def numbers(form: RowForm, rows: Any) -> list[int]:
     if form == "arrow":
         return list(rows["v"].to_pylist())
     return [row["v"] for row in rows] if form == "rows" else rows["v"].tolist()
 
 
-def shown(form: Form, table: pa.Table, *keys: str) -> list[tuple[Any, list[int]]]:
+def shown(form: RowForm, table: pa.Table, *keys: str) -> list[tuple[Any, list[int]]]:
     return [(key, numbers(form, rows)) for key, rows in groups(table, keys, form, "UTC")]
 
 
@@ -53,7 +53,7 @@ def shown(form: Form, table: pa.Table, *keys: str) -> list[tuple[Any, list[int]]
 @settings(max_examples=25)
 @given(data=st.data())
 def test_each_group_comes_once_with_its_rows_in_their_order(
-    form: Form, kind: str, data: st.DataObject
+    form: RowForm, kind: str, data: st.DataObject
 ) -> None:
     type_, values = KEYS[kind]
     keys = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=12))
@@ -71,7 +71,7 @@ def test_each_group_comes_once_with_its_rows_in_their_order(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_not_a_number_is_one_key_and_so_are_both_zeros(form: Form) -> None:
+def test_not_a_number_is_one_key_and_so_are_both_zeros(form: RowForm) -> None:
     """As Spark groups floating-point numbers; the sign of zero and of NaN does not count."""
     values = [0.0, -0.0, math.nan, 1.0, -math.nan, 0.0, None, -0.0, math.nan, None]
     for type_ in (pa.float64(), pa.float32()):
@@ -85,14 +85,14 @@ def test_not_a_number_is_one_key_and_so_are_both_zeros(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_rows_are_no_groups(form: Form) -> None:
+def test_no_rows_are_no_groups(form: RowForm) -> None:
     table = pa.table({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())})
     assert shown(form, table, "k") == []
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(chunks=st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=4))
-def test_chunks_of_the_table_do_not_matter(form: Form, chunks: list[list[int]]) -> None:
+def test_chunks_of_the_table_do_not_matter(form: RowForm, chunks: list[list[int]]) -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     parts = [pa.table({"k": one, "v": one}, schema=schema) for one in chunks]
     table = pa.concat_tables(parts) if parts else schema.empty_table()

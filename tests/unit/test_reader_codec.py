@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, join_elements
-from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.row_bytes import AvroRows, row_bytes
 
 TYPES: dict[str, st.SearchStrategy[Any]] = {
@@ -53,7 +53,7 @@ def schema(types: list[Any], encoding: str) -> str:
     return json.dumps(avro)
 
 
-def codec(kind: str, params: tuple[int, ...], types: list[Any], encoding: str) -> Codec:
+def codec(kind: str, params: tuple[int, ...], types: list[Any], encoding: str) -> FamilyCodec:
     text = schema(types, encoding)
     if kind.startswith("ts"):
         text = text.replace(f'"c {len(types) - 1}"', '"__event_time"')

@@ -25,7 +25,7 @@ from redis_state.rows import unsafe_row
 from redis_state.rows.arrow_objects import objects
 from redis_state.rows.arrow_types import arrow_array
 from redis_state.rows.calendar import date_text, timestamp_text
-from redis_state.rows.codec import Codec, codec_of
+from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.decoding import Decoding, decoding_of
 from redis_state.rows.json_values import to_json
 from redis_state.rows.spark_types import CalendarInterval, Struct, parse_schema
@@ -49,7 +49,7 @@ def schema_json(**types: Any) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-def codec(decoding: Decoding | None = None, **types: Any) -> Codec:
+def codec(decoding: Decoding | None = None, **types: Any) -> FamilyCodec:
     text = schema_json(**types)
     return codec_of(Family(0, "default", "none", (), text, text), decoding or Decoding())
 

@@ -140,7 +140,7 @@ def row_json(key: bytes, value: rows_format.Value) -> list[str]:
 
 def rows() -> Any:
     long_key, long_value = b"\0\0" + b"k" * 254, b"v" * 300
-    good: list[tuple[str, list[rows_format.Row], bytes]] = [
+    good: list[tuple[str, list[rows_format.KeyedValue], bytes]] = [
         ("no rows", [], b"\x90"),
         ("put", [(b"\0\0k", b"v")], b"\x92\xc4\x03\0\0k\xc4\x01v"),
         ("an empty key and value", [(b"\0\0", b"")], b"\x92\xc4\x02\0\0\xc4\x00"),

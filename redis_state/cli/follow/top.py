@@ -14,7 +14,7 @@ from redis_state.cli.arguments.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.look.queries import row_of, state_of
 from redis_state.cli.output import printing
-from redis_state.cli.output.printing import Column, Row, Sheet, numbers
+from redis_state.cli.output.printing import Column, PrintedRow, Sheet, numbers
 from redis_state.clock import SYSTEM
 from redis_state.errors import ConfigError
 from redis_state.live import Reader
@@ -30,7 +30,7 @@ _INTERVAL_S = 2.0
 _INTERVAL_MAX_S = 86_400
 _INTERVAL_MIN_S = 0.5
 _QUIT = (b"q", b"Q")
-_SORTS: dict[str, Callable[[Row], object]] = {
+_SORTS: dict[str, Callable[[PrintedRow], object]] = {
     "bytes": lambda row: -row["bytes"],
     "rows": lambda row: -row["rows"],
     "written": lambda row: -row["written_ms"],
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             advice="Give --once.",
         )
     with Reader(config_of(arguments)) as reader:
-        look = Look(reader.status(), None)
+        look = QueriesNow(reader.status(), None)
     if arguments.format == printing.JSON:
         printing.emit(arguments, Sheet(look.rows(arguments.sort)))
     else:
@@ -93,14 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class Look:
+class QueriesNow:
     """The queries at one moment, beside those of the look before."""
 
-    def __init__(self, found: list[QueryStatus], before: Look | None) -> None:
+    def __init__(self, found: list[QueryStatus], before: QueriesNow | None) -> None:
         self._found = found
         self._before = {} if before is None else {one.gen: one for one in before._found}
 
-    def rows(self, sort: str) -> list[Row]:
+    def rows(self, sort: str) -> list[PrintedRow]:
         """A row a query; the rate is ``None`` where there is no earlier look."""
         rows = [{**row_of(one), "rows_per_s": self._rate(one)} for one in self._found]
         return sorted(rows, key=_SORTS[sort])  # type: ignore[arg-type]  # keys of one kind each
@@ -127,16 +127,16 @@ def _watch(arguments: argparse.Namespace) -> None:
     from rich.live import Live
 
     with Reader(config_of(arguments)) as reader, _keys() as key:
-        look = Look(reader.status(), None)
+        look = QueriesNow(reader.status(), None)
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(_screen(look, arguments, console.height), refresh=True)
                 if _ended(key, arguments.interval):
                     return
-                look = Look(reader.status(), look)
+                look = QueriesNow(reader.status(), look)
 
 
-def _screen(look: Look, arguments: argparse.Namespace, height: int) -> RenderableType:
+def _screen(look: QueriesNow, arguments: argparse.Namespace, height: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -186,21 +186,21 @@ def _ended(key: int | None, seconds: float) -> bool:
     return False
 
 
-def _lag(row: Row) -> str:
+def _lag(row: PrintedRow) -> str:
     confirmed, newest = row["confirmed_batch"], row["newest_batch"]
     if newest is None:
         return figures.NOTHING
     return figures.count(newest - (-1 if confirmed is None else confirmed))
 
 
-def _rate(row: Row) -> str:
+def _rate(row: PrintedRow) -> str:
     rate = row["rows_per_s"]
     if rate is None:
         return figures.NOTHING
     return f"{'-' if rate < 0 else ''}{figures.amount(round(abs(rate)))}"
 
 
-def _written(row: Row) -> str:
+def _written(row: PrintedRow) -> str:
     at_ms = row["written_ms"]
     return figures.span(row["now_ms"] - at_ms) if at_ms else figures.NOTHING
 

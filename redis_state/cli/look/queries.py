@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.cli.arguments.connection import add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.cli.output import printing
-from redis_state.cli.output.printing import Column, Row, Sheet, column, numbers
+from redis_state.cli.output.printing import Column, PrintedRow, Sheet, column, numbers
 from redis_state.live import Reader
 from redis_state.reader import QueryStatus
 from redis_state.status import figures
@@ -65,12 +65,12 @@ def row_of(status: QueryStatus) -> dict[str, Any]:
     return row | ({"replaced_by": status.replaced_by} if status.replaced_by else {})
 
 
-def title_of(row: Row) -> str:
+def title_of(row: PrintedRow) -> str:
     """What a query is called."""
     return str(row["name"] or row["id"] or row["gen"])
 
 
-def state_of(row: Row) -> str:
+def state_of(row: PrintedRow) -> str:
     """In a word, how a query stands."""
     if row["problems"]:
         return "problem"

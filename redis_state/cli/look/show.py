@@ -11,7 +11,7 @@ from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
 from redis_state.cli.look.queries import row_of, state_of
 from redis_state.cli.output import printing
-from redis_state.cli.output.printing import Column, Row, Sheet, column, numbers
+from redis_state.cli.output.printing import Column, PrintedRow, Sheet, column, numbers
 from redis_state.errors import FormatError, StateError
 from redis_state.format.header import Family
 from redis_state.live import Reader
@@ -131,7 +131,7 @@ def _store(one: StoreStatus, families: dict[tuple[int, str], list[Family]]) -> d
     }
 
 
-def _facts(row: Row, status: QueryStatus) -> Iterator[Row]:
+def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
     now_ms = status.now_ms
     driver = "not reported" if not status.driver_ms else figures.ago(status.driver_ms, now_ms)
     yield {"fact": "query", "value": figures.plain(status.title)}
@@ -164,7 +164,7 @@ def _batch(number: int | None) -> str:
     return "none" if number is None else figures.count(number)
 
 
-def _owner(row: Row) -> str:
+def _owner(row: PrintedRow) -> str:
     return (
         figures.NOTHING
         if row["host"] is None

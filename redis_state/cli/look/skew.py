@@ -9,7 +9,7 @@ from redis_state.cli.arguments.connection import add_arguments, config_of
 from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
 from redis_state.cli.output import printing
-from redis_state.cli.output.printing import Column, Row, Sheet, column, numbers
+from redis_state.cli.output.printing import Column, PrintedRow, Sheet, column, numbers
 from redis_state.live import Reader
 from redis_state.reader import StoreStatus
 from redis_state.status import figures
@@ -64,7 +64,7 @@ def _named(name: str, sizes: list[int]) -> dict[str, Any]:
 
 
 def _times(name: str) -> Column:
-    def show(row: Row) -> str:
+    def show(row: PrintedRow) -> str:
         return f"{row[f'{name}_skew']:.2f}"
 
     return Column(f"{name.upper()} ×", show, right=True)

@@ -13,7 +13,7 @@ from redis_state.cli.arguments.connection import ProgressLine, add_arguments, co
 from redis_state.cli.help import example
 from redis_state.cli.move.export import told
 from redis_state.exports import Import, plan_import
-from redis_state.exports.folder import Folder
+from redis_state.exports.folder import ExportFolder
 from redis_state.maintain.activity import refuse_if_used
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             plan = plan_import(
                 client,
-                Folder(arguments.folder),
+                ExportFolder(arguments.folder),
                 name=arguments.as_name,
                 checkpoint=checkpoint,
                 marker_gen=arguments.gen,

@@ -69,7 +69,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointArguments:
     """The checkpoint to look at, and the arguments by which other commands find it.
 
     Attributes:
@@ -118,7 +118,7 @@ class Logs:
         return cls(committed, frozenset(found if committed is None else found | {committed}))
 
 
-def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Place:
+def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> CheckpointArguments:
     """Which checkpoint is meant.
 
     Raises:
@@ -138,7 +138,7 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Plac
     words = words_of(arguments, gen=gen)
     folder = None if checkpoint is None else folder_of(arguments)
     state = state_of(client, folder, gen=gen, names=arguments.store, tenant=tenant)
-    return Place(folder, shlex.join(words), command_of(arguments), state)
+    return CheckpointArguments(folder, shlex.join(words), command_of(arguments), state)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -167,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _told_newer(info: QueryInfo, place: Place) -> str:
+def _told_newer(info: QueryInfo, place: CheckpointArguments) -> str:
     return (
         f"The folder of this checkpoint has another one since, {info.gen}: it was deleted and "
         f"created again, or got another number of partitions. If nobody needs this one:\n"
@@ -175,7 +175,7 @@ def _told_newer(info: QueryInfo, place: Place) -> str:
     )
 
 
-def _told_older(info: QueryInfo, place: Place) -> str:
+def _told_older(info: QueryInfo, place: CheckpointArguments) -> str:
     return (
         f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
         f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If nobody "
@@ -218,7 +218,7 @@ def _ranges(versions: frozenset[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in found) or "none"
 
 
-def advice(found: Diagnosis, logs: Logs | None, place: Place) -> tuple[str, int]:
+def advice(found: Diagnosis, logs: Logs | None, place: CheckpointArguments) -> tuple[str, int]:
     """What to do, and the exit status."""
     if found.purged:
         commands = "".join(f"\n  {place.purge(gen, '--recall')}" for gen in found.purged)
@@ -248,7 +248,7 @@ def advice(found: Diagnosis, logs: Logs | None, place: Place) -> tuple[str, int]
     return f"{text}:\n{_steps(newest, place)}", PROBLEMS_STATUS
 
 
-def _steps(batch: int, place: Place) -> str:
+def _steps(batch: int, place: CheckpointArguments) -> str:
     again = "it runs the later batches again, and the sink gets them twice"
     return (
         f"  1. stop the query, and wait {LATELY_MS // 60_000} minutes, or add --force below;\n"
@@ -257,7 +257,7 @@ def _steps(batch: int, place: Place) -> str:
     )
 
 
-def _without_logs(found: Diagnosis, place: Place) -> tuple[str, int]:
+def _without_logs(found: Diagnosis, place: CheckpointArguments) -> tuple[str, int]:
     """What can be said by the state alone."""
     newest = found.newest_batch()
     if newest is None:
@@ -277,7 +277,7 @@ def _without_logs(found: Diagnosis, place: Place) -> tuple[str, int]:
     )
 
 
-def _at_the_beginning(behind: list[CountedStore], place: Place) -> tuple[str, int]:
+def _at_the_beginning(behind: list[CountedStore], place: CheckpointArguments) -> tuple[str, int]:
     text = "Spark has committed no batch: the query begins at batch 0."
     ahead = [one for one in behind if one.newest > 0]
     if not ahead:
@@ -295,7 +295,7 @@ def _goes_back_with(found: Diagnosis, gen: str, batch: int) -> bool:
     return all(one.serves(batch) for one in found.partitions if one.id.store.gen != gen)
 
 
-def _without_a_batch(found: Diagnosis, committed: int | None, place: Place) -> str:
+def _without_a_batch(found: Diagnosis, committed: int | None, place: CheckpointArguments) -> str:
     """The ways to recover, the best one first."""
     text = "No batch is served by all partitions."
     if not found.partitions:

@@ -18,7 +18,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError
-from redis_state.maintain import Policy, Report, vanished_checkpoints
+from redis_state.maintain import MaintenanceReport, Policy, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _job(arguments: argparse.Namespace, *, tenant: str) -> Job:
     )
 
 
-def _tell(report: Report, line: ProgressLine) -> None:
+def _tell(report: MaintenanceReport, line: ProgressLine) -> None:
     line.end()
     for problem in report.problems:
         _LOG.error("problem: %s", problem)

@@ -73,7 +73,7 @@ class MetricsServer:
         )
         self.acceptor = Acceptor(
             self._listening,
-            lambda: _Client(self._answer, client_s),
+            lambda: _ScrapeClient(self._answer, client_s),
             tls=self._tls,
             handshake_s=client_s,
             connections_max=clients_max,
@@ -130,7 +130,7 @@ class MetricsServer:
                     future.set_result(_message(HTTPStatus.INTERNAL_SERVER_ERROR))
 
 
-class _Client(asyncio.Protocol):
+class _ScrapeClient(asyncio.Protocol):
     """One request and its answer; the connection ends with it."""
 
     def __init__(self, answer: _Answer, client_s: float) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.scan import Progress
 from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
@@ -18,6 +17,7 @@ from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
 from redis_state.maintain.purge import Purged, purge
 from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
+from redis_state.progress import Progress
 from redis_state.recovery.marker import gen_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _WHAT = "purging a checkpoint"
 _KEPT_HOURS = KEPT_MS // 3_600_000
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(do: Callable[[Progress], _Found]) -> _Found:
+def _shown(do: Callable[[Progress], _Result]) -> _Result:
     line = ProgressLine()
     try:
         return do(line)

@@ -37,8 +37,8 @@ _TABLE_ROWS_MAX = 10_000
 _SHRUNK = 10
 _PLAIN_CELL = re.compile(r'[^",\r\n]+')
 
-Row = Mapping[str, Any]
-Show = Callable[[Any], str]
+PrintedRow = Mapping[str, Any]
+CellText = Callable[[Any], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Column:
     """
 
     title: str
-    show: Callable[[Row], str]
+    show: Callable[[PrintedRow], str]
     right: bool = False
     folds: bool = False
     shrinks: bool = False
@@ -62,7 +62,7 @@ class Column:
 
 def column(
     name: str,
-    show: Show = figures.cell,
+    show: CellText = figures.cell,
     *,
     title: str = "",
     right: bool = False,
@@ -72,7 +72,7 @@ def column(
     return Column(title or name.upper(), lambda row: show(row.get(name)), right, folds)
 
 
-def numbers(name: str, show: Show = figures.count, *, title: str = "") -> Column:
+def numbers(name: str, show: CellText = figures.count, *, title: str = "") -> Column:
     """A column of a number."""
     return column(name, show, title=title, right=True)
 
@@ -91,7 +91,7 @@ class Sheet:
         notes: Below the table; nowhere else.
     """
 
-    rows: Iterable[Row]
+    rows: Iterable[PrintedRow]
     columns: Sequence[Column] | None = None
     types: Callable[[], Types] = dict
     answer: pa.Table | None = None
@@ -234,7 +234,9 @@ def show(console: Console, sheet: Sheet) -> None:
         console.print(figures.plain(note), soft_wrap=not console.is_terminal)
 
 
-def table_of(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = True) -> Table:
+def table_of(
+    columns: Sequence[Column], rows: Iterable[PrintedRow], *, heading: bool = True
+) -> Table:
     """The table that `rich` prints."""
     from rich.table import Table
     from rich.text import Text
@@ -255,7 +257,7 @@ def table_of(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = 
     return table
 
 
-def columns_of(rows: Sequence[Row]) -> list[Column]:
+def columns_of(rows: Sequence[PrintedRow]) -> list[Column]:
     """A column for each member of the first row; numbers are flush right."""
     return [
         column(name, title=figures.plain(name), right=_is_number(value), folds=True)
@@ -277,12 +279,12 @@ def _speaks_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _write_json(rows: Iterable[Row], _types: Callable[[], Types], file: TextIO) -> None:
+def _write_json(rows: Iterable[PrintedRow], _types: Callable[[], Types], file: TextIO) -> None:
     for row in rows:
         print(json_line(row), file=file)
 
 
-def _write_csv(rows: Iterable[Row], types: Callable[[], Types], file: TextIO) -> None:
+def _write_csv(rows: Iterable[PrintedRow], types: Callable[[], Types], file: TextIO) -> None:
     """As RFC 4180 has it; nothing stands for null, and quotes for an empty text."""
     rest = iter(rows)
     first = next(rest, None)
@@ -303,14 +305,14 @@ def _csv_cell(value: Any) -> str:
     return text if _PLAIN_CELL.fullmatch(text) else '"' + text.replace('"', '""') + '"'
 
 
-_WRITERS: Mapping[str, Callable[[Iterable[Row], Callable[[], Types], TextIO], None]] = {
+_WRITERS: Mapping[str, Callable[[Iterable[PrintedRow], Callable[[], Types], TextIO], None]] = {
     JSON: _write_json,
     CSV: _write_csv,
 }
 
 
 def _write_parquet(
-    rows: Iterable[Row], types: Callable[[], Types], answer: pa.Table | None, path: Path
+    rows: Iterable[PrintedRow], types: Callable[[], Types], answer: pa.Table | None, path: Path
 ) -> None:
     try:
         import pyarrow as pa
@@ -329,7 +331,7 @@ def _write_parquet(
         ) from error
 
 
-def _arrow_table(rows: Iterable[Row], types: Types) -> pa.Table:
+def _arrow_table(rows: Iterable[PrintedRow], types: Types) -> pa.Table:
     import pyarrow as pa
 
     all_rows = list(rows)

@@ -15,7 +15,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed import tokens
 from redis_state.reader.feed.deltas import Timeline, confirmed, read_contents, read_timelines
-from redis_state.reader.feed.family_location import Place, batch_of, version_of
+from redis_state.reader.feed.family_location import FamilyLocation, batch_of, version_of
 from redis_state.reader.feed.feed_positions import (
     WHAT,
     Advice,
@@ -27,7 +27,7 @@ from redis_state.reader.feed.feed_positions import (
 )
 from redis_state.reader.feed.partition_changes import PartitionChanges
 from redis_state.reader.feed.tokens import Position
-from redis_state.reader.feed.waiting import Waiting
+from redis_state.reader.feed.waiting import NewerVersion
 
 INITIAL, PUT, REMOVED = "initial", "put", "removed"
 """A row of the state that a feed began with; one that a batch wrote; one that it removed."""
@@ -74,8 +74,8 @@ class _Rest:
     """While the waiting is not over, nothing has come behind the position."""
 
     after: Position
-    place: Place
-    waiting: Waiting
+    place: FamilyLocation
+    waiting: NewerVersion
 
 
 class ChangeSpans:
@@ -86,7 +86,9 @@ class ChangeSpans:
         advice: How whoever follows starts again.
     """
 
-    def __init__(self, place_of: Callable[[], Place], store: StoreId, advice: Advice) -> None:
+    def __init__(
+        self, place_of: Callable[[], FamilyLocation], store: StoreId, advice: Advice
+    ) -> None:
         self._place_of = place_of
         self._store = store
         self._advice = advice
@@ -146,7 +148,7 @@ class ChangeSpans:
         checked(timelines, after, place.ahead, self._advice)
         every = [one.head for one in timelines]
         newest = confirmed(every)
-        waiting = Waiting(every, newest, look=self._place_of)
+        waiting = NewerVersion(every, newest, look=self._place_of)
         self._rest = _Rest(after, place, waiting) if newest <= low else None
         last = min(one for one in (newest, high, top) if one is not None)
         return position_of(timelines, last) if last > low else after
@@ -200,7 +202,7 @@ class ChangeSpans:
         return tokens.decode(token, self._store)
 
 
-def span_rows(place: Place, span: Span, advice: Advice) -> Iterator[SpanRow]:
+def span_rows(place: FamilyLocation, span: Span, advice: Advice) -> Iterator[SpanRow]:
     """The rows of a span; of each batch a key comes once.
 
     Memory holds some MiB of small deltas, or one large one.

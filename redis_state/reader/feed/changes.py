@@ -14,13 +14,18 @@ from redis_state.protocol.refusal import behind
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed import tokens
 from redis_state.reader.feed.deltas import (
-    Head,
+    PartitionHead,
     Timeline,
     confirmed,
     read_contents,
     read_timelines,
 )
-from redis_state.reader.feed.family_location import Place, batch_of, check_batch, version_of
+from redis_state.reader.feed.family_location import (
+    FamilyLocation,
+    batch_of,
+    check_batch,
+    version_of,
+)
 from redis_state.reader.feed.feed_positions import (
     WHAT,
     Advice,
@@ -33,7 +38,7 @@ from redis_state.reader.feed.feed_positions import (
 )
 from redis_state.reader.feed.partition_changes import PartitionChanges
 from redis_state.reader.feed.tokens import Position
-from redis_state.reader.feed.waiting import Waiting
+from redis_state.reader.feed.waiting import NewerVersion
 
 START = "start"
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.01, 86_400
@@ -46,7 +51,7 @@ _ADVICE = Advice(
     "batch together with what you had then, try that one first.",
 )
 
-Rows = Iterator[tuple[Any, Any]]
+ChangedKeys = Iterator[tuple[Any, Any]]
 """Keys and values; ``None`` where a batch removed the key."""
 
 
@@ -68,9 +73,9 @@ class ChangeBatch:
     number: int
     token: str
     whole: bool
-    _read: Callable[[], Rows] = field(repr=False, compare=False)
+    _read: Callable[[], ChangedKeys] = field(repr=False, compare=False)
 
-    def __iter__(self) -> Rows:
+    def __iter__(self) -> ChangedKeys:
         """Keys and values, partition by partition, in no order.
 
         Raises:
@@ -82,7 +87,7 @@ class ChangeBatch:
 
 
 def changes(
-    place_of: Callable[[], Place],
+    place_of: Callable[[], FamilyLocation],
     store: StoreId,
     since: str | int | None,
     *,
@@ -117,7 +122,7 @@ def changes(
 class _Feed:
     def __init__(
         self,
-        place_of: Callable[[], Place],
+        place_of: Callable[[], FamilyLocation],
         store: StoreId,
         interval_s: float,
         stop: threading.Event | None,
@@ -144,7 +149,7 @@ class _Feed:
             self._check_name(place, timelines, position.version)
             if whole:
                 yield self._whole(place, timelines, position)
-        heads: Sequence[Head] | None = None
+        heads: Sequence[PartitionHead] | None = None
         last: int | None = None
         while not self._is_stopped():
             low = position.version
@@ -172,14 +177,18 @@ class _Feed:
                 if ids != list(place.ids):
                     heads = None
 
-    def _check_name(self, place: Place, timelines: Sequence[Timeline], version: int) -> None:
+    def _check_name(
+        self, place: FamilyLocation, timelines: Sequence[Timeline], version: int
+    ) -> None:
         if not self._checked:
             place.check(lambda: place.open(timelines, version))
             self._checked = True
 
-    def _next(self, place: Place, heads: Sequence[Head], version: int) -> list[Head]:
+    def _next(
+        self, place: FamilyLocation, heads: Sequence[PartitionHead], version: int
+    ) -> list[PartitionHead]:
         """Wait until each partition has gone on from a version, or one of them went back."""
-        waiting = Waiting(heads, version, look=self._place_of)
+        waiting = NewerVersion(heads, version, look=self._place_of)
         while not self._wait(place.client.clock) and not waiting.is_over(place.client):
             pass
         return waiting.heads
@@ -195,9 +204,9 @@ class _Feed:
         return self._stop is not None and self._stop.is_set()
 
     def _whole(
-        self, place: Place, timelines: Sequence[Timeline], position: Position
+        self, place: FamilyLocation, timelines: Sequence[Timeline], position: Position
     ) -> ChangeBatch:
-        def read() -> Rows:
+        def read() -> ChangedKeys:
             for opened in place.open(timelines, position.version):
                 for family, key, value in self._changes.whole(place, opened):
                     yield place.key(family, key), place.value(family, value)
@@ -206,12 +215,16 @@ class _Feed:
         return ChangeBatch(batch_of(position.version, place.ahead), token, True, read)
 
     def _batch(
-        self, place: Place, timelines: Sequence[Timeline], before: Position, position: Position
+        self,
+        place: FamilyLocation,
+        timelines: Sequence[Timeline],
+        before: Position,
+        position: Position,
     ) -> ChangeBatch:
         version = position.version
         deltas = [(one.id, one.deltas[version]) for one in timelines]
 
-        def read() -> Rows:
+        def read() -> ChangedKeys:
             try:
                 opened = self._changes.below(place, timelines, version)
                 contents = read_contents(place.client, deltas)

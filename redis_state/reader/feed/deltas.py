@@ -31,7 +31,7 @@ _TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PartitionHead:
     """How far a partition is.
 
     Attributes:
@@ -59,7 +59,7 @@ class Timeline:
         deltas: What made each version out of the one before, those that were asked for.
     """
 
-    head: Head
+    head: PartitionHead
     oldest: int
     uids: Mapping[int, str]
     deltas: Mapping[int, Segment]
@@ -89,14 +89,14 @@ class Timeline:
         return found
 
 
-def read_heads(client: Client, ids: Sequence[PartitionId]) -> list[Head]:
+def read_heads(client: Client, ids: Sequence[PartitionId]) -> list[PartitionHead]:
     """How far each partition is: one small command for each.
 
     Raises:
         StateError: The checkpoint was purged.
         FormatError: A partition is damaged, or of another format.
     """
-    found: list[Head] = []
+    found: list[PartitionHead] = []
     for start in range(0, len(ids), _HEADS_AT_ONCE):
         group = ids[start : start + _HEADS_AT_ONCE]
         replies = client.call(_WHAT, [("HMGET", keys.meta(id_), *_META) for id_ in group])
@@ -112,7 +112,7 @@ def read_timelines(
     *,
     low: int | None = None,
     high: int | None = None,
-    heads: Sequence[Head] | None = None,
+    heads: Sequence[PartitionHead] | None = None,
 ) -> list[Timeline]:
     """The timelines of all partitions that a store has, as they were together at one moment.
 
@@ -147,12 +147,12 @@ def read_timelines(
     raise UnavailableError(_WHAT, found="the query was started again and again meanwhile")
 
 
-def confirmed(heads: Sequence[Head]) -> int:
+def confirmed(heads: Sequence[PartitionHead]) -> int:
     """The newest version that every partition of the store has confirmed."""
     return min((head.opened.version for head in with_state(heads)), default=0)
 
 
-def with_state(heads: Sequence[Head]) -> list[Head]:
+def with_state(heads: Sequence[PartitionHead]) -> list[PartitionHead]:
     """The partitions without those that a store only seems to have, as `beyond` says."""
     if not any(head.opened.version for head in heads):
         return list(heads)
@@ -190,7 +190,9 @@ def _read_small(
         yield read_segment(segment, next(fields) if segment.entry.blocks else {})
 
 
-def _timelines(client: Client, heads: Sequence[Head], low: int, high: int) -> list[Timeline]:
+def _timelines(
+    client: Client, heads: Sequence[PartitionHead], low: int, high: int
+) -> list[Timeline]:
     near = [head for head in heads if head.opened.version <= low + 1]
     far = [head for head in heads if head.opened.version > low + 1]
     found: dict[PartitionId, Timeline] = {}
@@ -216,7 +218,7 @@ def _timelines(client: Client, heads: Sequence[Head], low: int, high: int) -> li
     return [found[head.id] for head in heads]
 
 
-def _walk(head: Head, fields: Mapping[str, bytes], low: int, high: int) -> Timeline:
+def _walk(head: PartitionHead, fields: Mapping[str, bytes], low: int, high: int) -> Timeline:
     uids: dict[int, str] = {}
     deltas: dict[int, Segment] = {}
     at = head.opened
@@ -244,10 +246,10 @@ def _named(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, by
     return {name: value for name, value in pairs if value is not None}
 
 
-def _head(id_: PartitionId, fields: Mapping[str, bytes]) -> Head:
+def _head(id_: PartitionId, fields: Mapping[str, bytes]) -> PartitionHead:
     format_number = fields.get("f")
     if format_number is None:
-        return Head(id_, "", EMPTY, 0, written=False)
+        return PartitionHead(id_, "", EMPTY, 0, written=False)
     if _text(format_number) != FORMAT:
         answer = ["FORMAT", _text(format_number)]
         raise unserved(_WHAT, answer, where=str(id_), version=None)
@@ -255,7 +257,7 @@ def _head(id_: PartitionId, fields: Mapping[str, bytes]) -> Head:
     uid = _text(fields.get("ou", b"-"))
     if opened is None or floor is None or not (uid == EMPTY_UID or is_uid(uid)):
         raise FormatError(_WHAT, found="a field of the manifest is malformed", where=str(id_))
-    return Head(id_, _text(fields.get("e", b"")), Pin(opened, uid), floor)
+    return PartitionHead(id_, _text(fields.get("e", b"")), Pin(opened, uid), floor)
 
 
 def _text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed.changed_rows import changed_rows, fold
 from redis_state.reader.feed.deltas import confirmed, read_contents, read_timelines
-from redis_state.reader.feed.family_location import Place, check_reach, version_of
+from redis_state.reader.feed.family_location import FamilyLocation, check_reach, version_of
 from redis_state.reader.lookup.points import Points
 
 _PARTITIONS_AT_ONCE = 32
@@ -37,7 +37,7 @@ class Change:
     after: Any
 
 
-def diff(place: Place, a: int, b: int | None) -> Iterator[Change]:
+def diff(place: FamilyLocation, a: int, b: int | None) -> Iterator[Change]:
     """The changes from the state after batch `a` to that after batch `b`, in no order.
 
     Raises:
@@ -66,7 +66,9 @@ def diff(place: Place, a: int, b: int | None) -> Iterator[Change]:
                 yield Change(change.key, change.after, change.before) if backwards else change
 
 
-def _of_partition(place: Place, opened: Opened, segments: Sequence[Segment]) -> Iterator[Change]:
+def _of_partition(
+    place: FamilyLocation, opened: Opened, segments: Sequence[Segment]
+) -> Iterator[Change]:
     points = Points(place.client, opened)
     contents = read_contents(place.client, [(opened.id, segment) for segment in segments])
     try:

@@ -24,7 +24,7 @@ _FAMILIES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FamilyLocation:
     """A family in all partitions of a store.
 
     Attributes:
@@ -70,7 +70,7 @@ class Place:
 
 def place_of(
     client: Client, stores: Stores, operator: int, store: str, choice: FamilyChoice
-) -> Place:
+) -> FamilyLocation:
     """A family as the list of operators says it now.
 
     Raises:
@@ -85,7 +85,7 @@ def place_of(
 
     # Asked for with every row.
     made = lru_cache(maxsize=_FAMILIES_MAX)(choice.of)
-    return Place(client, ids, choice.name, info.ahead, made, check)
+    return FamilyLocation(client, ids, choice.name, info.ahead, made, check)
 
 
 def check_batch(batch: object, *, what: str) -> int:

@@ -9,7 +9,7 @@ from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.protocol.refusal import behind, not_there
 from redis_state.reader.feed.deltas import Timeline, confirmed, read_timelines
-from redis_state.reader.feed.family_location import Place, batch_of, check_reach
+from redis_state.reader.feed.family_location import FamilyLocation, batch_of, check_reach
 from redis_state.reader.feed.tokens import Position, mark_of
 
 WHAT = "following the changes of the state"
@@ -95,7 +95,9 @@ def checked(
     return now
 
 
-def check_not_behind(place: Place, timelines: Sequence[Timeline], position: Position) -> None:
+def check_not_behind(
+    place: FamilyLocation, timelines: Sequence[Timeline], position: Position
+) -> None:
     """Let a feed end for a while where another replica is asked now, and not for good.
 
     Raises:
@@ -106,7 +108,7 @@ def check_not_behind(place: Place, timelines: Sequence[Timeline], position: Posi
         raise behind(not_there(WHAT, latest=str(stands), where="", version=position.version))
 
 
-def check_again(place: Place, before: Position, advice: Advice) -> None:
+def check_again(place: FamilyLocation, before: Position, advice: Advice) -> None:
     """Say why the version behind a position is gone, where the query or its retention took it.
 
     Raises:

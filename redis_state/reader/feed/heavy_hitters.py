@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 COUNTERS_MAX = 1 << 17
 
-Item = TypeVar("Item")
+Hitter = TypeVar("Hitter")
 
 
 @dataclass(slots=True)
-class Counter:
+class ItemCount:
     """What is known of one item.
 
     Attributes:
@@ -32,7 +32,7 @@ class Counter:
     bytes: int = 0
 
 
-class Frequent(Generic[Item]):
+class Frequent(Generic[Hitter]):
     """Adds weights up; exact until there are more items than counters.
 
     Attributes:
@@ -40,22 +40,22 @@ class Frequent(Generic[Item]):
     """
 
     def __init__(self, counters_max: int = COUNTERS_MAX) -> None:
-        self._counters: dict[Item, Counter] = {}
+        self._counters: dict[Hitter, ItemCount] = {}
         self._max = counters_max
         self.error = 0
 
-    def add(self, item: Item, weight: int, size: int) -> None:
+    def add(self, item: Hitter, weight: int, size: int) -> None:
         """Count an item once more."""
         counter = self._counters.get(item)
         if counter is None:
             if len(self._counters) >= self._max:
                 self._make_room()
-            counter = self._counters[item] = Counter()
+            counter = self._counters[item] = ItemCount()
         counter.weight += weight
         counter.times += 1
         counter.bytes += size
 
-    def top(self, limit: int) -> list[tuple[Item, Counter]]:
+    def top(self, limit: int) -> list[tuple[Hitter, ItemCount]]:
         """The heaviest, the heaviest first; of two that weigh the same, the one of more bytes."""
         return nlargest(
             limit, self._counters.items(), key=lambda one: (one[1].weight, one[1].bytes)

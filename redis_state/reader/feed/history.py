@@ -15,7 +15,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed.changed_rows import named
 from redis_state.reader.feed.deltas import Timeline, read_timelines
-from redis_state.reader.feed.family_location import Place, batch_of
+from redis_state.reader.feed.family_location import FamilyLocation, batch_of
 from redis_state.reader.lookup.points import Points, headers_of, is_covered, words_of
 
 DELTAS_AT_ONCE = 32
@@ -67,7 +67,7 @@ class _Word:
         return (base or b"") + self.value.data if isinstance(self.value, Appended) else self.value
 
 
-def history(place: Place, key: Any, *, likely: int, limit: int | None) -> list[Revision]:
+def history(place: FamilyLocation, key: Any, *, likely: int, limit: int | None) -> list[Revision]:
     """The values of a key, the newest first, as far back as the deltas of its partition reach.
 
     Args:
@@ -93,14 +93,14 @@ def history(place: Place, key: Any, *, likely: int, limit: int | None) -> list[R
 
 
 def _of_partition(
-    place: Place, id_: PartitionId, key: Any, limit: int | None
+    place: FamilyLocation, id_: PartitionId, key: Any, limit: int | None
 ) -> tuple[Opened, list[Revision]]:
     for _ in range(_TRIES_MAX):
         try:
             (timeline,) = read_timelines(place.client, [id_], low=0)
             (opened,) = place.open([timeline], timeline.head.opened.version)
             family = named(Points(place.client, opened).families(), place.name)
-            return opened, _History(place, timeline, family, key).revisions(limit)
+            return opened, _KeyHistory(place, timeline, family, key).revisions(limit)
         except SegmentGoneError:
             continue
     raise UnavailableError(
@@ -108,18 +108,20 @@ def _of_partition(
     )
 
 
-_Step = tuple[int, Family | None, bytes | None]
+_HistoryStep = tuple[int, Family | None, bytes | None]
 """A version that changed the value, its family, and the value."""
 
 
-class _History:
+class _KeyHistory:
     """One key in one partition, from the newest version down.
 
     Args:
         family: Of the newest version.
     """
 
-    def __init__(self, place: Place, timeline: Timeline, family: Family | None, key: Any) -> None:
+    def __init__(
+        self, place: FamilyLocation, timeline: Timeline, family: Family | None, key: Any
+    ) -> None:
         self._place = place
         self._timeline = timeline
         self._family = family
@@ -192,19 +194,19 @@ class _History:
     def _stored(self, family: Family) -> bytes:
         return self._place.made(family).encode_key(self._key)
 
-    def _shown(self, step: _Step, *, earlier: bool = False) -> Revision:
+    def _shown(self, step: _HistoryStep, *, earlier: bool = False) -> Revision:
         version, family, value = step
         return Revision(
             batch_of(version, self._place.ahead), self._place.value(family, value), earlier
         )
 
 
-def _steps(words: Sequence[_Word]) -> list[_Step]:
+def _steps(words: Sequence[_Word]) -> list[_HistoryStep]:
     """The changes that these words, the newest first, are enough for."""
     first = max((at for at, word in enumerate(words) if word.alone), default=None)
     if first is None:
         return []
-    found: list[_Step] = []
+    found: list[_HistoryStep] = []
     value = words[first].over(None)
     for word in reversed(words[:first]):
         new = word.over(value)

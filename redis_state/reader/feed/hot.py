@@ -22,7 +22,7 @@ from redis_state.reader.feed.deltas import (
     read_heads,
     read_timelines,
 )
-from redis_state.reader.feed.family_location import Place, batch_of
+from redis_state.reader.feed.family_location import FamilyLocation, batch_of
 from redis_state.reader.feed.heavy_hitters import Frequent
 from redis_state.reader.lookup.points import Points
 
@@ -78,7 +78,7 @@ class HotKeys:
         return self.last - self.first + 1 if self.last >= 0 else 0
 
 
-def hot(place: Place, *, batches: int, limit: int, by: By) -> HotKeys:
+def hot(place: FamilyLocation, *, batches: int, limit: int, by: By) -> HotKeys:
     """The keys that the last batches changed most, from the deltas of these batches alone.
 
     Raises:
@@ -109,7 +109,7 @@ def _check(batches: object, limit: object, by: object) -> None:
         )
 
 
-def _hot(place: Place, batches: int, limit: int, by: By) -> HotKeys:
+def _hot(place: FamilyLocation, batches: int, limit: int, by: By) -> HotKeys:
     heads = read_heads(place.client, place.ids)
     last = confirmed(heads)
     low = max(0, last - batches)
@@ -143,7 +143,7 @@ def _hot(place: Place, batches: int, limit: int, by: By) -> HotKeys:
 
 
 def _rows(
-    place: Place, timeline: Timeline, versions: Sequence[int], family: Family
+    place: FamilyLocation, timeline: Timeline, versions: Sequence[int], family: Family
 ) -> Iterator[tuple[bytes, Value]]:
     deltas = [(timeline.id, timeline.deltas[version]) for version in versions]
     contents = read_contents(place.client, deltas)
@@ -156,7 +156,11 @@ def _rows(
 
 
 def _changed(
-    place: Place, timeline: Timeline, version: int, family: Family, rows: dict[bytes, Value]
+    place: FamilyLocation,
+    timeline: Timeline,
+    version: int,
+    family: Family,
+    rows: dict[bytes, Value],
 ) -> dict[bytes, Value]:
     """The rows of a complete delta that the version below does not have as they are."""
     (opened,) = place.open([timeline], version - 1)

@@ -12,7 +12,7 @@ from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 from redis_state.reader.feed.changed_rows import ChangedRow, changed_rows, fold, named
 from redis_state.reader.feed.deltas import Timeline
-from redis_state.reader.feed.family_location import Place
+from redis_state.reader.feed.family_location import FamilyLocation
 from redis_state.reader.lookup.points import Points
 from redis_state.reader.scan import rows_of
 
@@ -26,7 +26,7 @@ class PartitionChanges:
     def __init__(self) -> None:
         self._tables: dict[PartitionId, tuple[int, Sequence[Family]]] = {}
 
-    def whole(self, place: Place, opened: Opened) -> Iterator[tuple[Family, bytes, bytes]]:
+    def whole(self, place: FamilyLocation, opened: Opened) -> Iterator[tuple[Family, bytes, bytes]]:
         """The rows of a version of a partition.
 
         Raises:
@@ -42,7 +42,7 @@ class PartitionChanges:
                 yield family, key, value
 
     def below(
-        self, place: Place, timelines: Sequence[Timeline], version: int
+        self, place: FamilyLocation, timelines: Sequence[Timeline], version: int
     ) -> dict[PartitionId, Points]:
         """The versions below, of partitions whose families nobody has read: opened in one go.
 
@@ -61,7 +61,7 @@ class PartitionChanges:
 
     def rows(
         self,
-        place: Place,
+        place: FamilyLocation,
         timeline: Timeline,
         version: int,
         content: SegmentContent,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from redis_state.backend.client import Client
-from redis_state.reader.feed.deltas import Head, read_heads, with_state
+from redis_state.reader.feed.deltas import PartitionHead, read_heads, with_state
 
 LOOK_S = 10
 """After so long it is looked whether a store that can move to another checkpoint has done so."""
 
 
-class Waiting:
+class NewerVersion:
     """Partitions that stood at a version when they were looked at.
 
     Args:
@@ -22,7 +22,9 @@ class Waiting:
         heads: The same, as they were seen last.
     """
 
-    def __init__(self, heads: Sequence[Head], version: int, *, look: Callable[[], object]) -> None:
+    def __init__(
+        self, heads: Sequence[PartitionHead], version: int, *, look: Callable[[], object]
+    ) -> None:
         self.heads = list(heads)
         self._version = version
         self._look = look

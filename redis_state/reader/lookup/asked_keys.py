@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from redis_state.reader.table_columns import RowCodec
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 
 if TYPE_CHECKING:
     from redis_state.rows.key_arrays import KeyArrays
@@ -46,7 +46,7 @@ class AskedKeys:
         return [codec.encode_key(key) for key in self._keys]
 
     def likely_partitions(self, codec: RowCodec, *, partitions: int) -> Sequence[int]:
-        """For each key where it most likely is; as `Codec.likely_partition`.
+        """For each key where it most likely is; as `FamilyCodec.likely_partition`.
 
         Raises:
             ConfigError: A key does not fit the columns.
@@ -79,13 +79,13 @@ class AskedKeys:
             return None
 
     def _arrays(self, codec: RowCodec) -> KeyArrays | None:
-        if len(self._keys) < MANY or not isinstance(codec, Codec):
+        if len(self._keys) < MANY or not isinstance(codec, FamilyCodec):
             return None
         if codec.layout not in self._made:
             self._made[codec.layout] = self._array(codec)
         return self._made[codec.layout]
 
-    def _array(self, codec: Codec) -> KeyArrays | None:
+    def _array(self, codec: FamilyCodec) -> KeyArrays | None:
         try:
             from redis_state.rows.key_arrays import KeyArrays, OneByOneError
         except ImportError:  # numpy comes with the extra `arrow`

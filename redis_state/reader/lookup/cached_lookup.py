@@ -11,7 +11,7 @@ from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tomb
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import some_of, table_of
 from redis_state.protocol.opening import Opened
-from redis_state.reader.block_cache import BlockCache, Layer, Place, Where, where_of
+from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Where, where_of
 
 _NOTHING = Appended(b"")
 """What a segment says of a key of which it has no row."""
@@ -20,11 +20,13 @@ _NO_ROWS: Mapping[bytes, Value] = {}
 _NO_HEADER = Header()
 _ORDERED_KEYS_MAX = 8
 
-Known = tuple[tuple[Family, ...], dict[bytes, bytes]]
+CachedRows = tuple[tuple[Family, ...], dict[bytes, bytes]]
 """The family table of a version, and the values of those keys that are there."""
 
 
-def known_rows(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Known | None:
+def known_rows(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache
+) -> CachedRows | None:
     """What the cache says of keys of one family; ``None`` if it does not have all of it.
 
     Of a hashed family it knows what was put together of all segments of the version. Of an ordered
@@ -52,7 +54,9 @@ def block_with(head: Header, key: bytes) -> str | None:
     return None if number < 0 else f"{family}/{number}"
 
 
-def _hashed(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Known | None:
+def _hashed(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache
+) -> CachedRows | None:
     chain = cache.chain(opened)
     if chain is None:
         return None
@@ -61,7 +65,7 @@ def _hashed(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache)
     return chain.families, _values(zip(keys, layers, strict=True))
 
 
-def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Known | None:
+def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> CachedRows | None:
     segments = []
     for segment in opened.segments:
         where = where_of(opened.id, segment)
@@ -73,7 +77,7 @@ def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Known 
     if families is None:
         return None
 
-    def layers(key: bytes) -> Iterator[Layer]:
+    def layers(key: bytes) -> Iterator[BucketLayer]:
         for segment, where, head in segments:
             name = block_with(head, key)
             rows = _NO_ROWS if name is None else _rows(segment, (*where, name), key, cache)
@@ -82,7 +86,7 @@ def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Known 
     return families, _values((key, layers(key)) for key in keys)
 
 
-def _rows(segment: Segment, place: Place, key: bytes, cache: BlockCache) -> Mapping[bytes, Value]:
+def _rows(segment: Segment, place: BlockId, key: bytes, cache: BlockCache) -> Mapping[bytes, Value]:
     rows = cache.rows(place)
     if rows is not None:
         return rows
@@ -97,7 +101,7 @@ def _rows(segment: Segment, place: Place, key: bytes, cache: BlockCache) -> Mapp
     return rows
 
 
-def _values(asked: Iterable[tuple[bytes, Iterable[Layer]]]) -> dict[bytes, bytes]:
+def _values(asked: Iterable[tuple[bytes, Iterable[BucketLayer]]]) -> dict[bytes, bytes]:
     """Of keys, each with the layers that may have it, the newest first."""
     values: dict[bytes, bytes] = {}
     for key, layers in asked:

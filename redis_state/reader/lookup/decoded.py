@@ -9,7 +9,7 @@ from typing import Any
 from redis_state.reader.lookup.asked_keys import MANY
 from redis_state.reader.lookup.key_search import Hits
 from redis_state.reader.table_columns import RowCodec
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.spark_types import Atomic
 
 # Of these Arrow hands out the very objects that a single row has.
@@ -40,7 +40,7 @@ def decoded(hits: Hits) -> list[Any]:
 
 
 def _together(codec: RowCodec, values: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    if len(values) < MANY or not isinstance(codec, Codec) or codec.family.multi_value:
+    if len(values) < MANY or not isinstance(codec, FamilyCodec) or codec.family.multi_value:
         return None
     fields = codec.values.columns.fields
     # Without columns there is nothing that says how many rows there are.
@@ -54,7 +54,7 @@ def _together(codec: RowCodec, values: Sequence[bytes]) -> list[dict[str, Any]] 
         return None
     try:
         arrays = columnar.value_arrays(codec, values)
-    except columnar.OneByOneError:
+    except columnar.NotColumnarError:
         return None
     names = codec.values.columns.names
     columns = [array.to_pylist() for array in arrays]

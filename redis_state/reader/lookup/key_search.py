@@ -21,7 +21,7 @@ from redis_state.reader.lookup.placement import Placement
 from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
@@ -37,7 +37,7 @@ Hit = tuple[RowCodec, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HitGroup:
     """What was found in one partition at once.
 
     Attributes:
@@ -61,13 +61,13 @@ class Hits:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self.groups: list[Group] = []
+        self.groups: list[HitGroup] = []
         self.count = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, group: Group) -> None:
+    def add(self, group: HitGroup) -> None:
         """Take more of what was found; a group of nothing is none."""
         if group.places:
             self.groups.append(group)
@@ -93,7 +93,7 @@ class Hits:
         return found
 
 
-_Asked = tuple[Opened, list[int]]
+_KeysByNumber = tuple[Opened, list[int]]
 
 
 class KeyedReads:
@@ -109,7 +109,7 @@ class KeyedReads:
         self._choice = choice
         self._placement = Placement()
 
-    def find(self, keys: AskedKeys, wanted: Wanted) -> tuple[RowCodec, Hits]:
+    def find(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[RowCodec, Hits]:
         """What is under the keys, all of one version.
 
         Returns:
@@ -127,12 +127,12 @@ class KeyedReads:
         Raises:
             RedisStateError: As `OperatorState.get`.
         """
-        search, info = self._search(AskedKeys([key]), Wanted())
+        search, info = self._search(AskedKeys([key]), VersionRequest())
         if search.hits.groups:
             return search.hits.groups[-1].partition
         return search.codec.likely_partition(key, partitions=info.partitions)
 
-    def _search(self, keys: AskedKeys, wanted: Wanted) -> tuple[_Search, OperatorInfo]:
+    def _search(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[_Search, OperatorInfo]:
         every = False
         while True:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
@@ -161,7 +161,9 @@ class KeyedReads:
                 info = self._search_added(search, info, wanted)
             return search, info
 
-    def _search_added(self, search: _Search, info: OperatorInfo, wanted: Wanted) -> OperatorInfo:
+    def _search_added(
+        self, search: _Search, info: OperatorInfo, wanted: VersionRequest
+    ) -> OperatorInfo:
         """Look for what is left in partitions that Python has added since they were listed."""
         left = search.hits.left()
         if not left:
@@ -174,7 +176,7 @@ class KeyedReads:
         return now
 
     def _begin(
-        self, keys: AskedKeys, wanted: Wanted, *, every: bool
+        self, keys: AskedKeys, wanted: VersionRequest, *, every: bool
     ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
         """The partitions in which the keys most likely are; or all, where nothing is known yet."""
         info, codec = self._source.known(self._operator, self._store), self._choice.known
@@ -189,12 +191,12 @@ class KeyedReads:
         return codec, info, {one.id.partition: one for one in opened}, places, complete
 
     def _open(
-        self, wanted: Wanted, only: Sequence[int] | None
+        self, wanted: VersionRequest, only: Sequence[int] | None
     ) -> tuple[OperatorInfo, list[Opened]]:
         return self._source.open_at(self._operator, self._store, wanted, only=only)
 
     def _open_all(
-        self, wanted: Wanted, known: OperatorInfo | None
+        self, wanted: VersionRequest, known: OperatorInfo | None
     ) -> tuple[OperatorInfo, list[Opened]]:
         """Every partition; those of a store that is known only if they have changed."""
         if known is not None:
@@ -204,7 +206,7 @@ class KeyedReads:
         return self._open(wanted, None)
 
     def _others(
-        self, info: OperatorInfo, wanted: Wanted, opened: Mapping[int, Opened]
+        self, info: OperatorInfo, wanted: VersionRequest, opened: Mapping[int, Opened]
     ) -> dict[int, Opened] | None:
         """The other partitions; ``None`` if the first ones are not as they were by now.
 
@@ -244,7 +246,7 @@ class _Search:
         self._stored = keys.stored(codec)
         self.hits = Hits(len(keys))
 
-    def run(self, asked: Sequence[_Asked]) -> None:
+    def run(self, asked: Sequence[_KeysByNumber]) -> None:
         """Look for keys, each in a partition where it was not looked for before.
 
         Many keys are taken in the order of their blocks, so that each block is read about once. It
@@ -278,7 +280,7 @@ class _Search:
                         at for at, value in zip(of_one, there, strict=True) if value is not None
                     ]
                 self.hits.add(
-                    Group(
+                    HitGroup(
                         own,
                         found.opened.id.partition,
                         of_one,
@@ -301,7 +303,7 @@ def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[
 
 def _rest(
     opened: Mapping[int, Opened], places: Mapping[int, Sequence[int]], left: Sequence[int]
-) -> Iterator[_Asked]:
+) -> Iterator[_KeysByNumber]:
     """Keys that are left, by the partitions in which they were not looked for."""
     for number, one in opened.items():
         searched = set(places.get(number, ()))
@@ -323,12 +325,12 @@ def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list
     return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
 
 
-def _pieces(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
+def _pieces(asked: Sequence[_KeysByNumber]) -> Iterator[list[_KeysByNumber]]:
     """The same in pieces of which the client can hold the blocks; one key may be a piece alone."""
     if len(asked) == 1 and len(asked[0][1]) == 1:
         yield list(asked)
         return
-    piece: list[_Asked] = []
+    piece: list[_KeysByNumber] = []
     count = size = 0
     for opened, places in asked:
         each = 1 + sum(

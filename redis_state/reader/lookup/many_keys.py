@@ -15,7 +15,7 @@ from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import part_fields, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened, reopen
-from redis_state.reader.block_cache import BlockCache, Chain, Layer, Place, Where, where_of
+from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Chain, Where, where_of
 from redis_state.reader.lookup.cached_lookup import block_with, head_of, known_rows
 from redis_state.reader.lookup.merged_deltas import read_recent
 
@@ -23,12 +23,12 @@ _REOPENS_MAX = 5
 _FEW = 8
 _WHAT = "reading a key"
 
-Asked = tuple[Opened, Sequence[bytes]]
+AskedPartition = tuple[Opened, Sequence[bytes]]
 """A partition and the stored keys that are looked up in it, of one family."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PartitionHits:
     """What one partition says of keys.
 
     Attributes:
@@ -41,12 +41,12 @@ class Found:
     families: tuple[Family, ...]
 
 
-_Field = int | str
+_BlockField = int | str
 """A bucket by its number; any other field by its name."""
 
 
 @dataclass(slots=True)
-class _Piece:
+class _SegmentPart:
     """What is known of one segment: its header, and the rows of fields that can hold the keys.
 
     Attributes:
@@ -64,25 +64,25 @@ class _Piece:
     segment: Segment
     where: Where
     head: Header | None
-    fields: Sequence[_Field | None]
-    keys: Mapping[_Field, Sequence[bytes]]
-    rows: dict[_Field | None, Mapping[bytes, Value]]
-    wanted: list[_Field]
-    apart: set[_Field]
+    fields: Sequence[_BlockField | None]
+    keys: Mapping[_BlockField, Sequence[bytes]]
+    rows: dict[_BlockField | None, Mapping[bytes, Value]]
+    wanted: list[_BlockField]
+    apart: set[_BlockField]
     keep: bool
 
-    def place(self, field: _Field) -> Place:
+    def place(self, field: _BlockField) -> BlockId:
         return *self.where, str(field)
 
 
 def look_up(
     client: Client,
-    asked: Sequence[Asked],
+    asked: Sequence[AskedPartition],
     *,
     kind: str,
     cache: BlockCache | None = None,
     keep: bool = True,
-) -> Iterator[Found]:
+) -> Iterator[PartitionHits]:
     """The values of stored keys, partition by partition.
 
     One round trip, one more where a bucket has parts or the family is ordered, so that the header
@@ -153,12 +153,12 @@ class _Top:
         """Whether nothing is to be looked up below."""
         return self.families is not None and not (self.left and self.below.segments)
 
-    def over(self, found: Found | None) -> Found:
+    def over(self, found: PartitionHits | None) -> PartitionHits:
         """The same with what was found below, or in the version as it is made up now."""
         if found is None:
-            return Found(self.opened, self.values, self.families or ())
+            return PartitionHits(self.opened, self.values, self.families or ())
         is_same = found.opened.segments == self.below.segments
-        return Found(
+        return PartitionHits(
             self.opened if is_same else found.opened,
             {**found.values, **self.values},
             found.families if self.families is None else self.families,
@@ -175,7 +175,9 @@ def _top(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> _Top | Non
     return _Top(opened, values, recent.families, recent.below, left)
 
 
-def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> Found | None:
+def _known(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache
+) -> PartitionHits | None:
     """What the cache says of keys; ``None`` if it does not have all of it."""
     top = _top(opened, keys, cache)
     if top is not None and top.is_complete:
@@ -185,19 +187,19 @@ def _known(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) 
     if known is None:
         return None
     families, values = known
-    found = Found(below, values, families)
+    found = PartitionHits(below, values, families)
     return found if top is None else top.over(found)
 
 
 def _read_rows(
     client: Client,
-    asked: Sequence[Asked],
+    asked: Sequence[AskedPartition],
     kind: str,
     blocks: BlockCache,
     *,
     keep: bool,
     remember: bool,
-) -> Iterator[Found]:
+) -> Iterator[PartitionHits]:
     wanted = asked
     if not wanted:
         return
@@ -225,7 +227,11 @@ def _read_rows(
 
 
 def _remember(
-    found: Found, pieces: Sequence[_Piece], keys: Sequence[bytes], kind: str, cache: BlockCache
+    found: PartitionHits,
+    pieces: Sequence[_SegmentPart],
+    keys: Sequence[bytes],
+    kind: str,
+    cache: BlockCache,
 ) -> None:
     """Put together what the segments say of the buckets that were read, for the next time."""
     filled = [piece for piece in pieces if piece.segment.entry.blocks]
@@ -244,13 +250,15 @@ def _remember(
             cache.add_layers(chain, bucket, [one for one in layers if any(one)])
 
 
-def _is_apart(piece: _Piece, bucket: int) -> bool:
+def _is_apart(piece: _SegmentPart, bucket: int) -> bool:
     """Whether not all rows of a bucket are here, or nothing counts them."""
     field = _field_of(piece, bucket)
     return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
 
-def _layer(chain: Chain, at: int, piece: _Piece, bucket: int, cache: BlockCache) -> Layer:
+def _layer(
+    chain: Chain, at: int, piece: _SegmentPart, bucket: int, cache: BlockCache
+) -> BucketLayer:
     head, field = _head(piece), _field_of(piece, bucket)
     rows = piece.rows.get(field, {})
     if head.parts.get(field, 1) > 1:
@@ -262,30 +270,30 @@ def _layer(chain: Chain, at: int, piece: _Piece, bucket: int, cache: BlockCache)
     return rows, head.tombstones
 
 
-def _field_of(piece: _Piece, bucket: int) -> int:
+def _field_of(piece: _SegmentPart, bucket: int) -> int:
     """The field of a segment with the keys of one of the chain's buckets."""
     return bucket & (piece.segment.entry.buckets - 1)
 
 
-def _head(piece: _Piece) -> Header:
+def _head(piece: _SegmentPart) -> Header:
     assert piece.head is not None
     return piece.head
 
 
 def _begun(
     opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, keep: bool
-) -> list[_Piece]:
+) -> list[_SegmentPart]:
     """The segments with the fields that are asked for first: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
     hashes = bucketing_hashes(keys, kind=kind) if hashed else []
     # Many segments have as many buckets.
-    by_last: dict[int, tuple[list[int], dict[_Field, list[bytes]]]] = {}
+    by_last: dict[int, tuple[list[int], dict[_BlockField, list[bytes]]]] = {}
     found = []
     for segment in opened.segments:
         where = where_of(opened.id, segment)
         head = head_of(segment, where, cache)
-        wanted: list[_Field] = [FIELD] if head is None else []
-        piece = _Piece(opened, segment, where, head, (), {}, {}, wanted, set(), keep)
+        wanted: list[_BlockField] = [FIELD] if head is None else []
+        piece = _SegmentPart(opened, segment, where, head, (), {}, {}, wanted, set(), keep)
         found.append(piece)
         if not segment.entry.blocks or not hashed:
             continue
@@ -298,15 +306,17 @@ def _begun(
     return found
 
 
-def _by_field(fields: Sequence[_Field | None], keys: Sequence[bytes]) -> dict[_Field, list[bytes]]:
-    found: dict[_Field, list[bytes]] = {}
+def _by_field(
+    fields: Sequence[_BlockField | None], keys: Sequence[bytes]
+) -> dict[_BlockField, list[bytes]]:
+    found: dict[_BlockField, list[bytes]] = {}
     for field, key in zip(fields, keys, strict=True):
         if field is not None:
             found.setdefault(field, []).append(key)
     return found
 
 
-def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
+def _want(piece: _SegmentPart, fields: Iterable[_BlockField], cache: BlockCache) -> None:
     """Take the fields that are known, and have the others read."""
     for field in fields:
         place = piece.place(field)
@@ -323,20 +333,22 @@ def _want(piece: _Piece, fields: Iterable[_Field], cache: BlockCache) -> None:
             piece.rows[field] = rows
 
 
-def _add_table(piece: _Piece, field: _Field, payload: bytes, cache: BlockCache) -> None:
+def _add_table(piece: _SegmentPart, field: _BlockField, payload: bytes, cache: BlockCache) -> None:
     rows = table_of(piece.segment, str(field), payload)
     piece.rows[field] = rows
     if not cache.add_rows(piece.place(field), rows, len(payload)):
         piece.apart.add(field)
 
 
-def _add_some(piece: _Piece, field: _Field, payload: bytes) -> None:
+def _add_some(piece: _SegmentPart, field: _BlockField, payload: bytes) -> None:
     wanted = piece.keys[_first(field)]
     piece.rows[field] = some_of(piece.segment, str(field), payload, wanted)
     piece.apart.add(field)
 
 
-def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCache) -> None:
+def _plan_rest(
+    piece: _SegmentPart, asked: Sequence[AskedPartition], kind: str, cache: BlockCache
+) -> None:
     """The fields that only the header knows of: parts of buckets, blocks of ordered families."""
     head = piece.head
     assert head is not None
@@ -350,7 +362,7 @@ def _plan_rest(piece: _Piece, asked: Sequence[Asked], kind: str, cache: BlockCac
         _want(piece, [name for of_one in _parts(piece).values() for name in of_one[1:]], cache)
 
 
-def _parts(piece: _Piece) -> dict[int, list[_Field]]:
+def _parts(piece: _SegmentPart) -> dict[int, list[_BlockField]]:
     """All fields of those buckets that have parts."""
     parts = piece.head.parts if piece.head is not None else {}
     if not parts:
@@ -362,7 +374,7 @@ def _parts(piece: _Piece) -> dict[int, list[_Field]]:
     }
 
 
-def _join_parts(piece: _Piece) -> None:
+def _join_parts(piece: _SegmentPart) -> None:
     """Let the first part of a bucket have the rows of all; a later one overrides an earlier."""
     tables = piece.rows
     for bucket, fields in _parts(piece).items():
@@ -374,7 +386,7 @@ def _join_parts(piece: _Piece) -> None:
         tables[bucket] = whole
 
 
-def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[PartitionId]:
+def _read(client: Client, pieces: Sequence[_SegmentPart], cache: BlockCache) -> set[PartitionId]:
     """Read what is wanted; the partitions of which a segment is not whole any more."""
     reading = [piece for piece in pieces if piece.wanted]
     commands: list[Command] = []
@@ -394,7 +406,7 @@ def _read(client: Client, pieces: Sequence[_Piece], cache: BlockCache) -> set[Pa
     return gone
 
 
-def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) -> None:
+def _take(piece: _SegmentPart, field: _BlockField, raw: bytes | None, cache: BlockCache) -> None:
     if field == FIELD:
         piece.head = read_header(piece.segment, raw)
         cache.add_head(piece.place(field), piece.head)
@@ -412,14 +424,16 @@ def _take(piece: _Piece, field: _Field, raw: bytes | None, cache: BlockCache) ->
         cache.add_rows(piece.place(field), {}, 0)
 
 
-def _first(field: _Field) -> _Field:
+def _first(field: _BlockField) -> _BlockField:
     """The field itself; of a further part of a bucket the first one."""
     if isinstance(field, str) and "." in field:
         return int(field.partition(".")[0])
     return field
 
 
-def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -> Found:
+def _evaluate(
+    opened: Opened, pieces: Sequence[_SegmentPart], keys: Sequence[bytes]
+) -> PartitionHits:
     families: tuple[Family, ...] | None = None
     values: dict[bytes, bytes] = {}
     tails: dict[bytes, bytes] = {}
@@ -448,10 +462,12 @@ def _evaluate(opened: Opened, pieces: Sequence[_Piece], keys: Sequence[bytes]) -
         raise FormatError(_WHAT, found="no segment has a family table", where=str(opened.id))
     for key, tail in tails.items():
         values[key] = values.get(key, b"") + tail
-    return Found(opened, values, families or ())
+    return PartitionHits(opened, values, families or ())
 
 
-def _said(piece: _Piece, keys: Sequence[bytes], left: Mapping[bytes, None]) -> dict[bytes, Value]:
+def _said(
+    piece: _SegmentPart, keys: Sequence[bytes], left: Mapping[bytes, None]
+) -> dict[bytes, Value]:
     """What a segment says of those keys that are left."""
     tables = piece.rows
     _join_parts(piece)

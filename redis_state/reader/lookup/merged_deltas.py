@@ -37,7 +37,7 @@ _UNPACKED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _MergePlan:
     """Segments that are worth reading whole.
 
     Attributes:
@@ -94,7 +94,7 @@ def read_recent(
 
 def _planned(
     opened: Opened, known: Recent | None, before: int, keys: int, *, room: int
-) -> _Plan | None:
+) -> _MergePlan | None:
     """What is worth reading; ``None`` as long as nothing is.
 
     Args:
@@ -111,7 +111,9 @@ def _planned(
             if not known.count:
                 return None
             if sum(map(_bytes_about, new)) <= room:
-                return _Plan(opened, new, known, room) if _is_worth(new, before + keys) else None
+                return (
+                    _MergePlan(opened, new, known, room) if _is_worth(new, before + keys) else None
+                )
         room += known.bytes
     room //= _SHARE_AT_FIRST
     size = count = 0
@@ -122,10 +124,12 @@ def _planned(
         count += 1
     new = segments[:count]
     # Who comes once is answered sooner by blocks alone: they come at once with those below.
-    return _Plan(opened, new, None, room) if new and before and _is_worth(new, before) else None
+    return (
+        _MergePlan(opened, new, None, room) if new and before and _is_worth(new, before) else None
+    )
 
 
-def _read(plan: _Plan, fields: Iterator[Fields]) -> list[SegmentContent]:
+def _read(plan: _MergePlan, fields: Iterator[Fields]) -> list[SegmentContent]:
     """The newest segments, as far as there is room, and none removes ranges or appends to lists.
 
     Of each the fields are taken, whether it is read or not.
@@ -154,7 +158,7 @@ def _nothing(opened: Opened) -> Recent:
     return Recent(opened, {}, None, opened, 0)
 
 
-def _made(plan: _Plan, contents: Sequence[SegmentContent]) -> Recent:
+def _made(plan: _MergePlan, contents: Sequence[SegmentContent]) -> Recent:
     if not contents:
         return _nothing(plan.opened)
     count = len(contents)

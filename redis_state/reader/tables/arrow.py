@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.family_scan import Piece, StoredRows
-from redis_state.reader.scan import Rows
-from redis_state.reader.table_columns import Columns, RowCodec
+from redis_state.reader.family_scan import RowPiece, StoredRows
+from redis_state.reader.scan import ScanRows
+from redis_state.reader.table_columns import RowCodec, TableColumns
 from redis_state.reader.tables.column_arrays import key_columns, value_columns
-from redis_state.reader.tables.columns import Chosen, Filter, Prefix
-from redis_state.reader.versions import Wanted
+from redis_state.reader.tables.columns import Filter, Prefix, RowSelection
+from redis_state.reader.versions import VersionRequest
 from redis_state.rows.arrow_objects import objects
 from redis_state.rows.arrow_types import (
     arrow_type,
@@ -22,7 +22,7 @@ from redis_state.rows.arrow_types import (
     mixed,
     named_array,
 )
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ _WHAT = "making an Arrow table"
 
 def batches(
     stored: StoredRows,
-    wanted: Wanted,
+    wanted: VersionRequest,
     rows: int,
     prefix: Prefix,
     where: Filter,
@@ -57,7 +57,7 @@ def batches(
 
 def table(
     stored: StoredRows,
-    wanted: Wanted,
+    wanted: VersionRequest,
     prefix: Prefix,
     where: Filter,
     columns: Sequence[str] | None,
@@ -131,8 +131,8 @@ class _Maker:
 
         self.codec = codec
         self._asked = (prefix, where, columns)
-        self._chosen = Chosen(codec, prefix=prefix, where=where, columns=columns)
-        of: Columns = self._chosen.columns
+        self._chosen = RowSelection(codec, prefix=prefix, where=where, columns=columns)
+        of: TableColumns = self._chosen.columns
         self._places = self._chosen.places
         self.names = [of.names[at] for at in self._places]
         self._types = [of.types[at] for at in self._places]
@@ -182,10 +182,10 @@ class _Maker:
         name = columns.names[at]
         return inferred(values, name) if type_ is None else named_array(name, type_, values)
 
-    def _by_column(self, stored: Rows) -> list[pa.Array] | None:
+    def _by_column(self, stored: ScanRows) -> list[pa.Array] | None:
         """All rows, those of Spark without looking at each; ``None`` for what has no columns."""
         codec, keys = self._chosen.codec, self._chosen.columns.keys
-        if not isinstance(codec, Codec):
+        if not isinstance(codec, FamilyCodec):
             return None
         of_values: Sequence[bytes] = [value for _, value in stored]
         counts: list[int] | None = None
@@ -207,7 +207,7 @@ class _Maker:
 
 
 def _batches(
-    maker: _Maker, pieces: Iterable[Piece], rows: int, *, widen: bool = False
+    maker: _Maker, pieces: Iterable[RowPiece], rows: int, *, widen: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Batches of at most so many rows.
 
@@ -225,7 +225,7 @@ def _batches(
             yield batch.slice(start, rows)
 
 
-def _made(maker: _Maker, pieces: Iterable[Piece], rows: int) -> Iterator[pa.RecordBatch]:
+def _made(maker: _Maker, pieces: Iterable[RowPiece], rows: int) -> Iterator[pa.RecordBatch]:
     pending: list[tuple[bytes, bytes]] = []
     size = 0
     for codec, piece in pieces:

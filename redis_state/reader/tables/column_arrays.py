@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.arrow_types import arrow_type, named_array
-from redis_state.rows.codec import Codec
+from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.json_values import json_text
 from redis_state.rows.spark_types import Type
 
@@ -21,12 +21,12 @@ def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
     Raises:
         FormatError: They are no such keys.
     """
-    if isinstance(codec, Codec):
+    if isinstance(codec, FamilyCodec):
         from redis_state.rows import columnar
 
         try:
             return _whole(codec, 0, columnar.key_arrays(codec, keys), len(keys))
-        except columnar.OneByOneError:
+        except columnar.NotColumnarError:
             pass
     return _row_by_row(codec, 0, [codec.key_row(key) for key in keys])
 
@@ -37,17 +37,17 @@ def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
     Raises:
         FormatError: They are no such values.
     """
-    if isinstance(codec, Codec):
+    if isinstance(codec, FamilyCodec):
         from redis_state.rows import columnar
 
         try:
             return _whole(codec, 1, columnar.value_arrays(codec, values), len(values))
-        except columnar.OneByOneError:
+        except columnar.NotColumnarError:
             pass
     return _row_by_row(codec, 1, [codec.value_row(value) for value in values])
 
 
-def _whole(codec: Codec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
+def _whole(codec: FamilyCodec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
     """The arrays with nulls of its type in the place of each column that was not asked for."""
     if codec.asked is None:
         return arrays

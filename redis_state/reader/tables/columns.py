@@ -7,8 +7,8 @@ from typing import Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.family_scan import Piece
-from redis_state.reader.scan import Rows
+from redis_state.reader.family_scan import RowPiece
+from redis_state.reader.scan import ScanRows
 from redis_state.reader.table_columns import RowCodec, columns_of, only_places
 from redis_state.rows.python_codec import PythonCodec
 from redis_state.rows.spark_types import Atomic
@@ -21,7 +21,7 @@ Prefix = Any
 """What keys begin with; `OperatorState.scan` says how it is given."""
 
 
-def rows_of_table(codec: RowCodec, stored: Rows) -> Iterator[list[Any]]:
+def rows_of_table(codec: RowCodec, stored: ScanRows) -> Iterator[list[Any]]:
     """The values of rows in the order of the columns; of a list a row for each element.
 
     Raises:
@@ -34,7 +34,7 @@ def rows_of_table(codec: RowCodec, stored: Rows) -> Iterator[list[Any]]:
             yield [*key, *codec.value_row(value)]
 
 
-class Chosen:
+class RowSelection:
     """Which rows of a table are wanted.
 
     Args:
@@ -81,7 +81,7 @@ class Chosen:
         """Whether all rows are wanted."""
         return self._range is None and self._where is None and not self._equal
 
-    def rows(self, stored: Rows) -> Iterator[list[Any]]:
+    def rows(self, stored: ScanRows) -> Iterator[list[Any]]:
         """The wanted ones of these rows, in the order of the columns.
 
         Raises:
@@ -124,7 +124,7 @@ class Chosen:
 
 
 def flat_rows(
-    pieces: Iterable[Piece],
+    pieces: Iterable[RowPiece],
     *,
     prefix: Prefix,
     where: Filter,
@@ -138,7 +138,7 @@ def flat_rows(
     of: RowCodec | None = None
     for codec, stored in pieces:
         if codec is not of:
-            of, chosen = codec, Chosen(codec, prefix=prefix, where=where, columns=columns)
+            of, chosen = codec, RowSelection(codec, prefix=prefix, where=where, columns=columns)
             places = chosen.places
             names = [chosen.columns.names[at] for at in places]
         for row in chosen.rows(stored):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.errors import FormatError
-from redis_state.files import Opened
+from redis_state.files import OpenedFile
 from redis_state.format import block
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.segment import combined_checksum
@@ -32,7 +32,7 @@ OpenBlocks = Callable[[str, Sequence[str], list[bytes | None]], list[bytes | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CopyHead:
     """What the file says of itself.
 
     Attributes:
@@ -71,7 +71,7 @@ class PartFile:
         self._open_blocks = open_blocks
         self._what = f"reading {copy.folder / part.name}"
 
-    def head(self) -> Head:
+    def head(self) -> CopyHead:
         """The beginning of the file; only `fields` sees damage after it.
 
         Raises:
@@ -94,7 +94,7 @@ class PartFile:
                 yield from self._segment(source, segment)
             source.end(self._part.sha256)
 
-    def check(self) -> Head:
+    def check(self) -> CopyHead:
         """Read all of it.
 
         Raises:
@@ -104,13 +104,13 @@ class PartFile:
             pass
         return self.head()
 
-    def _opened(self) -> _Source:
+    def _opened(self) -> _CopyReader:
         file = self._copy.folder.open(self._part.name)
         if file is None:
             raise damaged(self._what, "it is not there")
-        return _Source(file, self._what, self._part.bytes)
+        return _CopyReader(file, self._what, self._part.bytes)
 
-    def _head(self, source: _Source) -> Head:
+    def _head(self, source: _CopyReader) -> CopyHead:
         if source.take(len(MAGIC)) != MAGIC:
             raise damaged(
                 self._what, "it is not a file of a copy, or it was written by a newer release"
@@ -129,7 +129,7 @@ class PartFile:
         if not is_uid(uid) or format_ not in (1, 2) or not retained or not segments:
             raise damaged(self._what, "its head is malformed")
         self._check_chain(segments, uid)
-        return Head(uid, format_, retained, segments)
+        return CopyHead(uid, format_, retained, segments)
 
     def _check_chain(self, segments: Sequence[Segment], uid: str) -> None:
         """A version that a walk from it would not build is not restored."""
@@ -144,7 +144,9 @@ class PartFile:
         if not whole:
             raise damaged(self._what, "its segments do not make up a version")
 
-    def _segment(self, source: _Source, segment: Segment) -> Iterator[tuple[Segment, str, bytes]]:
+    def _segment(
+        self, source: _CopyReader, segment: Segment
+    ) -> Iterator[tuple[Segment, str, bytes]]:
         entry, key = segment.entry, keys.segment(self._id, segment.ident)
         checks: dict[str, bytes] = {}
         size = 0
@@ -175,16 +177,16 @@ class PartFile:
         return block.check_bytes(plain)
 
 
-class _Source:
+class _CopyReader:
     """Reads a file, and never more of it than it has to hold."""
 
-    def __init__(self, file: Opened, what: str, left: int) -> None:
+    def __init__(self, file: OpenedFile, what: str, left: int) -> None:
         self._file = file
         self._what = what
         self._left = left
         self._digest = hashlib.sha256()
 
-    def __enter__(self) -> _Source:
+    def __enter__(self) -> _CopyReader:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from redis_state.errors import FormatError, NotFoundError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId, Pin
-from redis_state.maintain.checkpoint import Progress, silent
+from redis_state.progress import Progress, silent
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.recovery.bringing_back import (
     check_not_purged,
@@ -29,7 +29,7 @@ from redis_state.recovery.copies.files import (
     read_copy,
     version_of,
 )
-from redis_state.recovery.copies.part import Head, PartFile
+from redis_state.recovery.copies.part import CopyHead, PartFile
 from redis_state.recovery.query_state import CountedStore
 from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
 
@@ -191,7 +191,7 @@ def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
     )
 
 
-def _serves(client: Client, id_: PartitionId, copy: Copy, head: Head) -> bool:
+def _serves(client: Client, id_: PartitionId, copy: Copy, head: CopyHead) -> bool:
     return serves(client, id_, Pin(copy.version, head.uid), what="restoring", verb="restore")
 
 

@@ -60,7 +60,7 @@ class StreamOptions:
 
 
 @dataclass
-class _Part(InputPartition):
+class _ChangePartition(InputPartition):
     """What one task reads."""
 
     span: Span
@@ -128,7 +128,10 @@ class ChangeStream(DataSourceStreamReader):
             self._first = {_SINCE: end[_SINCE], _TOKEN: end[_SINCE]}
             return []
         before = self._before(start, end)
-        return [_Part(one) for one in self._changes().spans(before, self._position(end[_TOKEN]))]
+        return [
+            _ChangePartition(one)
+            for one in self._changes().spans(before, self._position(end[_TOKEN]))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a partition of the state.
@@ -136,7 +139,7 @@ class ChangeStream(DataSourceStreamReader):
         Raises:
             RedisStateError: As `span_rows`.
         """
-        assert isinstance(partition, _Part)
+        assert isinstance(partition, _ChangePartition)
         span, state = partition.span, self._state.with_password()
         client = WORKER.client(state.config)
         place = state.place(client, span.timeline.id.store.gen)

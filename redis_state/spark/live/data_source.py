@@ -195,7 +195,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStrea
 
 
 @dataclass
-class _Part(InputPartition):
+class _RowPartition(InputPartition):
     """What one task reads.
 
     Attributes:
@@ -231,13 +231,13 @@ class StateReader(DataSourceReader):
         state = self._state.with_password()
         pinned = state.pinned()
         if self._keys is None:
-            return [_Part(pinned.only([one])) for one in pinned.partitions]
+            return [_RowPartition(pinned.only([one])) for one in pinned.partitions]
         client = Client(state.config)
         try:
             columns = state.table(client, pinned).key
         finally:
             client.close()
-        return [_Part(pinned, keys_of_json(columns, self._keys))]
+        return [_RowPartition(pinned, keys_of_json(columns, self._keys))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition.
@@ -246,7 +246,7 @@ class StateReader(DataSourceReader):
             StateError: Retention was faster than the query, which can be started again.
             RedisStateError: As `OperatorState.to_batches`.
         """
-        if not isinstance(partition, _Part):
+        if not isinstance(partition, _RowPartition):
             return  # a state without partitions
         state = self._state.with_password()
         table = state.table(WORKER.client(state.config), partition.pinned)

@@ -17,13 +17,13 @@ from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.family import FamilyChoice
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.feed.change_spans import ChangeSpans
-from redis_state.reader.feed.family_location import Place, place_of
+from redis_state.reader.feed.family_location import FamilyLocation, place_of
 from redis_state.reader.feed.feed_positions import Advice
 from redis_state.reader.pinned import Pinned, pin
 from redis_state.reader.query import Query
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import Wanted
+from redis_state.reader.versions import VersionRequest
 from redis_state.rows.decoding import AS_WRITTEN, Decoding
 
 _WORDS = 3
@@ -78,7 +78,7 @@ class LiveState:
         store = StoreId(gen, self.operator, self.store, tenant)
         return ChangeSpans(lambda: self.place(client_of(self.config), gen), store, advice)
 
-    def place(self, client: Client, gen: str) -> Place:
+    def place(self, client: Client, gen: str) -> FamilyLocation:
         """Where the family lies, in a checkpoint.
 
         Raises:
@@ -95,7 +95,7 @@ class LiveState:
         """
         choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
         stored = StoredRows(client, pinned, self.operator, self.store, choice)
-        return stored.opened(Wanted())[0]
+        return stored.opened(VersionRequest())[0]
 
     def _query(self, client: Client, gen: str) -> Query:
         tenant = keys.tenant_of(self.config.key_prefix)

@@ -18,7 +18,14 @@ from redis_state.spark.frames import (
     named_columns,
 )
 from redis_state.spark.live.live_state import LiveState
-from redis_state.spark.live.lookup_task import PIN, Batch, Choice, LookUp, join_names, name_of
+from redis_state.spark.live.lookup_task import (
+    PIN,
+    LookUp,
+    LookupBatch,
+    VersionChoice,
+    join_names,
+    name_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +102,7 @@ def lookup(
     kind = _schema(df, added, table)
     _check_types(df, by, table)
     inner = how == "inner"
-    choice = Choice(state, name_of(state, by, added, inner=inner))
+    choice = VersionChoice(state, name_of(state, by, added, inner=inner))
     names = join_names(len(df.columns))
     on_place = tuple(names[df.columns.index(one)] for one in by)
     look_up = LookUp(state, on_place, tuple(added), inner, arrow_schema(spark, kind))
@@ -115,7 +122,7 @@ def lookup(
     return df.withColumn(PIN, version.scalar()).toDF(*names, PIN).mapInArrow(join, kind)
 
 
-def _batch() -> Batch | None:
+def _batch() -> LookupBatch | None:
     """The batch that this task belongs to; ``None`` outside of a streaming query."""
     from pyspark import TaskContext
 
@@ -124,7 +131,7 @@ def _batch() -> Batch | None:
         return None
     number = context.getLocalProperty("streaming.sql.batchId")
     query_id = context.getLocalProperty("sql.streaming.queryId")
-    return Batch(query_id, int(number)) if number and query_id else None
+    return LookupBatch(query_id, int(number)) if number and query_id else None
 
 
 def _by(df: DataFrame, on: str | Sequence[str] | Mapping[str, str], table: StateTable) -> list[str]:

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LookupBatch:
     """A batch of a streaming query that looks up.
 
     Attributes:
@@ -59,7 +59,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VersionChoice:
     """Chooses the version of a batch.
 
     Attributes:
@@ -69,7 +69,7 @@ class Choice:
     state: LiveState
     name: str
 
-    def run(self, batch: Batch | None) -> str:
+    def run(self, batch: LookupBatch | None) -> str:
         """The version: that of the batch's first run if it still can be read, else the confirmed.
 
         Args:
@@ -108,14 +108,14 @@ def _remembered(client: Client, key: str) -> bytes:
     return raw or b""
 
 
-def _version_in(raw: bytes, batch: Batch) -> str | None:
+def _version_in(raw: bytes, batch: LookupBatch) -> str | None:
     words = raw.decode("utf-8", "replace").split(" ", 2)
     if len(words) < 3 or words[:2] != [_FORMAT, str(batch.number)]:
         return None
     return words[2]
 
 
-def _remember(client: Client, key: str, before: bytes, batch: Batch, text: str) -> bytes:
+def _remember(client: Client, key: str, before: bytes, batch: LookupBatch, text: str) -> bytes:
     """What is remembered from now on: this version, or that of who was faster."""
     value = f"{_FORMAT} {batch.number} {text}"
     what, ms = "keeping the version of a batch", str(REMEMBERED_MS)

@@ -12,7 +12,7 @@ from redis_state.spark.conf import PROVIDER_CLASS, redis_confs
 from redis_state.spark.moves.migration import (
     TARGETS,
     Migration,
-    Progress,
+    MoveProgress,
     carried_out,
     mover,
     named_error,
@@ -59,7 +59,7 @@ def bootstrap(
     mode: Mode = "replace",
     to: str | None = None,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
     """Make a new checkpoint in which rows of yours are the state of an operator.

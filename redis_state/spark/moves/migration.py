@@ -26,7 +26,7 @@ TARGETS = {
 """Spark's own providers, by what `migrate` calls them."""
 
 _POLL_S = 0.2
-Progress = Callable[[int, int, int], None]
+MoveProgress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def migrate(
     *,
     to: str,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
     """Make a new checkpoint with the same state in another provider.
@@ -142,7 +142,7 @@ def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
     return made
 
 
-def carried_out(move: Any, *, dry_run: bool, progress: Progress | None) -> Migration:
+def carried_out(move: Any, *, dry_run: bool, progress: MoveProgress | None) -> Migration:
     """What a move did.
 
     Raises:
@@ -151,7 +151,7 @@ def carried_out(move: Any, *, dry_run: bool, progress: Progress | None) -> Migra
     return _report(_watched(move, dry_run=dry_run, progress=progress))
 
 
-def _watched(move: Any, *, dry_run: bool, progress: Progress | None) -> str:
+def _watched(move: Any, *, dry_run: bool, progress: MoveProgress | None) -> str:
     done = threading.Event()
 
     def watch() -> None:
@@ -174,7 +174,7 @@ def _watched(move: Any, *, dry_run: bool, progress: Progress | None) -> str:
         done.set()
 
 
-def _tell(move: Any, progress: Progress | None) -> None:
+def _tell(move: Any, progress: MoveProgress | None) -> None:
     if progress is not None:
         counters = move.progress()
         progress(counters.partitionsDone(), counters.partitionsAll(), counters.rows())

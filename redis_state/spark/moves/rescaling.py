@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redis_state.spark.conf import redis_confs
-from redis_state.spark.moves.migration import Migration, Progress, carried_out, mover
+from redis_state.spark.moves.migration import Migration, MoveProgress, carried_out, mover
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def rescale(
     *,
     url: str | None = None,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
     """Make a new checkpoint whose stateful operators have another number of partitions.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from redis_state.codec.spark_types import Pairs
+from redis_state.codec.spark_types import MapPairs
 from redis_state.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Convert = Callable[[Any], Any]
+_ArrowRule = Callable[[Any], Any]
 
 
 def values_of(column: pa.Array | pa.ChunkedArray, declared: pa.DataType, what: str) -> list[Any]:
@@ -86,13 +86,13 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _converter(kind: pa.DataType) -> _Convert | None:
+def _converter(kind: pa.DataType) -> _ArrowRule | None:
     """What makes maps of Arrow's pairs; ``None`` where a type has no maps."""
     import pyarrow as pa
 
     if pa.types.is_map(kind):
         key, item = _converter(kind.key_type), _converter(kind.item_type)
-        return lambda pairs: Pairs((_with(key, one), _with(item, other)) for one, other in pairs)
+        return lambda pairs: MapPairs((_with(key, one), _with(item, other)) for one, other in pairs)
     if _is_list(kind):
         element = _converter(kind.value_type)
         return None if element is None else lambda values: [_with(element, one) for one in values]
@@ -104,5 +104,5 @@ def _converter(kind: pa.DataType) -> _Convert | None:
     return None
 
 
-def _with(convert: _Convert | None, value: Any) -> Any:
+def _with(convert: _ArrowRule | None, value: Any) -> Any:
     return value if value is None or convert is None else convert(value)

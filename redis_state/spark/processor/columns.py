@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from redis_state.batches.streams import Inputs
-    from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+    from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"
@@ -49,7 +49,7 @@ class ColumnState:
         group: TypedKey,
         own: OwnKeys,
         times: Times,
-        info: QueryInfo,
+        info: ProcessorQueryInfo,
     ) -> None:
         self._handle = handle
         self._store = store
@@ -243,7 +243,7 @@ class ColumnEngine:
         table: pa.Table,
         began_ms: int,
         watermark_ms: int,
-        info: QueryInfo,
+        info: ProcessorQueryInfo,
     ) -> Iterator[pa.RecordBatch]:
         """What the function gives out; arguments and errors as `Engine.run`."""
         # It imports pyspark, which those who read have not.

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 
 from redis_state.batches.event_time import declare_notes, note_times
 from redis_state.batches.streams import Inputs
-from redis_state.spark.processor.groups import Form, groups
-from redis_state.spark.processor.handle import Handle, QueryInfo, Times
+from redis_state.spark.processor.groups import RowForm, groups
+from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
 from redis_state.spark.processor.output import output_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Engine:
 
     processor: StatefulProcessor
     inputs: Inputs
-    form: Form
+    form: RowForm
     output: pa.Schema
 
     def run(
@@ -45,7 +45,7 @@ class Engine:
         table: pa.Table,
         began_ms: int,
         watermark_ms: int,
-        info: QueryInfo,
+        info: ProcessorQueryInfo,
         initial: pa.Table | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What the processor gives out. The caller commits the store when all of it is read.
@@ -66,7 +66,7 @@ class Engine:
         return output_of(given, self.form, self.output, self.inputs.time_zone)
 
     def take_initial(
-        self, store: FamilyStore, table: pa.Table, began_ms: int, info: QueryInfo
+        self, store: FamilyStore, table: pa.Table, began_ms: int, info: ProcessorQueryInfo
     ) -> None:
         """Let the processor take an initial state, before the first batch.
 
@@ -86,7 +86,7 @@ class Engine:
         store: FamilyStore,
         table: pa.Table,
         times: Times,
-        info: QueryInfo,
+        info: ProcessorQueryInfo,
         initial: pa.Table | None,
     ) -> Iterator[Any]:
         """Frames, rows or tables, as the form says."""
@@ -98,7 +98,9 @@ class Engine:
             handle.expire()
 
     @contextmanager
-    def _handle(self, store: FamilyStore, times: Times, info: QueryInfo) -> Iterator[Handle]:
+    def _handle(
+        self, store: FamilyStore, times: Times, info: ProcessorQueryInfo
+    ) -> Iterator[Handle]:
         handle = Handle(store, self.inputs.key_schema, times, info)
         self.processor.init(handle)
         handle.close_declarations()

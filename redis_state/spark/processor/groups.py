@@ -10,14 +10,16 @@ from redis_state.spark.rows import frame_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Form = Literal["pandas", "rows", "arrow"]
-FORMS: tuple[Form, ...] = ("pandas", "rows", "arrow")
+RowForm = Literal["pandas", "rows", "arrow"]
+FORMS: tuple[RowForm, ...] = ("pandas", "rows", "arrow")
 
-Group = tuple[tuple[Any, ...], Any]
+KeyedRows = tuple[tuple[Any, ...], Any]
 """A key and its rows, in the form that was asked for."""
 
 
-def groups(table: pa.Table, keys: Sequence[str], form: Form, time_zone: str) -> Iterator[Group]:
+def groups(
+    table: pa.Table, keys: Sequence[str], form: RowForm, time_zone: str
+) -> Iterator[KeyedRows]:
     """The groups in the order of their keys; rows of a group stay in the order of the table."""
     if not table.num_rows:
         return

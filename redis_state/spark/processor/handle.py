@@ -23,7 +23,7 @@ from redis_state.codec.typed_row import (
 )
 from redis_state.errors import UsageError
 from redis_state.spark.processor.state import (
-    Group,
+    CurrentGroup,
     ListState,
     MapState,
     Timers,
@@ -34,7 +34,7 @@ from redis_state.spark.processor.state import (
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
 
-Shape = Literal["value", "list", "map"]
+VariableShape = Literal["value", "list", "map"]
 
 _INTERNAL = "$"
 _TIMERS = "timers"
@@ -42,8 +42,8 @@ _TIMES = 1 << 63  # Spark's are signed, of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
-class QueryInfo:
-    """Which query, run and batch a processor is called in; as Scala's `QueryInfo`.
+class ProcessorQueryInfo:
+    """Which query, run and batch a processor is called in; as Scala's `ProcessorQueryInfo`.
 
     Attributes:
         query_id: The same after a restart from the checkpoint.
@@ -105,12 +105,14 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         key_schema: Of the grouping key, as Spark's JSON.
     """
 
-    def __init__(self, store: FamilyStore, key_schema: str, times: Times, info: QueryInfo) -> None:
+    def __init__(
+        self, store: FamilyStore, key_schema: str, times: Times, info: ProcessorQueryInfo
+    ) -> None:
         self._store = store
         self._key_schema = key_schema
         self.times = times
         self._info = info
-        self.group = Group(times.processing_ms)
+        self.group = CurrentGroup(times.processing_ms)
         self.keys = TypedKey(key_schema, what="the key of a group")
         self.variables: dict[str, ValueState | ListState | MapState] = {}
         self._running_out: dict[str, TimeToLive] = {}
@@ -238,7 +240,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self._store.drop(stateName)
         self._store.drop(EXPIRY_OF + stateName)
 
-    def getQueryInfo(self) -> QueryInfo:  # noqa: N802  # Spark's name
+    def getQueryInfo(self) -> ProcessorQueryInfo:  # noqa: N802  # Spark's name
         """Which query, run and batch this is."""
         return self._info
 
@@ -288,7 +290,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
     def _declare(
         self,
         name: str,
-        shape: Shape,
+        shape: VariableShape,
         schema: str,
         user_key: str | None = None,
         *,
@@ -367,7 +369,7 @@ def _whole(what: str, time_ms: Any) -> int:
     return found
 
 
-def described_key(shape: Shape, key: str, user_key: str | None) -> str:
+def described_key(shape: VariableShape, key: str, user_key: str | None) -> str:
     """What a family says of its keys."""
     described: dict[str, Any] = {
         "type": "redis-state.python",
@@ -400,7 +402,7 @@ def _as_spelled(mode: str) -> str:
     )
 
 
-def _changed(what: str, before: str, shape: Shape) -> UsageError:
+def _changed(what: str, before: str, shape: VariableShape) -> UsageError:
     try:
         described: Mapping[str, Any] = json.loads(before)
     except ValueError:

@@ -15,14 +15,14 @@ from redis_state.batches.driver import OPERATOR
 from redis_state.errors import InternalError, UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.engine import Engine
-from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.spark.rows import rows_of_structs
 from redis_state.store.scratch import scratch_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from redis_state.spark.batch_metrics import Counted
+    from redis_state.spark.batch_metrics import BatchCounters
     from redis_state.spark.processor.columns import ColumnEngine
 
 PLANNED, ROW, INITIAL = "planned", "row", "initial"
@@ -50,7 +50,7 @@ class OnceTask:
     engine: Engine | ColumnEngine
     input: pa.Schema
     initial: pa.Schema | None
-    counted: Counted | None = None
+    counted: BatchCounters | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the processor gives out.
@@ -68,7 +68,7 @@ class OnceTask:
         read.clear()
         id_ = StateStoreProviderId(StateStoreId(self.name, OPERATOR, partition), self.run_id)
         store = scratch_store(id_)
-        info = QueryInfo(_QUERY_ID, self.run_id, _BATCH)
+        info = ProcessorQueryInfo(_QUERY_ID, self.run_id, _BATCH)
         began = time.monotonic()
         try:
             yield from self.engine.run(store, table, planned_ms, _NO_WATERMARK, info, **more)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from redis_state.spark.processor.groups import Form
+from redis_state.spark.processor.groups import RowForm
 from redis_state.spark.rows import RowFormat
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 10_000
 _SHORT = 64
 
 
-def output_of(given: Iterable[Any], form: Form, schema: pa.Schema, zone: str) -> Iterator[Any]:
+def output_of(given: Iterable[Any], form: RowForm, schema: pa.Schema, zone: str) -> Iterator[Any]:
     """Record batches of what was given out.
 
     Raises:

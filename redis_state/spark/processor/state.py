@@ -23,7 +23,7 @@ _ABOVE = b"\xff"
 _NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # their items are no rows, or in no order
 
 
-class Group:
+class CurrentGroup:
     """The group that is at work.
 
     Attributes:
@@ -52,7 +52,7 @@ class TimeToLive:
     __slots__ = ("_group", "_prefix", "_store", "duration_ms")
 
     def __init__(
-        self, store: FamilyStore, prefix: bytes, group: Group, duration_ms: int | None
+        self, store: FamilyStore, prefix: bytes, group: CurrentGroup, duration_ms: int | None
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -100,7 +100,7 @@ class _Variable:
         self,
         store: FamilyStore,
         prefix: bytes,
-        group: Group,
+        group: CurrentGroup,
         row: TypedRow,
         ttl: TimeToLive | None,
     ) -> None:
@@ -114,7 +114,7 @@ class _Variable:
         self._encode, self._decode = row.encode, row.decode_with_expiry
 
 
-class _Rows(_Variable):
+class _SingleRows(_Variable):
     """Single rows by their places: what comes behind the prefix of the variable."""
 
     def expire(self) -> None:
@@ -151,7 +151,7 @@ class _Rows(_Variable):
         return None if data is None else self._row.expiry(data)
 
 
-class ValueState(_Rows, pyspark_state.ValueState):
+class ValueState(_SingleRows, pyspark_state.ValueState):
     """One row for each group; as PySpark's `ValueState`."""
 
     def exists(self) -> bool:
@@ -260,14 +260,14 @@ class ListState(_Variable, pyspark_state.ListState):
             self._ttl.begin(self._group.key, None)
 
 
-class MapState(_Rows, pyspark_state.MapState):
+class MapState(_SingleRows, pyspark_state.MapState):
     """Rows by a key of the user for each group; as PySpark's `MapState`."""
 
     def __init__(
         self,
         store: FamilyStore,
         prefix: bytes,
-        group: Group,
+        group: CurrentGroup,
         keys: TypedKey,
         row: TypedRow,
         ttl: TimeToLive | None,
@@ -333,7 +333,9 @@ class MapState(_Rows, pyspark_state.MapState):
 class Timers:
     """Timers of all groups, by their time and by their group."""
 
-    def __init__(self, store: FamilyStore, by_time: bytes, by_group: bytes, group: Group) -> None:
+    def __init__(
+        self, store: FamilyStore, by_time: bytes, by_group: bytes, group: CurrentGroup
+    ) -> None:
         self._store = store
         self._by_time = by_time
         self._by_group = by_group

@@ -13,7 +13,7 @@ from redis_state.batches.streams import (
     FRAME_COLUMN,
     PARTITION_COLUMN,
     PLANNED_COLUMN,
-    Plan,
+    StreamPlan,
     TaskPlace,
     join_batch,
 )
@@ -24,7 +24,7 @@ from redis_state.protocol import RegisteredRun
 from redis_state.spark.partition_task import PartitionRows
 from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
-from redis_state.spark.processor.handle import QueryInfo
+from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.spark.worker import WORKER
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from redis_state.spark.batch_metrics import Counted
+    from redis_state.spark.batch_metrics import BatchCounters
 
 _RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -48,11 +48,11 @@ class ProcessorTask:
         input: Columns of the input; three of ours come behind them.
     """
 
-    plan: Plan
+    plan: StreamPlan
     config: Config
     engine: Engine | ColumnEngine
     input: pa.Schema
-    counted: Counted | None = None
+    counted: BatchCounters | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give out what the processor gives out, then commit.
@@ -72,7 +72,7 @@ class ProcessorTask:
             families=True,
         )
         store = provider.get_family_store(joined.version)
-        info = QueryInfo(place.query_id, place.run_id, place.batch)
+        info = ProcessorQueryInfo(place.query_id, place.run_id, place.batch)
         began = time.monotonic()
         try:
             yield from self.engine.run(store, table, joined.began_ms, joined.watermark_ms, info)
@@ -136,7 +136,7 @@ class InitialTask:
         began_ms: The processing time, in ms since 1970.
     """
 
-    plan: Plan
+    plan: StreamPlan
     config: Config
     registered: RegisteredRun
     engine: Engine
@@ -163,7 +163,7 @@ class InitialTask:
             client=WORKER.client(self.config),
         )
         store = provider.get_family_store(0)
-        info = QueryInfo("", run.run_id, self.plan.first)
+        info = ProcessorQueryInfo("", run.run_id, self.plan.first)
         try:
             self.engine.take_initial(store, table, self.began_ms, info)
             store.commit()
@@ -199,7 +199,7 @@ def _context() -> TaskContext:
     return context
 
 
-def task_place(plan: Plan, planned: str, frame: str) -> TaskPlace:
+def task_place(plan: StreamPlan, planned: str, frame: str) -> TaskPlace:
     """Returns where this task stands in its streaming query.
 
     Args:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from redis_state.spark.batch_metrics import Counted
+    from redis_state.spark.batch_metrics import BatchCounters
     from redis_state.spark.processor.columns import ColumnEngine
     from redis_state.spark.processor.engine import Engine
 
@@ -26,7 +26,7 @@ def transformed_once(
     store: str,
     initial_state: DataFrame | None,
     partitions: int | None,
-    counted: Counted | None,
+    counted: BatchCounters | None,
 ) -> DataFrame:
     """What the processor gives out for all rows of a batch DataFrame.
 

@@ -13,7 +13,7 @@ from redis_state.backend.client import Client
 from redis_state.batches.driver import PARTITIONS_MAX
 from redis_state.batches.streams import (
     Inputs,
-    Plan,
+    StreamPlan,
     known_partitions,
     layout_of,
     list_store,
@@ -34,7 +34,7 @@ from redis_state.spark.frames import (
     without_figures,
 )
 from redis_state.spark.map_partitions import spread_with_each
-from redis_state.spark.processor.groups import FORMS, Form
+from redis_state.spark.processor.groups import FORMS, RowForm
 from redis_state.spark.processor.spreading import spread_with_markers
 from redis_state.spark.processor.transform_once import transformed_once
 from redis_state.spark.processor.watermark_plan import watermark_of_plan
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
-    from redis_state.spark.batch_metrics import Counted
+    from redis_state.spark.batch_metrics import BatchCounters
     from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
     from redis_state.spark.processor.engine import Engine
 
@@ -87,7 +87,7 @@ def transform_with_state(
     store: str,
     key: str | Sequence[str],
     schema: StructType | str,
-    rows: Form = "pandas",
+    rows: RowForm = "pandas",
     time_mode: str = "None",
     initial_state: DataFrame | None = None,
     ticks: bool = False,
@@ -305,10 +305,10 @@ def _operator(
     return _with_metrics(spread.mapInArrow(run, output), counted)
 
 
-def _with_metrics(mapped: DataFrame, counted: Counted | None) -> ProcessedDataFrame:
+def _with_metrics(mapped: DataFrame, counted: BatchCounters | None) -> ProcessedDataFrame:
     made = cast("ProcessedDataFrame", mapped)
 
-    def known() -> Counted:
+    def known() -> BatchCounters:
         if counted is None:
             raise without_figures("The workers log each open and commit, at level INFO.")
         return counted
@@ -349,7 +349,7 @@ def _check_numbers(first: int, partitions: int | None) -> None:
 
 
 def _take_initial(
-    client: Client, initial: DataFrame, plan: Plan, config: Config, engine: Engine
+    client: Client, initial: DataFrame, plan: StreamPlan, config: Config, engine: Engine
 ) -> None:
     """Commit version 1 of each partition of a new store; one that began a batch has it already."""
     from redis_state.spark.processor.task import InitialTask

@@ -145,17 +145,17 @@ def _commit_blindly(
 _plan = retention.plan
 
 
-def _plan_by_the_newest(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+def _plan_by_the_newest(manifest: Mapping[bytes, bytes]) -> retention.RetentionPlan:
     numbers = {name: int(manifest[name]) for name in (b"o", b"l", b"n")}
     retained = max(0, numbers[b"n"] - (numbers[b"l"] - numbers[b"o"]))
     return _plan({**manifest, b"n": b"%d" % retained})
 
 
-def _plan_above_the_floor(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+def _plan_above_the_floor(manifest: Mapping[bytes, bytes]) -> retention.RetentionPlan:
     return _plan({**manifest, b"n": b"0"})
 
 
-def _plan_of_unconfirmed(manifest: Mapping[bytes, bytes]) -> retention.Plan:
+def _plan_of_unconfirmed(manifest: Mapping[bytes, bytes]) -> retention.RetentionPlan:
     found = _plan(manifest)
     names = [name.decode() for name in manifest if name[:2] in (b"d:", b"s:")]
     newer = [name for name in names if int(name.split(":")[1]) > found.opened.version]

@@ -11,7 +11,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
 from redis_state.batches.event_time import NOTES_KEY, RAW_SCHEMA, Notes, declare_notes
-from redis_state.batches.streams import JoinedBatch, Plan, TaskPlace, join_batch, take_plan
+from redis_state.batches.streams import JoinedBatch, StreamPlan, TaskPlace, join_batch, take_plan
 from redis_state.codec.ordered_key import encode_key
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import StateStoreProviderId
@@ -70,7 +70,7 @@ class StreamSchedule:
         self._runs = 0
         self._app = 0
         self._attempts: Counter[int] = Counter()
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, StreamPlan] = {}
         self._undo: Callable[[], None] | None = None
         self._limits: set[int] = set()
         self._lost = False
@@ -216,7 +216,7 @@ class StreamSchedule:
     def _call(self) -> None:
         """The application calls `transform_with_state`."""
         number = take_plan(self._client, self._gen, tenant="")
-        self._plans[self._app] = Plan(
+        self._plans[self._app] = StreamPlan(
             _NAME,
             self._gen,
             "",

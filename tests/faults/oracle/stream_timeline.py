@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from redis_state.batches.streams import JoinedBatch, Plan
+from redis_state.batches.streams import JoinedBatch, StreamPlan
 from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import Pin
 from tests.faults.oracle.dice import Dice
@@ -47,7 +47,7 @@ class Start:
     """
 
     run: Run
-    plan: Plan
+    plan: StreamPlan
     app: int
 
     @property
