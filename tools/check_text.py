@@ -1,13 +1,21 @@
-"""Checks rules on tracked text that no linter knows: module size, machine paths, left-overs."""
+"""Checks rules on tracked text that no linter knows: sizes, machine paths, left-overs, English.
+
+    python tools/check_text.py                   every tracked file, and the subject of HEAD
+    python tools/check_text.py --subject FILE    the subject of a commit message (a Git hook)
+
+A docstring or scaladoc opens with a technical verb in the third person, or with a noun. Openings
+that point at something instead of naming it are refused; CONTRIBUTING.md has the rules of English.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +32,14 @@ FORBIDDEN = {
     "work left over": re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b"),
     "a merge marker": re.compile(r"^(?:<{7}|>{7}) "),
 }
+_POINTERS = (
+    r"(?:As (?=`|\[\[)|The same\b|(?:What|How|Where|Whether|Which|Who|Why|When|That|Those|It|Lets?"
+    r"|Says?|Tells?|Takes?|Gives?|Puts?|Looks?|Has)\b)"
+)
+OPENING = re.compile(_POINTERS)
+SCALADOC = re.compile(r"^\s*/\*\*\s+(" + _POINTERS + ".*)")
+SUBJECT_MAX = 72
+SUBJECT_VERBS = re.compile(r"(?:Let|Say|Have|Take|Put|Give|Show|Tell|Mend|Keep|Ask|Look|Stand)\b")
 # Maven's own name space, which is not an address to download from.
 ALLOWED = re.compile(r"maven\.apache\.org/(?:POM|xsd)")
 
@@ -43,7 +59,53 @@ def problems_of(path: Path) -> list[str]:
             for what, pattern in FORBIDDEN.items()
             if pattern.search(ALLOWED.sub("", line))
         ]
+    if path.suffix == ".py":
+        found += [f"{name}:{line}: {what}" for line, what in openings_of("\n".join(lines))]
+    elif path.suffix == ".scala":
+        found += [
+            f"{name}:{number}: {_pointing(match[1])}"
+            for number, line in enumerate(lines, 1)
+            if (match := SCALADOC.match(line))
+        ]
     return found
+
+
+def openings_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and fault of each docstring whose first line points instead of naming."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            first = text.split("\n", 1)[0]
+            if OPENING.match(first):
+                yield node.body[0].lineno, _pointing(first)
+
+
+def _pointing(first: str) -> str:
+    return f"the first line points instead of naming: {first!r}"
+
+
+def subject_problems(subject: str) -> list[str]:
+    """Faults of the subject of a commit message; merges have none."""
+    found: list[str] = []
+    if subject.startswith(("Merge ", "Revert ")):
+        return found
+    if len(subject) > SUBJECT_MAX:
+        found.append(f"{subject!r}: {len(subject)} characters, more than {SUBJECT_MAX}")
+    if SUBJECT_VERBS.match(subject):
+        found.append(f"{subject!r}: opens with a verb that says little; name the technical step")
+    if not subject[:1].isupper() or subject.endswith("."):
+        found.append(f"{subject!r}: a subject opens with a capital and has no full stop")
+    return found
+
+
+def newest_subject() -> str:
+    """Subject of HEAD; empty in a tree without git."""
+    command = ["git", "-c", "safe.directory=*", "log", "-1", "--format=%s"]
+    if not shutil.which("git"):
+        return ""
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def sources() -> Iterator[Path]:
@@ -60,7 +122,11 @@ def sources() -> Iterator[Path]:
         yield from (Path(folder, name) for name in names)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--subject"]:
+        found = subject_problems(Path(arguments[1]).read_text(encoding="utf-8").split("\n", 1)[0])
+        print("\n".join(found))
+        return 1 if found else 0
     paths = list(sources())
     found = [
         problem
@@ -68,9 +134,11 @@ def main() -> int:
         if path.suffix in TEXTS and path.is_file()
         for problem in problems_of(path)
     ]
+    if subject := newest_subject():
+        found += subject_problems(subject)
     print("\n".join(found) if found else f"{len(paths)} files: no left-overs")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
