@@ -98,11 +98,9 @@ def rescale_store(
     """Changes the number of partitions of a batch store.
 
     The store is one of `transform_with_state` or `foreach_batch_with_state_store`. The query must
-    be
-    stopped after a complete batch. At its next start the query continues with all of its state;
-    leave
-    ``partitions`` out of its call, or give the new number. The old state stays in Redis under the
-    checkpoint id `StoreRescale.gen` until ``redis-state purge --gen`` removes it.
+    be stopped after a complete batch. At its next start the query continues with all of its state;
+    leave ``partitions`` out of its call, or give the new number. The old state stays in Redis under
+    the checkpoint id `StoreRescale.gen` until ``redis-state purge --gen`` removes it.
 
     Every row is checked. A row that does not lie where Spark's hash of its key columns says fails
     the call, and nothing is changed.
@@ -439,8 +437,7 @@ class _RescaledStore:
         """Takes the decisive step, after which no batch begins in the old checkpoint.
 
         A server that does not answer may still take the step, so the written data stays. The next
-        call
-        finishes the move or lets the data expire.
+        call finishes the move or lets the data expire.
         """
         query = self._query(self.gen)
         self.client.call(self.what, [("HSET", query, f"moving:{PLACE}", copy.gen)])
