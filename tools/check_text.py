@@ -1,4 +1,4 @@
-"""Checks rules on tracked text that no linter knows: module size, machine paths, left-overs."""
+"""Checks rules on tracked text that no linter covers: module size, machine paths, left-overs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINES_MAX = 500
 SOURCES = {".py", ".scala", ".lua", ".sh"}
 TEXTS = SOURCES | {".md", ".toml", ".xml", ".json", ".yml", ".yaml", ".properties"}
 BUILT = {"target", "build", "dist", "jars", "__pycache__", "redis_state.egg-info"}
-# A class of one letter, so that a pattern does not match itself.
+# One-letter character classes, so that a pattern does not match its own source.
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:[w]ork|[r]oot|home/\w+)/"),
     "an address of a package registry": re.compile(
@@ -24,12 +24,12 @@ FORBIDDEN = {
     "work left over": re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b"),
     "a merge marker": re.compile(r"^(?:<{7}|>{7}) "),
 }
-# Maven's own name space, which is not an address to download from.
+# Maven's own XML namespace, which is not an address to download from.
 ALLOWED = re.compile(r"maven\.apache\.org/(?:POM|xsd)")
 
 
 def problems_of(path: Path) -> list[str]:
-    """Every breach in one file, as `name:line: what`."""
+    """Returns the problems of one file, as `name:line: what`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     name = path.relative_to(ROOT)
     found = []
@@ -47,7 +47,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 def sources() -> Iterator[Path]:
-    """Files that git tracks; in a tree without git, all that is neither hidden nor built."""
+    """Yields the files that git tracks; without git, all files neither hidden nor built."""
     # The checkout of a CI may belong to another user, which git refuses to read by default.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
     if shutil.which("git"):
