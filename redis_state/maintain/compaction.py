@@ -105,8 +105,6 @@ def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> Non
 
 
 class _CountingRows:
-    """Iterator that counts its rows."""
-
     def __init__(self, rows: Iterator[KeyedValue]) -> None:
         self._rows = rows
         self.count = 0

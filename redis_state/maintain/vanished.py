@@ -1,7 +1,7 @@
 """Unused checkpoints. Redis cannot see whether their files still exist.
 
 Two observations decide, with some time between them. The first notes what it saw. Only a later one
-that sees the same lets the checkpoint expire, so that it can still be recalled.
+that sees the same makes the checkpoint expire, so that it can still be recalled.
 """
 
 from __future__ import annotations

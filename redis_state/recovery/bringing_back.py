@@ -133,7 +133,6 @@ def describe(
 
 
 def _listing(fields: Mapping[str, str], created_ms: int, seen_ms: int) -> dict[str, str | int]:
-    """Builds the entry in the list of checkpoints."""
     created = fields.get("created", "")
     texts = {name: fields.get(name, "") for name in ("path", "id", "name")}
     created_ms = int(created) if created.isdecimal() else created_ms

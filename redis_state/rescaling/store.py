@@ -102,7 +102,7 @@ def rescale_store(
     leave ``partitions`` out of its call, or give the new number. The old state stays in Redis under
     the checkpoint id `StoreRescale.gen` until ``redis-state purge --gen`` removes it.
 
-    Every row is checked. A row that does not lie where Spark's hash of its key columns says fails
+    Every row is checked. A row whose partition differs from Spark's hash of its key columns fails
     the call, and nothing is changed.
 
     Args:
@@ -437,7 +437,7 @@ class _RescaledStore:
         """Takes the decisive step, after which no batch begins in the old checkpoint.
 
         A server that does not answer may still take the step, so the written data stays. The next
-        call finishes the move or lets the data expire.
+        call finishes the move or makes the data expire.
         """
         query = self._query(self.gen)
         self.client.call(self.what, [("HSET", query, f"moving:{PLACE}", copy.gen)])
@@ -477,7 +477,6 @@ class _RescaledStore:
 
     @property
     def _ids(self) -> list[PartitionId]:
-        """Returns the ids of the old partitions."""
         return self._copy(self.gen, self.before).ids
 
 

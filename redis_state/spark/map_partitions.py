@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
     class StatefulDataFrame(DataFrame):
-        """The DataFrame that `map_partitions_with_state_store` returns."""
+        """DataFrame that `map_partitions_with_state_store` returns."""
 
         def verify_committed(self) -> None:
-            """Check that every partition ran to its end and has committed.
+            """Checks that every partition ran to its end and has committed.
 
             Raises:
-                StateError: One has not; the message names it.
+                StateError: A partition has not committed; the message names it.
                 ConflictError: A later call took the store.
             """
 
         def state_metrics(self) -> dict[str, int]:
-            """What the stores of the batch counted so far, all partitions together.
+            """Returns the present figures of the batch over all partitions.
 
-            ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
+            These are ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
             `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
-            milliseconds. What is evaluated again counts again.
+            milliseconds. A second evaluation counts again.
 
             Raises:
                 UsageError: The session is one of Spark Connect, which has no accumulators.

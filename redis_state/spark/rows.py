@@ -243,12 +243,12 @@ def _with_decimals(field: pa.Field, values: Any) -> Any:
 def _zoned(
     kind: pa.DataType, local: Callable[[Any], Any], *, structs: bool = False
 ) -> Callable[[Any], Any] | None:
-    """Returns a function that gives the naive times in a value a zone, as PySpark does.
+    """Returns a function that adds a zone to the naive times in a value, as PySpark does.
 
     Arrow takes naive times for UTC. ``None`` if a value of the type has no times.
 
     Args:
-        local: Gives a naive time its zone; returns any other value unchanged.
+        local: Adds its zone to a naive time; returns any other value unchanged.
         structs: Converts each struct to a dict, even without times.
     """
     import pyarrow as pa
@@ -299,7 +299,7 @@ def _local(value: Any) -> Any:
 
 
 def _in_zone(name: str) -> Callable[[Any], Any]:
-    """Returns a function that gives naive times a zone; `fold` selects one of two equal hours."""
+    """Returns a function that adds a zone to naive times; `fold` selects one of two equal hours."""
     import numpy as np
     import pandas as pd
 

@@ -45,8 +45,6 @@ log = logging.getLogger("redis_state.store")
 
 @dataclass(frozen=True, slots=True)
 class _StoresServer:
-    """Objects that the stores of one server share."""
-
     client: Client
     coordinator: StateStoreCoordinator
 

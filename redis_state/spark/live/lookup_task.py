@@ -335,7 +335,7 @@ def _value(scalar: pa.Scalar, whole: int | None) -> Any:
 
 
 def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
-    """Implements `asked` for structs, which Arrow cannot dictionary-encode."""
+    """Implements `asked` for nested types, which Arrow cannot tell apart."""
     import pyarrow as pa
 
     wanted: dict[tuple[Any, ...], int] = {}

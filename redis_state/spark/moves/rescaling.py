@@ -32,7 +32,7 @@ def rescale(
     call writes the rows again. Then start the query with the new folder. The query continues with
     the next batch, and its output is that of a query that always had this number.
 
-    Every row is checked. A row that does not lie where Spark's hash of its key says fails the call.
+    Every row is checked. A row whose partition differs from Spark's hash of its key fails the call.
 
     Args:
         spark: A session with the project's jar, as `configure` makes it.
@@ -47,7 +47,7 @@ def rescale(
     Raises:
         ConfigError: See `migrate`. Also if the checkpoint already has that many partitions, or the
             partition of an operator's rows cannot be determined. Nothing was changed.
-        FormatError: A row does not lie where its key says; else see `migrate`.
+        FormatError: A row lies in another partition than its key's; else see `migrate`.
         FullError: The server has too little memory.
         RedisStateError: Another error of the server.
     """

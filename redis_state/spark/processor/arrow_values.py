@@ -55,7 +55,7 @@ def _objects(column: pa.Array | pa.ChunkedArray, what: str) -> list[Any]:
 
 
 def _lacks_zone(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Returns whether a time without a zone stands where a moment is declared."""
+    """Returns whether a time without a zone is found where a moment is declared."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(found):

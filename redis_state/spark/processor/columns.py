@@ -206,7 +206,7 @@ class ColumnState:
         found: Sequence[bytes | None],
         attempted: str,
     ) -> None:
-        """Refuses keys of other partitions that have no state here; an earlier release put some."""
+        """Refuses keys of other partitions, except those that an earlier release put here."""
         absent = [at for at, data in enumerate(found) if data is None]
         if absent:
             some = [[column[at] for at in absent] for column in columns]

@@ -112,7 +112,7 @@ class Engine:
     def _begin(self, handle: Handle, found: tuple[Any, ...]) -> tuple[Any, ...]:
         """Makes a group the current one; returns its key for the processor."""
         handle.group.key = handle.keys.encode(found)
-        # Keys of timers come from these bytes: decoding gives a group one key in all calls.
+        # Keys of timers are decoded from these bytes, too: so a group has one key in all calls.
         return found if handle.keys.plain else handle.keys.decode(handle.group.key)
 
     def _initial(self, handle: Handle, table: pa.Table) -> None:

@@ -13,7 +13,7 @@ from redis_state.rows.spark_types import parse_schema
 
 
 class OwnKeys:
-    """Tells the keys of a partition from those of others, by Spark's hash of the key columns.
+    """Separates the keys of a partition from those of others, by Spark's hash of the key columns.
 
     Args:
         schema: Schema of the key columns, as Spark's JSON.

@@ -53,27 +53,27 @@ if TYPE_CHECKING:
     from redis_state.spark.processor.engine import Engine
 
     class ProcessedDataFrame(DataFrame):
-        """The DataFrame that `transform_with_state` returns."""
+        """DataFrame that `transform_with_state` returns."""
 
         def state_metrics(self) -> dict[str, int]:
-            """What the partitions counted in all batches since the call, together.
+            """Returns the sums over all partitions and all batches since the call.
 
             ``rows_read``, ``function_ms``, and the figures of
             `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
-            What is evaluated again counts again.
+            A second evaluation counts again.
 
             Raises:
                 UsageError: The session is one of Spark Connect, which has no accumulators.
             """
 
         def batch_metrics(self) -> dict[int, dict[str, int]]:
-            """The same for each of the ten newest batches, by batch id.
+            """Returns the sums over all partitions for each of the ten newest batches, by batch id.
 
-            With ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was run
-            again only the last run counts. That of a batch DataFrame has the id 0.
+            These include ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was
+            run again only the last run counts. The batch of a batch DataFrame has the id 0.
 
             Raises:
-                UsageError: As `state_metrics`.
+                UsageError: See `state_metrics`.
             """
 
 

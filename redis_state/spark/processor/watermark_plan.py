@@ -68,7 +68,7 @@ def _analyzed(df: DataFrame) -> str:
 
 
 def _watermarks_in(tree: str) -> tuple[int, bool]:
-    """Counts the watermarks of a plan, and tells whether one covers only a part of a union."""
+    """Counts the watermarks of a plan; true if one of them covers only a part of a union."""
     count, partial = 0, False
     above: list[tuple[int, str]] = []
     for line in tree.splitlines():
