@@ -1,7 +1,7 @@
 """A streaming aggregation whose state is in Redis.
 
-It counts orders by country in three batches, reads one count out of Redis by its key, and compares
-all of them with a plain computation. Run it with `python examples/aggregation.py`.
+Counts orders by country in three batches, reads one count from Redis by its key, and compares all
+counts with a plain computation. Run it with `python examples/aggregation.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ with ExitStack() as stack:
     writer = counts.writeStream.queryName("orders").outputMode("complete").format("memory")
     writer.trigger(availableNow=True).start().awaitTermination()
 
-    # Any process can do this, also while the query runs. Three batches make version 3.
+    # Any process can do this, even while the query runs. Three batches make version 3.
     with redis_state.connect(url) as reader:
         state = reader.query("orders").operator(0)
         print("key 'de' in Redis:", state.get({"country": "de"}, version=len(ORDERS)))

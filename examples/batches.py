@@ -1,6 +1,6 @@
-"""A function beside its state in `foreachBatch`: no jar, and no stateful operator of Spark.
+"""A stateful function in `foreachBatch`: no jar, and no stateful operator of Spark.
 
-It counts visits by user. The sink fails once, in the last batch, after the state was written; the
+Counts visits by user. The sink fails once, in the last batch, after the state was written. Then the
 query is started again, and every visit counts once. Run it with `python examples/batches.py`.
 """
 
@@ -50,7 +50,7 @@ with ExitStack() as stack:
     name, schema = f"visits {folder.name}", "user string, visits long"
     batch = redis_state.foreach_batch_with_state_store(
         count, write, store=name, key="user", schema=schema, url=url, ephemeral=True
-    )  # what is ephemeral expires by itself once nobody uses it
+    )  # ephemeral state expires by itself after its last use
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(batch)
     with suppress(StreamingQueryException):
         writer.start().awaitTermination()

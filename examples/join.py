@@ -1,7 +1,8 @@
 """A stream-stream join whose state is in Redis.
 
-Every click comes a batch later than the advertisement that was clicked, so the join finds that one
-in its state. Clicks after more than an hour do not count. Run it with `python examples/join.py`.
+Every click comes a batch later than the advertisement that was clicked, so the join finds the
+advertisement in its state. Clicks after more than an hour do not count.
+Run it with `python examples/join.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A web service that answers with the state of one key of a running query. It needs no Spark.
+"""A web service that answers with the state of one key of a running query, without Spark.
 
-A thread plays the query, and the script asks its own service twice. With another name in `QUERY`
-it serves a query of yours: `/?carrier=UA`. Run it with `python examples/live_reads.py`.
+A thread plays the query, and the script asks its own service twice. With another name in `QUERY` it
+serves your own query: `/?carrier=UA`. Run it with `python examples/live_reads.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state of a pandas function as a Python object, kept in Redis.
 
-Spark calls `follow` for each user of a batch; what is kept of a user is a `Session`, which any
-process reads from Redis as that object. Run it with `python examples/pandas_with_state.py`.
+Spark calls `follow` for each user of a batch. The state of a user is a `Session`, which any process
+reads from Redis as that object. Run it with `python examples/pandas_with_state.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sessions with timers: a `StatefulProcessor` of PySpark with its state in the Python worker.
 
-They end ten minutes after the last visit. Run it with `python examples/processor_sessions.py`.
+Sessions end ten minutes after the last visit. Run it with `python examples/processor_sessions.py`.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""A driver is killed in the middle and started again, and the result is right.
+"""Recovery of a query whose driver is killed and started again, with the right result.
 
-The script starts itself as the driver of a query, kills that with SIGKILL, lets `redis-state
-doctor` say what Redis can serve, and starts it again. Run it with `python examples/recovery.py`.
+The script starts itself as the driver of a query and kills this driver with SIGKILL. Then
+`redis-state doctor` prints what Redis can serve, and the driver is started again. Run it with
+`python examples/recovery.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ with ExitStack() as stack:
     url = os.environ.get("REDIS_STATE_URL") or stack.enter_context(redis_state.EmbeddedRedis()).url
     for number in range(8):
         (folder / f"{number}.csv").write_text("odd\n" if number % 2 else "even\n")
-    for log in ("commits/2", "no such log"):  # the second driver comes to its end
+    for log in ("commits/2", "no such log"):  # the second driver runs to its end
         driver = subprocess.Popen([sys.executable, __file__, folder, url], start_new_session=True)
         try:
             while driver.poll() is None and not (folder / "checkpoint" / log).exists():

@@ -1,7 +1,8 @@
 """Session windows whose state is in Redis.
 
-Visits of a user with less than ten minutes between them are a session. Spark gives out those that
-the watermark closed; the open one is read from Redis. Run it with `python examples/sessions.py`.
+Visits of a user with less than ten minutes between them are a session. Spark outputs the sessions
+that the watermark closed; the open session is read from Redis.
+Run it with `python examples/sessions.py`.
 """
 
 from __future__ import annotations

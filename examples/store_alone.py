@@ -1,7 +1,7 @@
 """The store without Spark: versions, transactions and scans in any Python process.
 
-Two versions are committed, a third is given up, and an old one is read again. Nothing but Redis is
-needed. Run it with `python examples/store_alone.py`.
+Two versions are committed, a third is aborted, and an old one is read again. Only Redis is needed.
+Run it with `python examples/store_alone.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
         url = url or stack.enter_context(redis_state.EmbeddedRedis()).url
         stack.callback(stores.stop)
 
-        # Every key expires by itself once this process is gone.
+        # Every key expires by itself after this process has ended.
         store = stores.get(ORDERS, 0, url=url, ephemeral=True)
         store.put(("de", 1), {"status": "open", "total": 20})
         store.put(("de", 2), {"status": "open", "total": 35})

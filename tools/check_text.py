@@ -1,4 +1,4 @@
-"""Checks rules on tracked text that no linter knows: sizes, machine paths, left-overs, English.
+"""Checks rules on tracked text that no linter covers: sizes, machine paths, left-overs, English.
 
     python tools/check_text.py                   every tracked file, and the subject of HEAD
     python tools/check_text.py --subject FILE    the subject of a commit message (a Git hook)
@@ -23,7 +23,7 @@ LINES_MAX = 500
 SOURCES = {".py", ".scala", ".lua", ".sh"}
 TEXTS = SOURCES | {".md", ".toml", ".xml", ".json", ".yml", ".yaml", ".properties"}
 BUILT = {"target", "build", "dist", "jars", "__pycache__", "redis_state.egg-info"}
-# A class of one letter, so that a pattern does not match itself.
+# One-letter character classes, so that a pattern does not match its own source.
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:[w]ork|[r]oot|home/\w+)/"),
     "an address of a package registry": re.compile(
@@ -40,12 +40,12 @@ OPENING = re.compile(_POINTERS)
 SCALADOC = re.compile(r"^\s*/\*\*\s+(" + _POINTERS + ".*)")
 SUBJECT_MAX = 72
 SUBJECT_VERBS = re.compile(r"(?:Let|Say|Have|Take|Put|Give|Show|Tell|Mend|Keep|Ask|Look|Stand)\b")
-# Maven's own name space, which is not an address to download from.
+# Maven's own XML namespace, which is not an address to download from.
 ALLOWED = re.compile(r"maven\.apache\.org/(?:POM|xsd)")
 
 
 def problems_of(path: Path) -> list[str]:
-    """Every breach in one file, as `name:line: what`."""
+    """Returns the problems of one file, as `name:line: what`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     name = path.relative_to(ROOT)
     found = []
@@ -109,7 +109,7 @@ def newest_subject() -> str:
 
 
 def sources() -> Iterator[Path]:
-    """Files that git tracks; in a tree without git, all that is neither hidden nor built."""
+    """Yields the files that git tracks; without git, all files neither hidden nor built."""
     # The checkout of a CI may belong to another user, which git refuses to read by default.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
     if shutil.which("git"):

@@ -1,4 +1,4 @@
-"""Checks that a wheel carries what a user needs: jars, scripts, options, pages, the demo."""
+"""Checks that a wheel contains all packaged files: jars, scripts, options, pages, the demo."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
     python tools/class_archive.py FILE
 
-Runs a short query on the Spark of this environment, and lets the JVM keep the classes that it has
-loaded (`-XX:ArchiveClassesAtExit`). `tools/jvm.py` names the archive to drivers and executors. A
-JVM takes it only if its JDK and its class path are the same, word for word, and starts without it
-if not. So one that is out of date does no harm; and the applications with two executors, which get
-a home of their own (tests/support/spark_sessions.py), start without it. Classes of ours are never
-in it: Spark loads those of `spark.jars` by a loader of its own.
+Runs a short query on the Spark of this environment, and makes the JVM archive its loaded classes
+(`-XX:ArchiveClassesAtExit`). `tools/jvm.py` passes the archive to drivers and executors. A JVM uses
+the archive only if its JDK and its class path are exactly the same, and otherwise starts without
+it. So an outdated archive does no harm. Applications with two executors have a home of their own
+(tests/support/spark_sessions.py) and start without it. The archive never has classes of this
+project: Spark loads the classes of `spark.jars` by a loader of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make(archive: Path) -> None:
 
 
 def query(scratch: Path) -> None:
-    """A stateful query with a join: what most tests of queries load."""
+    """Runs a stateful query with a join, which loads the classes of most query tests."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
 

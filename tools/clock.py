@@ -1,7 +1,7 @@
-"""A clock for time limits that do not count what a hypervisor gave to other machines.
+"""Clock for time limits that ignores the time that a hypervisor gave to other machines.
 
-Linux tells of it; elsewhere all time counts. On a shared machine that share is often none and at
-times more than half.
+Only Linux reports this time; elsewhere all time counts. On a shared machine its share is often
+zero, and at times more than half.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STEAL = 8
 
 
 class Clock:
-    """Begins when it is made."""
+    """Clock that starts when it is created."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -25,25 +25,25 @@ class Clock:
 
     @property
     def passed_s(self) -> float:
-        """All of the time since the begin."""
+        """Returns the whole time since the start."""
         return time.monotonic() - self._started
 
     @property
     def lost_s(self) -> float:
-        """How much of it what could have run waited for a core that others had."""
+        """Returns the part of the time in which runnable programs waited for a stolen core."""
         busy_s, stolen_s = _cores_s()
         return lost_s(self.passed_s, busy_s - self._busy_s, stolen_s - self._stolen_s)
 
     def left_s(self, limit_s: float) -> float:
-        """What is left of a limit; below zero when it is over."""
+        """Returns the time left of a limit; below zero when the limit has passed."""
         return limit_s + self.lost_s - self.passed_s
 
 
 def lost_s(passed_s: float, busy_s: float, stolen_s: float) -> float:
-    """What is lost of a time in which all cores together ran and were stolen for so long.
+    """Returns the time lost to a hypervisor, from the sums of running and stolen time of all cores.
 
-    Two programs that wait at once lose the time once, so it is the share of what was wanted. Where
-    nothing wants to run, nothing is stolen: a test that hangs does not gain by it.
+    Two programs that wait at once lose the time only once. So the result is the stolen share of the
+    wanted core time. If nothing wants to run, nothing is stolen: a hanging test gains no time.
     """
     if stolen_s <= 0:
         return 0.0
@@ -51,7 +51,7 @@ def lost_s(passed_s: float, busy_s: float, stolen_s: float) -> float:
 
 
 def _cores_s() -> tuple[float, float]:
-    """Seconds of all cores since the start of the machine: in which they ran, and stolen ones."""
+    """Returns running and stolen seconds of all cores since the start of the machine."""
     try:
         words = _STAT.read_text().splitlines()[0].split()
     except OSError:

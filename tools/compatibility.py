@@ -1,12 +1,12 @@
-"""The table of docs/compatibility.md: what the marked tests showed on each Spark minor.
+"""Makes the table of docs/compatibility.md from the marked tests on each Spark minor.
 
     python tools/compatibility.py              run them on every minor and write the table
     python tools/compatibility.py 4.3 ...      only on these; the other columns stay
     python tools/compatibility.py 4.3 -- ARGS  only the tests that pytest finds by ARGS, such as
                                                tests/upgrades; the other cells stay
 
-pytest runs the tests; the rest is the table, which no tool knows. A minor runs in the environment
-`.venv-MINOR`, and the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py.
+pytest runs the tests; this tool makes the table. A minor runs in the environment `.venv-MINOR`, and
+the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _BEGIN = "<!-- table: made by `make compatibility` -->"
 _END = "<!-- end of table -->"
 _RUN_WITH = "*ran with*"
 _EMPTY = "–"
-# The first test of the upgrades runs every query on two minors, which is more than a test may take.
+# The first test of the upgrades runs every query on two minors, longer than the usual limit of a
+# test.
 _TIMEOUT = "--timeout=2700"
 
 Key = tuple[str, str]
@@ -38,20 +39,20 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Table:
-    """Cells by row and minor; `ran_with` says for each minor when and with what."""
+    """Cells by row and minor; `ran_with` has date and versions of each minor's run."""
 
     rows: dict[Key, dict[str, str]] = field(default_factory=dict)
     tests: dict[Key, str] = field(default_factory=dict)
     ran_with: dict[str, str] = field(default_factory=dict)
 
     def replace(self, minor: str, run: dict[str, Any], ran_with: str) -> None:
-        """Takes the column of one minor from a run."""
+        """Replaces the column of one minor by a run."""
         for cells in self.rows.values():
             cells.pop(minor, None)
         self.merge(minor, run, ran_with)
 
     def merge(self, minor: str, run: dict[str, Any], ran_with: str) -> None:
-        """Takes those cells of one minor that a run of some tests has."""
+        """Updates the cells of one minor that a run of some tests has."""
         for row in run["rows"]:
             self.tests[key_of(row)] = row["test"].split("::")[0].removeprefix("tests/")
         for key, cell in cells_of(run).items():
@@ -60,7 +61,7 @@ class Table:
         self.ran_with[minor] = ran_with
 
     def text(self) -> str:
-        """As it stands on the page."""
+        """Formats the table for the page."""
         head = ["operator", "option", *(f"Spark {minor}" for minor in MINORS), "test"]
         ran_with = [_RUN_WITH, "", *(self.ran_with.get(minor, _EMPTY) for minor in MINORS), _EMPTY]
         lines = [_line(head), "|---" * len(head) + "|", _line(ran_with)]
@@ -75,7 +76,7 @@ def key_of(row: dict[str, str]) -> Key:
 
 
 def cells_of(run: dict[str, Any]) -> dict[Key, str]:
-    """Of several tests of one row the worst result counts."""
+    """Returns the cells of a run; of several tests of one row the worst result counts."""
     cells: dict[Key, str] = {}
     for row in run["rows"]:
         known = cells.get(key_of(row), "green")
@@ -122,7 +123,7 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def differences(run: dict[str, Any], text: str) -> list[str]:
-    """Where a run and the page say different things about the minor that ran."""
+    """Returns the differences between a run and the page, for the minor of the run."""
     minor = minor_of(run["spark"])
     rows = read_page(text).rows
     return [
@@ -145,7 +146,7 @@ def python_of(minor: str) -> str:
 
 
 def run_minor(minor: str, tests: list[str]) -> tuple[dict[str, Any], str]:
-    """Runs marked tests on one minor; failures are what the table is for."""
+    """Runs marked tests on one minor; failures are results for the table."""
     python = python_of(minor)
     settings = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:

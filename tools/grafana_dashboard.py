@@ -1,8 +1,8 @@
 """Writes docker/metrics/grafana/dashboard.json: `python tools/grafana_dashboard.py > FILE`.
 
-The panels are a table here, since the file repeats itself for each of them. It is of Grafana's
-dashboard schema 39; Grafana 9.4 shows it, too. `tests/contract/test_metrics_stack.py` holds
-the file against this program and its expressions against a real Prometheus.
+The panels are a table here, because the file repeats itself for each of them. It has Grafana's
+dashboard schema 39, which Grafana 9.4 also shows. `tests/contract/test_metrics_stack.py` compares
+the file with this program, and runs its expressions on a real Prometheus.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 _OF = '{query=~"$query"}'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
 _SPAN = "5m"
-"""Processes show what they have counted every 20 seconds; over a minute that looks like waves."""
+"""Processes publish their counters every 20 seconds; a rate over one minute would show waves."""
 
 _COUNT = "count"
 _WANTED = " wanted"
@@ -27,9 +27,9 @@ class Panel:
 
     Attributes:
         queries: PromQL expressions with the legends of their lines.
-        unit: By Grafana's name; `_COUNT` for what has no fractions.
-        low: Where the axis begins.
-        high: How far the axis goes at least. Of zeros alone Grafana's goes up to 100.
+        unit: Grafana's name of the unit; `_COUNT` for whole numbers.
+        low: Lower end of the axis.
+        high: Least upper end of the axis. With zeros alone, Grafana's axis goes up to 100.
     """
 
     title: str
@@ -40,8 +40,8 @@ class Panel:
     high: float | None = None
 
 
-# What is not summed up comes in the order of the ids of checkpoints. By names a query has the same
-# colour in all panels.
+# Series that are not summed come in the order of checkpoint ids. Grouped by name, a query has the
+# same colour in all panels.
 def _of_query(expression: str) -> str:
     return f"max by (query) ({expression})"
 
@@ -190,7 +190,7 @@ PANELS = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole file."""
+    """Returns the whole dashboard."""
     return {
         "uid": "redis-state",
         "title": "redis-state",
@@ -260,7 +260,7 @@ def _field(one: Panel) -> dict[str, Any]:
 
 
 def _overrides(one: Panel) -> list[dict[str, Any]]:
-    """What is wanted is a dashed line, without a legend."""
+    """Draws wanted values as a dashed line, without a legend."""
     if not any(legend.endswith(_WANTED) for _, legend in one.queries):
         return []
     properties = [

@@ -1,7 +1,7 @@
-"""The command that runs test classes of a Maven module on a JVM.
+"""Command that runs test classes of a Maven module on a JVM.
 
-Maven's plugins run tests on the classes of a module; these run on the shaded jar that users get,
-and on the Spark of pyspark as well.
+Maven's plugins run tests on the classes of a module. This command runs them on the shaded jar that
+users get, and also on the Spark of pyspark.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ SHORT_LIVED = (
     "-XX:ReservedCodeCacheSize=240m",
     "-Djdk.lang.Process.launchMechanism=VFORK",
 )
-"""For a JVM of a few minutes: the optimising compiler takes more CPU than it gives back there.
+"""Options for a JVM of a few minutes, in which the optimising compiler costs CPU.
 
-Without that compiler a JVM has 48 MiB for compiled code, which the classes that Spark generates
-fill up; it then spends CPU on throwing code away. The last one is for Hadoop, which without its
-native library starts a `chmod` for each file of a checkpoint: one takes 1.7 ms of CPU, not 2.7."""
+The compiler takes more CPU than it saves in that time. Without it a JVM has 48 MiB for compiled
+code. Spark's generated classes fill this space, and the JVM then spends CPU on discarding code. The
+last option is for Hadoop, which without its native library starts a `chmod` for each file of a
+checkpoint: 1.7 ms of CPU instead of 2.7 each.
+"""
 
 _ARCHIVE = ROOT / ".venv" / "spark.jsa"
-# Without a word where the class path is another one.
+# The log options silence the warning about another class path.
 _ARCHIVED = (f"-XX:SharedArchiveFile={_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 OF_A_QUERY = (
@@ -33,19 +35,23 @@ OF_A_QUERY = (
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
-"""For drivers and executors, which tests start by the dozen: half the CPU of a start and a first
-query is the loading and the verification of Spark's classes. `make` has an archive of them made
-by `tools/class_archive.py`. The Scala suites run with ours verified."""
+"""Options for drivers and executors, of which tests start dozens.
+
+Half the CPU of a start and a first query is loading and verification of Spark's classes. `make`
+runs `tools/class_archive.py` for an archive of these classes. The Scala suites verify the project's
+classes.
+"""
 
 CHECKPOINT_FILES = (
     "-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""The files of checkpoints, written as Spark (4.1 and newer) writes them to an object store.
+"""Option that writes checkpoint files as Spark (4.1 and newer) writes them to an object store.
 
-On a local disk Spark takes a class of Hadoop that starts `readlink` four times for each file which
-it renames: a quarter of the CPU of a short query. `tests/spark/test_checkpoints.py` leaves the
-choice to Spark, and so do the Scala suites, `make test-long` and `make compatibility`."""
+On a local disk Spark uses a class of Hadoop that starts `readlink` four times for each renamed
+file: a quarter of the CPU of a short query. `tests/spark/test_checkpoints.py` leaves the choice to
+Spark, and so do the Scala suites, `make test-long` and `make compatibility`.
+"""
 
 # Spark on JDK 17: the list of org.apache.spark.launcher.JavaModuleOptions.
 _OPENED_PACKAGES = (
@@ -67,11 +73,11 @@ _OPENED_PACKAGES = (
 
 
 def java_command(module: str, spark_jars: Path | None, *, heap: str = "2g") -> list[str]:
-    """Program, options and class path; the main class and its arguments follow.
+    """Returns program, options and class path; the main class and its arguments follow.
 
     Args:
-        module: A folder of `jvm-adapter/` that was test-compiled.
-        spark_jars: A folder whose jars to run on; `None` means the module's own dependencies.
+        module: A test-compiled folder of `jvm-adapter/`.
+        spark_jars: Folder with the Spark jars to run on; `None` uses the module's own dependencies.
     """
     target = ROOT / "jvm-adapter" / module / "target"
     scratch = target / "test-tmp"
@@ -80,10 +86,10 @@ def java_command(module: str, spark_jars: Path | None, *, heap: str = "2g") -> l
 
 
 def java_options(scratch: Path, *, heap: str = "2g") -> list[str]:
-    """Program and options of a JVM that runs Spark in a test.
+    """Returns program and options of a JVM that runs Spark in a test.
 
     Args:
-        scratch: A folder for its temporary files.
+        scratch: A folder for temporary files.
     """
     home = os.environ.get("JAVA_HOME")
     return [
@@ -97,7 +103,7 @@ def java_options(scratch: Path, *, heap: str = "2g") -> list[str]:
         "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={scratch}",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        # The models lose tens of thousands of requests, each of which it would report.
+        # The models lose tens of thousands of requests; the backend would log each of them.
         "-Dorg.slf4j.simpleLogger.log.org.redisstate.core.backend.RedisBackend=error",
         "-Dspark.testing=true",
         "-Dspark.ui.enabled=false",
@@ -107,10 +113,10 @@ def java_options(scratch: Path, *, heap: str = "2g") -> list[str]:
 
 
 def _class_path(module: str, target: Path, spark_jars: Path | None) -> str:
-    """Test classes, what they test, and what both need.
+    """Returns the class path: test classes, the tested classes, and the dependencies of both.
 
-    The Spark modules are tested through the jar that users get, so the core's own classes and the
-    Redis client that is shaded into that jar must not be found beside it.
+    The Spark modules are tested through the jar that users get. So the core's own classes, and the
+    Redis client that is shaded into that jar, must not be on the class path as well.
     """
     entries = [str(target / "test-classes")]
     dependencies = (target / "test-classpath.txt").read_text().split(os.pathsep)

@@ -1,11 +1,11 @@
-"""Scala suites on the Spark minors that Maven compiles no tests for.
+"""Runs Scala suites on the Spark minors for which Maven compiles no tests.
 
     python tools/jvm_suites.py 4.0 4.1
 
-Compiles the suites that need nothing newer with the compiler that comes with pyspark, and runs them
-on the jar that users get, with the Spark jars of the environment `.venv-MINOR`. Needs `make build
-jvm-test-build` and `make env-MINOR`. Exits with 1 when a suite fails. By Maven, every build would
-compile the suites for each minor.
+Compiles the suites that need nothing newer with the compiler of pyspark. Runs them on the jar that
+users get, with the Spark jars of the environment `.venv-MINOR`. Needs `make build jvm-test-build`
+and `make env-MINOR`. Exits with 1 when a suite fails. With Maven, every build would compile the
+suites for each minor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Run by its path, it finds its neighbours by the names that tests know them by.
+# Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.jvm import ROOT, java_options
 from tools.run_limited import run_limited
@@ -24,7 +24,7 @@ from tools.run_limited import run_limited
 _ADAPTER = ROOT / "jvm-adapter"
 _SOURCES = _ADAPTER / "spark/src/test/scala"
 _SUPPORT = _ADAPTER / "core/src/test/support"
-# What names classes and methods that Spark's interface of states has since 4.2 only, or since 4.1.
+# Suites with classes and methods of Spark's state interface that exist only since 4.2 or 4.1.
 _SINCE_42 = frozenset(
     {
         "AvroFamiliesSuite",
@@ -47,7 +47,7 @@ def _jars(minor: str) -> list[str]:
 
 
 def _suites(minor: str) -> list[Path]:
-    """Sources of the suites, and of what they share; benchmarks and moves are run on newer ones."""
+    """Returns the sources of suites and shared code; newer minors run benchmarks and moves."""
     left_out = LEFT_OUT[minor]
     return [
         path
@@ -74,7 +74,7 @@ def _java(class_path: list[str], scratch: str, *arguments: str) -> int:
 
 
 def run_minor(minor: str) -> int:
-    """Exit code of the suites on one minor."""
+    """Returns the exit code of the suites on one minor."""
     suites = _suites(minor)
     sources = [*suites, *sorted(_SUPPORT.rglob("*.scala"))]
     class_path = _class_path(minor)

@@ -1,7 +1,7 @@
-"""Processes of a session, as Linux lists them; elsewhere there are none.
+"""Processes of a session, as Linux lists them; elsewhere the list is empty.
 
-What a suite starts, it shares a session with, JVMs and servers of tests included; the standard
-library finds none of them, and psutil would be a dependency for these lines.
+All processes that a suite starts share its session, including JVMs and servers of tests. The
+standard library cannot list them, and psutil would be a dependency for these few lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def members(session: int) -> Iterator[tuple[int, str]]:
-    """Id and program name of each process that has not ended."""
+    """Yields id and program name of each process that has not ended."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()

@@ -1,6 +1,6 @@
-"""The JUnit reports of the suites: where they are kept, and what they say.
+"""JUnit reports of the suites: their folders and their results.
 
-pytest and ScalaTest write them; for other programs `write` does.
+pytest and ScalaTest write their own reports; `write` makes those of other programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many tests ended how; of each failure its name and message, in a line."""
+    """Numbers of passed, failed and skipped tests; each failure as a line of name and message."""
 
     passed: int = 0
     failed: int = 0
@@ -39,7 +39,7 @@ class Counts:
 
 
 def folder_of(suite: str) -> Path:
-    """An empty folder for the reports of one suite: what an earlier run left is gone."""
+    """Returns an empty folder for the reports of one suite; removes those of an earlier run."""
     folder = FOLDER / suite
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def folder_of(suite: str) -> Path:
 
 
 def write(path: Path, suite: str, failed_by_name: Iterable[tuple[str, str]]) -> None:
-    """A report of tests, given by name and message; where the message is empty, it passed."""
+    """Writes a report of tests, given by name and message; an empty message means passed."""
     written = TestSuite(suite)
     for name, message in failed_by_name:
         case = TestCase(name, classname=suite)
@@ -60,14 +60,14 @@ def write(path: Path, suite: str, failed_by_name: Iterable[tuple[str, str]]) -> 
 
 
 def counts_in(folder: Path) -> Counts:
-    """All reports of a folder together."""
+    """Sums up all reports of a folder."""
     total = Counts()
     for path in sorted(folder.glob("*.xml")):
         for suite in _suites(path):
             passed = sum(not case.result for case in suite)
             told = tuple(_failures(suite))
             failed = suite.failures + suite.errors
-            if failed > len(told):  # ScalaTest's word for a suite that ended outside of its tests
+            if failed > len(told):  # a suite that ended outside of its tests, in ScalaTest's word
                 told += (f"{suite.name} aborted",)
             total += Counts(passed, failed, suite.skipped, told)
     return total

@@ -1,7 +1,7 @@
-"""Runs a program with a limit on its time; past it, prints the stacks and ends its processes.
+"""Runs a program with a time limit; past it, prints the stacks and ends its processes.
 
-`subprocess` and pytest-timeout know one process; a suite has JVMs and servers below it, whose
-stacks tell why it hangs, and which must not outlive it.
+`subprocess` and pytest-timeout handle one process. A suite also has JVMs and servers below it.
+Their stacks show why the suite hangs, and they must not outlive it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _ending = threading.Event()
 def run_limited(
     command: list[str], *, cwd: Path, env: dict[str, str], limit_s: int, prefix: str = ""
 ) -> tuple[int, str]:
-    """Runs a command, copies its output to ours, and returns its exit code.
+    """Runs a command, copies its output to this process's output, and returns its exit code.
 
-    Beside the code stands where the command stood when its time was over, else nothing. Each line
-    that is copied begins with `prefix`. After `end_all` nothing is run any more.
+    The second value is the position of the command when its time was over, else empty. Each copied
+    line begins with `prefix`. After `end_all` no command runs any more.
 
-    The command gets a session of its own. After `limit_s` seconds by `Clock` every Java process
-    of the session is asked for its stacks (SIGQUIT), and every Python process is ended by SIGABRT,
-    on which Python's faulthandler, which pytest enables, prints its stacks. Then the others are
-    ended. What the command leaves behind is ended with it.
+    The command gets a session of its own. After `limit_s` seconds by `Clock`, SIGQUIT asks every
+    Java process of the session for its stacks. SIGABRT ends every Python process: Python's
+    faulthandler, which pytest enables, then prints its stacks. Then the other processes are ended.
+    Processes that the command leaves behind are ended with it.
     """
     process = subprocess.Popen(
         command,
@@ -74,7 +74,7 @@ def run_limited(
 
 
 def end_all() -> None:
-    """Ends what is running: it has sessions of its own, which Control-C does not reach."""
+    """Ends all running commands, whose own sessions Control-C does not reach."""
     _ending.set()
     for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, 0)):
         for session in tuple(_sessions):

@@ -1,18 +1,18 @@
-"""Runs the suites, some side by side, and sums them up.
+"""Runs the suites, some in parallel, and sums them up.
 
     python tools/run_tests.py                     every suite of `make test`
     python tools/run_tests.py NAME ...            the named ones
     python tools/run_tests.py --long [NAME ...]   those of `make test-long`
 
-A lane takes one suite after the other, in the order of the list; where there is more than one, each
-line of output begins with the name of its suite. Goes on after a failure. At the end come the time
-of each suite, what failed, and as the last line `N passed, M failed`, with `, K skipped` after it
+A lane runs one suite after the other, in the order of the list. With several lanes, each line of
+output begins with the name of its suite. A failure does not stop the run. At the end come the time
+of each suite and the failures. The last line is `N passed, M failed`, with `, K skipped` after it
 when tests were skipped. Exits with 1 when anything failed, and with CI=true when anything was
-skipped. JUnit reports stay in build/reports. `--write PAGE` puts the results on a page, row by row:
-suites that did not run keep theirs.
+skipped. JUnit reports stay in build/reports. `--write PAGE` writes the results to a page, row by
+row: suites that did not run keep their rows.
 
-Why not a tool that others keep: pytest, ScalaTest and linters are three programs, and two of them
-side by side have to share two cores, the rules on time, and one verdict.
+No existing tool fits: pytest, ScalaTest and linters are three programs. Two of them in parallel
+must share two cores, the rules on time, and one verdict.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Run by its path, it finds its neighbours by the names that tests know them by.
+# Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import reports, servers
 from tools.clock import Clock
@@ -47,9 +47,9 @@ _END = "<!-- end: make test-long -->"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a suite.
+    """Result of a suite.
 
-    `note` says why it took long, where that was not its own fault.
+    `note` explains a long run that was not the suite's own fault.
     """
 
     suite: Suite
@@ -96,7 +96,7 @@ def _server(name: str) -> Path:
 
 
 def _judged(report: Path, code: int, late: str) -> Counts:
-    """A crash, a hang or an error outside of any test leaves no failed test behind."""
+    """Adds a failure for a crash, a hang or an error outside of any test, which no report has."""
     counts = reports.counts_in(report)
     if code == 0 or (counts.failed and not late):
         return counts
@@ -128,9 +128,9 @@ def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
 
 
 def _environment(suite: Suite) -> dict[str, str]:
-    """This environment, with our Python programs in front, and what Spark reads.
+    """Returns this environment, with this Python's programs first on PATH, and Spark's settings.
 
-    The long forms leave to Spark how it writes the files of a checkpoint.
+    Long suites leave the form of checkpoint files to Spark.
     """
     options = OF_A_QUERY if suite in LONG_SUITES else (*OF_A_QUERY, CHECKPOINT_FILES)
     programs = str(Path(sys.executable).parent)
@@ -156,10 +156,10 @@ def run_suite(suite: Suite, prefix: str = "") -> Counts:
 
 
 def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
-    """The outcome of each suite, as it ends."""
+    """Yields the outcome of each suite as it ends."""
 
     def run(suite: Suite) -> Outcome:
-        # One write a line: another lane writes too.
+        # One write for each line, because another lane writes at the same time.
         print(f"== {suite.name}\n", end="", flush=True)
         clock = Clock()
         counts = run_suite(suite, f"{suite.name} | " if min(lanes, len(suites)) > 1 else "")
@@ -179,13 +179,13 @@ def run_suites(suites: Sequence[Suite], lanes: int) -> Iterator[Outcome]:
 
 
 def _stolen(clock: Clock) -> str:
-    """Why a suite took long, where that was not its own fault."""
+    """Returns a note if a suite took long because of stolen time."""
     share = clock.lost_s / clock.passed_s
     return f" ({share:.0%} of the time stolen)" if share > _STOLEN_SHOWN else ""
 
 
 def _write(page: Path, rows: dict[str, str]) -> None:
-    """Puts rows into the table of a page between its two comments, in the order of the suites."""
+    """Puts rows into the table between two comments of a page, in the order of the suites."""
     text = page.read_text("utf-8")
     head, rest = text.split(_BEGIN)
     table, tail = rest.split(_END)

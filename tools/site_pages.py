@@ -1,10 +1,9 @@
-"""A hook of MkDocs: pages outside of docs/ become pages of the site, and links to them work.
+"""MkDocs hook that adds pages outside of docs/ to the site, and rewrites the links to them.
 
-In the sources a link is written as it works in a checkout, relative to its file: `../README.md` in
-a page of docs/, `docs/design.md` in the README. Here links between pages are turned to the pages of
-the site. A link to another file of the repository goes to `repo_url`, if mkdocs.yml has one; else
-its text stays without the link. A link to a file that does not exist is a warning, which ends a
-strict build.
+In the sources a link works in a checkout, relative to its file: `../README.md` in a page of docs/,
+`docs/design.md` in the README. This hook rewrites links between pages to the pages of the site. A
+link to another file of the repository goes to `repo_url`, if mkdocs.yml has one; otherwise only its
+text stays. A link to a missing file is a warning, which fails a strict build.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-"""Pages by their place in the repository, and what they are on the site."""
+"""Names of pages on the site, by their paths in the repository."""
 
 _FENCE = re.compile(r"^ *(```|~~~)")
 _LINK = re.compile(r"(?P<code>(`+).+?\2)|\[(?P<text>(?:[^\[\]`]|`[^`]*`)*)\]\((?P<to>[^()\s]+)\)")
@@ -44,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Turns the links of a page that leave docs/, or come from outside of it."""
+    """Rewrites the links of a page that leave docs/, or come from outside of it."""
     places = {name: place for place, name in OUTSIDE.items()}
     name = page.file.src_uri
     place = places.get(name, f"{DOCS}/{name}")
@@ -69,12 +68,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Shows an escaped bar in the cell of a table as GitHub does, in code too."""
+    """Unescapes bars in table cells, including code, as GitHub does."""
     return _CELL.sub(lambda found: found[0].replace(r"\|", "|"), html)
 
 
 def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> Iterator[str]:
-    """The page, piece by piece, with the links of all text that is not a fenced code turned."""
+    """Yields the page, piece by piece, with rewritten links in all text outside of fenced code."""
     prose: list[str] = []
     fence = ""
     for line in markdown.split("\n"):

@@ -1,4 +1,4 @@
-"""Where a hanging test stood: a line out of pages of stacks, as CI may show the end only."""
+"""Position of a hanging test: one line from pages of stacks, as CI may show only the end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PLACES_MAX = 4
 
 
 def stood(stacks: Iterable[str]) -> str:
-    """Where the threads stood that run tests, queries or tasks.
+    """Returns the positions of the threads that run tests, queries or tasks.
 
-    Of each thread the innermost places of our own code and the outermost, which is the test; where
-    there is none of ours, Spark's innermost.
+    For each thread these are the innermost frames of the project's code and the outermost, which is
+    the test. A thread without such frames has Spark's innermost frame.
     """
     shown = []
     for frames in _threads(stacks):
@@ -34,7 +34,7 @@ def stood(stacks: Iterable[str]) -> str:
 
 
 def _threads(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The frames of each thread of interest, innermost first."""
+    """Yields the frames of each thread of interest, innermost first."""
     frames: list[str] | None = None
     for line in lines:
         if _THREAD.match(line):

@@ -1,4 +1,4 @@
-"""The suites of `make test` and `make test-long`: what is run, how, and for how long at most."""
+"""Suites of `make test` and `make test-long`: their programs, options and time limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.jvm import SHORT_LIVED
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Programs that each count as one test: passed when they exit with 0."""
+    """Programs that each count as one test, which passes on exit code 0."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
@@ -21,7 +21,7 @@ class Commands:
 class Pytest:
     """A folder of Python tests.
 
-    `server` names the server program of tools/servers.py to run on; empty means the one on PATH.
+    `server` names the server program of tools/servers.py; empty uses the one on PATH.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Pytest:
 class Scalatest:
     """The `…Suite.scala` files below a source folder, run on the classes of one module.
 
-    `spark_jars` is a folder whose jars the tests run on; empty means the module's own class path.
-    `options` are the JVM's, `variables` are set in its environment. `left_out` names suites by
-    their class; `only` runs no other.
+    `spark_jars` is a folder with the Spark jars; empty uses the module's own class path. `options`
+    are the JVM's, `variables` are set in its environment. `left_out` names suites by their class;
+    `only` runs no other suites.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Scalatest:
     only: tuple[str, ...] = ()
 
     def runs(self, name: str) -> bool:
-        """Whether it runs the suite of this class."""
+        """Returns whether the suite of this class is run."""
         return name not in self.left_out and (not self.only or name in self.only)
 
 
@@ -60,8 +60,8 @@ Suite = Commands | Pytest | Scalatest
 _PYTHON = sys.executable
 _SITE = ("env", "NO_MKDOCS_2_WARNING=1", _PYTHON, "-m", "mkdocs")
 
-# Whole queries through the interfaces that differ between minors: `jvm-suite` runs Spark's own
-# suites of them on 4.2, `jvm-contract-4.3` these ones on the newest.
+# Whole queries through interfaces that differ between minors. `jvm-suite` runs Spark's own suites
+# of these interfaces on 4.2, `jvm-contract-4.3` runs this suite on the newest minor.
 _LEFT_TO_LONG = ("ScalaTransformWithStateSuite",)
 # Lincheck rewrites the classes that it steps through, which takes longer than half of the others.
 _CORE_LEFT_TO_LONG = ("InterleavingSuite",)
@@ -70,9 +70,9 @@ _VALUES = "tests/spark/fuzz_values"
 _APPLICATIONS = ("--compatibility-check", "-m", "application and not long")
 _SESSION = ("--compatibility-check", "-m", "not application and not long")
 
-# In the order of their start: what takes long comes first, so that the lanes end together. Two
-# lanes keep two cores busy: with three, all of it took as long. A limit is what a suite never
-# takes, beside another one on two busy cores.
+# In the order of their start: long suites come first, so that the lanes end together. Two lanes
+# keep two cores busy; three lanes took as long in total. A suite never reaches its limit, even
+# beside another suite on two busy cores.
 SUITES: tuple[Suite, ...] = (
     Pytest("spark", "tests/spark", limit_s=2100, options=(f"--ignore={_MOVING}", *_SESSION)),
     Pytest("faults", "tests/faults", limit_s=2100),
@@ -160,4 +160,4 @@ LONG_SUITES: tuple[Suite, ...] = (
         for folder in ("contract", "topologies")
     ),
 )
-"""What does not fit into `make test`: tests marked `long`, long forms, and the other servers."""
+"""Suites that do not fit into `make test`: tests marked `long`, long forms, other servers."""

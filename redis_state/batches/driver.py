@@ -1,8 +1,8 @@
-"""The driver's side of a stateful `map_partitions`: batches, their runs and versions; no pyspark.
+"""Driver side of a stateful `map_partitions`: batches, their runs and versions; no pyspark.
 
-Batch `b` reads version `b - first` of every partition and commits the next one. Beginning a batch
-takes an epoch and acquires every partition at that version, so what an earlier call evaluates late
-is fenced, and what this call evaluates twice replaces itself.
+Batch `b` reads version `b - first` of every partition and commits the next version. Beginning a
+batch registers an epoch and acquires every partition at that version. So late evaluations of an
+earlier call are fenced, and a second evaluation in this call replaces the first.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ OPERATOR = 0
 PARTITIONS_MAX = 1 << 16
 BATCH_MAX = (1 << 53) - 1  # Lua counts in doubles
 PLACE = f"{OPERATOR}:{DEFAULT_STORE}"
-"""Of the one operator and store, in fields of the registry."""
+"""The operator and store, as fields of the registry name them."""
 _PIN_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that has begun; travels to the tasks.
+    """A batch that has begun; is serialized to the tasks.
 
     Attributes:
-        name: Of the store.
+        name: Name of the store.
         number: The batch id.
-        version: What every partition is opened at; the batch commits the next one.
+        version: Version at which every partition is opened; the batch commits the next version.
         layout: Key columns, their types and the codec, as one ASCII text.
     """
 
@@ -66,15 +66,15 @@ class Batch:
     run: RegisteredRun
 
     def ids(self) -> list[PartitionId]:
-        """The partitions."""
+        """Returns the ids of all partitions."""
         return [self.partition(number) for number in range(self.partitions)]
 
     def partition(self, number: int) -> PartitionId:
-        """One of them."""
+        """Returns the id of one partition."""
         return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
 
     def store_id(self, partition: int) -> StateStoreId:
-        """The store that a task opens."""
+        """Returns the id of the store that a task opens."""
         return StateStoreId(self.name, OPERATOR, partition)
 
 
@@ -91,20 +91,20 @@ def begin_batch(
     codec_name: str,
     query_id: str = "",
 ) -> Batch:
-    """Begin a batch, or the newest one again, whose results are dropped then.
+    """Begins a batch, or begins the newest batch again and drops its results.
 
     Args:
         number: The batch id.
-        first: The batch id that a store begins with.
-        partitions: ``None`` for as many as the store has, `partitions_default` if it is new.
-        codec_name: What the store's rows are written with.
-        query_id: Spark's id of the query whose `foreachBatch` calls; empty if that is not known.
+        first: Id of the store's first batch.
+        partitions: ``None`` uses the store's number, or `partitions_default` for a new store.
+        codec_name: Codec of the store's rows.
+        query_id: Spark's id of the query whose `foreachBatch` calls; empty if unknown.
 
     Raises:
-        UsageError: The batch id is not the next one or the newest, or the number of partitions, the
-            key columns or the codec are not those of the store.
-        StateError: The store does not hold what the batch before it committed, or was purged.
-        ConflictError: Another driver took the store meanwhile.
+        UsageError: The batch id is neither the next nor the newest; or the number of partitions,
+            the key columns or the codec differ from the store's.
+        StateError: The store does not hold the version of the previous batch, or was purged.
+        ConflictError: Another driver took the store in the meantime.
     """
     what = f"beginning batch {number} of store '{name}'"
     _check_numbers(what, number, first, partitions)
@@ -146,10 +146,10 @@ def begin_batch(
 
 
 def verify_committed(client: Client, batch: Batch) -> None:
-    """Check that every partition of a batch has committed.
+    """Checks that every partition of a batch has committed.
 
     Raises:
-        StateError: One has not; the message names it.
+        StateError: A partition has not committed; the message names it.
         ConflictError: A later call took the store.
     """
     late = superseded(client, batch, f"verifying batch {batch.number} of store '{batch.name}'")
@@ -168,7 +168,7 @@ def verify_committed(client: Client, batch: Batch) -> None:
 
 
 def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
-    """Why something comes too late; ``None`` if the batch is still the one that was begun."""
+    """Returns the error of a superseded batch; ``None`` if the batch is still the newest."""
     fields = (f"batch:{PLACE}", f"moved:{PLACE}")
     command = ("HMGET", keys.query(batch.gen, tenant=batch.tenant), *fields)
     ((found, to),) = client.call("looking for the newest batch", [command])
@@ -210,10 +210,10 @@ def refused(
     partitions: str,
     layout: str,
 ) -> RedisStateError:
-    """The error for a batch that `batch` or `join` refuses.
+    """Returns the error for a batch that the script `batch` or `join` refuses.
 
     Args:
-        first: The batch id that was given as the first one; so are `partitions` and `layout`.
+        first: The first batch id, as the caller passed it; likewise `partitions` and `layout`.
     """
     match reply:
         case ["PURGED"]:
@@ -292,19 +292,19 @@ def _check_committed(client: Client, what: str, batch: Batch) -> None:
 
 
 def _without(client: Client, batch: Batch, version: int) -> list[int]:
-    """Partitions that do not hold a version."""
+    """Returns the partitions that do not hold a version."""
     ids = batch.ids()
     replies = client.call("looking for the committed partitions", open_commands(ids, version))
     return not_opened(ids, replies)
 
 
 def not_opened(ids: Sequence[PartitionId], replies: Sequence[list[bytes]]) -> list[int]:
-    """The partitions whose reply to `open_commands` names no version."""
+    """Returns the partitions whose reply to `open_commands` names no version."""
     return [id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)]
 
 
 def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
-    """Acquire a partition; a late commit of the run before may replace the version until then."""
+    """Acquires a partition; retries if a late commit of the previous run replaces the version."""
     for tries in range(_PIN_TRIES_MAX):
         pin = partition.open("", batch.version).pin
         try:
@@ -317,7 +317,7 @@ def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
 
 
 def moved(what: str) -> ConflictError:
-    """The error for a call that holds the checkpoint which the store had before a rescale."""
+    """Returns the error for a call that holds the checkpoint from before a rescale."""
     return ConflictError(
         what,
         found="the store was given another number of partitions, and has another checkpoint now",
@@ -328,14 +328,14 @@ def moved(what: str) -> ConflictError:
 
 
 def named(partitions: Sequence[int]) -> str:
-    """Partitions as an error names them."""
+    """Formats partitions for an error message."""
     shown = ", ".join(map(str, partitions[:10]))
     more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
     return f"partition {shown}{more}"
 
 
 def lost(what: str, name: str, first: int) -> StateError:
-    """The error for a store that Redis does not know, though batches went before."""
+    """Returns the error for a store that is missing in Redis although earlier batches ran."""
     return StateError(
         what,
         found="Redis knows no store of this name",

@@ -1,7 +1,7 @@
-"""Event times of a partition: what it notes for the watermark, and which rows are late; no pyspark.
+"""Event times of a partition: its notes for the watermark, and late rows; no pyspark.
 
-Each partition keeps the newest event time that it has seen in the version that it commits, so the
-watermark of a batch comes from the versions below it, and is the same when the batch is run again.
+Each partition commits the newest event time that it has seen as a row of its version. The
+watermark of a batch is computed from the previous versions, so a rerun gets the same watermark.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
 
 RAW_SCHEMA = json.dumps({"type": "redis-state.python", "codec": "raw"})
-"""Of families that only we read."""
+"""Schema of families that only this library reads."""
 
 _FAMILY_ID = 1
-"""Of the first family that a task declares, so that others find it without a table."""
+"""Id of the first family that a task declares; fixed, so readers need no family table to find it.
+"""
 
 NOTES_KEY = stored_key(_FAMILY_ID, encode_key("times"))
-"""The stored key of the notes, the same in every partition."""
+"""Stored key of the notes, equal in every partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What a partition keeps from batch to batch, in ms since 1970.
+    """Event times that a partition keeps between batches, in ms since 1970.
 
     Attributes:
-        newest_ms: The newest event time that the partition has seen; 0 for none.
-        watermark_ms: Of the batch that wrote this.
+        newest_ms: Newest event time that the partition has seen; 0 without any.
+        watermark_ms: Watermark of the batch that wrote the notes.
     """
 
     newest_ms: int = 0
     watermark_ms: int = 0
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """Encodes the notes."""
         packed: bytes = msgpack.packb([self.newest_ms, self.watermark_ms])
         return packed
 
     @classmethod
     def decode(cls, data: bytes | None) -> Notes:
-        """The notes of their bytes; those of version 0 if there are none.
+        """Decodes notes; ``None`` gives those of version 0.
 
         Raises:
             FormatError: The bytes are malformed.
@@ -67,17 +68,17 @@ class Notes:
 
 
 def watermark_of(notes: Iterable[Notes], delay_ms: int) -> int:
-    """The watermark of a batch, from the notes of all partitions before it; it never falls."""
+    """Returns the watermark of a batch from all previous notes; the watermark never falls."""
     found = list(notes)
     newest_ms = max((one.newest_ms for one in found), default=0)
     return max(0, newest_ms - delay_ms, *(one.watermark_ms for one in found))
 
 
 def declare_notes(store: FamilyStore) -> None:
-    """Make the family of the notes, which comes before all others.
+    """Declares the family of the notes, before all other families.
 
     Raises:
-        InternalError: It has another id than it has to have.
+        InternalError: The family got another id than the fixed one.
     """
     prefix = store.declare(NOTES, key_schema=RAW_SCHEMA, value_schema=RAW_SCHEMA, internal=True)
     if prefix != stored_key(_FAMILY_ID, b""):
@@ -85,11 +86,11 @@ def declare_notes(store: FamilyStore) -> None:
 
 
 def note_times(store: FamilyStore, table: pa.Table, column: str, watermark_ms: int) -> pa.Table:
-    """Note the event times of a batch's rows, and give back the rows that are not late.
+    """Notes the event times of a batch and returns the rows that are not late.
 
     Args:
-        column: The one that the watermark goes by; empty for none.
-        watermark_ms: That of the batch.
+        column: Column of the watermark; empty without a watermark.
+        watermark_ms: Watermark of the batch.
     """
     declare_notes(store)
     if not column:
@@ -101,7 +102,7 @@ def note_times(store: FamilyStore, table: pa.Table, column: str, watermark_ms: i
 
 
 def newest_time(table: pa.Table, column: str) -> int:
-    """The newest event time of the rows in ms since 1970; 0 if there is none."""
+    """Returns the newest event time of the rows in ms since 1970; 0 without one."""
     import pyarrow.compute as pc
 
     if not table.num_rows:
@@ -111,9 +112,9 @@ def newest_time(table: pa.Table, column: str) -> int:
 
 
 def in_time(table: pa.Table, column: str, late_ms: int) -> pa.Table:
-    """The rows that are not late: newer than the watermark of the batch before, as in Spark.
+    """Returns the rows newer than the watermark of the previous batch, as Spark does.
 
-    Before there is a watermark, it is 0: rows up to 1970 are late from the first batch on.
+    The first watermark is 0, so rows up to 1970 are late from the first batch on.
     """
     import pyarrow.compute as pc
 

@@ -1,8 +1,8 @@
-"""The tasks' side of a stateful operator in a streaming query: joining its batches; no pyspark.
+"""Task side of a stateful operator in a streaming query: joins a task to its batch; no pyspark.
 
-No program of ours runs on the driver while the query does, so the first task of a batch begins it
-for all: batch `b` reads version `b - first` of every partition and commits the next one, as those
-of `batches` do.
+No program of this library runs on the driver during the query, so the first task of a batch begins
+the batch for all tasks. As in `driver.py`, batch `b` reads version `b - first` of every partition
+and commits the next version.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup.many_keys import look_up
 
 PLANNED_COLUMN = "redis_state planned"
-"""Name of the column with the time that Spark planned the batch for, in ms since 1970.
+"""Name of the column with the time at which Spark planned the batch, in ms since 1970.
 
-It stands behind the columns of the input. Rows of the input have null in it.
+The column follows the columns of the input. Input rows have null in this column.
 """
 
 FRAME_COLUMN = "redis_state frame"
-"""Name of the column with the frame id, the next one. Only marker rows have it."""
+"""Name of the next column, with the frame id. Only marker rows have a value."""
 
 PARTITION_COLUMN = "redis_state partition"
-"""Name of the column with the partition of a row, the last one."""
+"""Name of the last column, with the partition of a row."""
 
 FRAME_LETTERS = 16
 """Length of a frame id: hexadecimal digits of a random UUID."""
@@ -47,14 +47,14 @@ TimeMode = Literal["none", "processingtime", "eventtime"]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is known of the rows that an operator gets; travels to the tasks.
+    """Description of an operator's input rows; is serialized to the tasks.
 
     Attributes:
         keys: The key columns.
-        key_schema: Of these, as Spark's JSON.
-        mode: What timers go by.
-        time_zone: The session's.
-        event_time: The column that the watermark goes by; empty for none.
+        key_schema: Schema of the key columns, as Spark's JSON.
+        mode: Time mode of the timers.
+        time_zone: Time zone of the session.
+        event_time: Column of the watermark; empty without a watermark.
     """
 
     keys: Sequence[str]
@@ -66,14 +66,14 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What the call on the driver knows; travels to the tasks.
+    """Plan of a call on the driver; is serialized to the tasks.
 
     Attributes:
-        name: Of the store.
-        number: Of the call: runs of a later call are newer.
-        layout: As `batches.Batch`.
-        delay_ms: Of the watermark; ``None`` without one.
-        before: Versions that were there before the first batch: 1 with an initial state, else 0.
+        name: Name of the store.
+        number: Number of the call; runs of a later call are newer.
+        layout: See `driver.Batch`.
+        delay_ms: Delay of the watermark; ``None`` without a watermark.
+        before: Number of versions before the first batch: 1 with an initial state, else 0.
     """
 
     name: str
@@ -87,27 +87,27 @@ class StreamPlan:
     before: int = 0
 
     def version_of(self, batch: int) -> int:
-        """The version that a batch starts from."""
+        """Returns the version that a batch starts from."""
         return batch - self.first + self.before
 
     def partition(self, number: int) -> PartitionId:
-        """One of the partitions."""
+        """Returns the id of one partition."""
         return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
 
     def store_id(self, partition: int) -> StateStoreId:
-        """The store that a task opens."""
+        """Returns the id of the store that a task opens."""
         return StateStoreId(self.name, OPERATOR, partition)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """Where a task stands: Spark's ids.
+    """Spark's ids of a task.
 
     Attributes:
-        attempt: Of the task; rises within a driver, over all of its queries.
-        planned: The time that Spark planned the batch for, in ms since 1970, by the marker row.
-        frame: Id of the frame that the task evaluates, by the marker row. Spark draws it anew for
-            each batch that it plans.
+        attempt: Id of the task attempt; rises within a driver, over all of its queries.
+        planned: Time at which Spark planned the batch, in ms since 1970, from the marker row.
+        frame: Id of the frame that the task evaluates, from the marker row. Spark draws a new id
+            for each batch that it plans.
     """
 
     query_id: str
@@ -121,12 +121,12 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class JoinedBatch:
-    """A batch that has begun.
+    """A batch that has begun, as a task sees it.
 
     Attributes:
-        version: What every partition is opened at.
-        began_ms: When it began first, in ms since 1970 by the server's clock.
-        watermark_ms: What timers go by; 0 before there is a watermark.
+        version: Version at which every partition is opened.
+        began_ms: Time of the first begin, in ms since 1970 by the server's clock.
+        watermark_ms: Watermark of the batch; 0 before the first watermark.
     """
 
     run: RegisteredRun
@@ -136,17 +136,17 @@ class JoinedBatch:
 
 
 def time_mode_of(given: str) -> TimeMode | None:
-    """The time mode that Spark calls so, in whatever case; ``None`` if there is none."""
+    """Parses Spark's name of a time mode, in any case; ``None`` if the name is unknown."""
     modes: dict[str, TimeMode] = {mode: mode for mode in get_args(TimeMode)}
     return modes.get(str(given).lower())
 
 
 def layout_of(grouping: Sequence[str], *, initial: bool = False) -> str:
-    """What decides where a row of a processor lies and how: it never changes.
+    """Returns the layout of a processor's rows: placement and encoding, which never change.
 
     Args:
         grouping: The key columns, each with its type.
-        initial: Version 1 holds an initial state.
+        initial: True if version 1 holds an initial state.
     """
     columns = ", ".join(grouping)
     return json.dumps(f"key {columns}; a processor{WITH_INITIAL_STATE if initial else ''}")
@@ -164,10 +164,10 @@ def make_plan(
     first: int = 0,
     before: int = 0,
 ) -> StreamPlan:
-    """What a call knows of a store, which is named if it is new; that alone disturbs nobody.
+    """Makes the plan of a call, and names the store if it is new; fences no running query.
 
     Args:
-        partitions: ``None`` for as many as the store has, `partitions_default` if it is new.
+        partitions: ``None`` uses the store's number, or `partitions_default` for a new store.
 
     Raises:
         ConfigError: The server is too old, a replica, or may evict keys.
@@ -182,14 +182,14 @@ def make_plan(
 
 
 def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
-    """How many partitions a store has; ``None`` if it never began a batch."""
+    """Returns the number of partitions of a store; ``None`` before its first batch."""
     command = ("HGET", keys.query(gen, tenant=tenant), f"batch:{PLACE}")
     (found,) = client.call("looking for the newest batch", [command])
     return int(found.split(b" ")[2]) if found else None
 
 
 def take_plan(client: Client, gen: str, *, tenant: str) -> int:
-    """A number for a new plan, above those of all earlier calls for the store."""
+    """Returns a plan number above those of all earlier calls for the store."""
     what = "making a stateful operator"
     query = [keys.query(gen, tenant=tenant)]
     reply = client.script(what, script("join"), query, [PLACE, str(STAGED_TTL_MS)])
@@ -203,10 +203,10 @@ def take_plan(client: Client, gen: str, *, tenant: str) -> int:
 
 
 def list_store(client: Client, plan: StreamPlan, *, keep_ms: int = 0) -> None:
-    """Enter the store in the list of checkpoints, with its partitions.
+    """Adds the store and its partitions to the list of checkpoints.
 
     Args:
-        keep_ms: 0, or the expiry of an ephemeral checkpoint.
+        keep_ms: Expiry of an ephemeral checkpoint, else 0.
     """
     confirm_checkpoint(
         client,
@@ -224,15 +224,15 @@ def list_store(client: Client, plan: StreamPlan, *, keep_ms: int = 0) -> None:
 def join_batch(
     client: Client, plan: StreamPlan, place: TaskPlace, *, keep_ms: int = 0
 ) -> JoinedBatch:
-    """Join the batch that a task is of, and begin it if no other task has.
+    """Joins the batch of a task, and begins the batch if no other task has.
 
     Args:
-        keep_ms: 0, or the expiry of an ephemeral checkpoint.
+        keep_ms: Expiry of an ephemeral checkpoint, else 0.
 
     Raises:
         ConflictError: A newer start of the query, or a newer call, took the store.
-        StateError: The store does not hold what the batch before it committed.
-        UsageError: The batch is not the next one or the newest, or the store belongs to another
+        StateError: The store does not hold the version of the previous batch.
+        UsageError: The batch is neither the next nor the newest; or the store belongs to another
             query, or has other key columns or partitions.
     """
     what = f"beginning batch {place.batch} of store '{plan.name}'"
@@ -315,14 +315,14 @@ def _another(batch: str, place: TaskPlace) -> str:
 
 
 def _watermark(client: Client, plan: StreamPlan, place: TaskPlace, what: str, *, below: int) -> int:
-    """The watermark of a batch, in ms; checks that all partitions hold what the one before wrote.
+    """Computes the watermark of a batch, in ms, after all partitions are found to hold its version.
 
     Args:
-        below: A partition that an earlier epoch holds did not run the batch before as it was
-            planned last.
+        below: Lowest acceptable epoch. A partition held by an earlier epoch did not run the latest
+            plan of the previous batch.
 
     Raises:
-        StateError: One does not.
+        StateError: A partition does not hold the version, or an epoch below `below` holds it.
     """
     version = plan.version_of(place.batch)
     if version == 0:

@@ -1,4 +1,4 @@
-"""The coordinator: which process serves which partition, by heartbeats in Redis.
+"""Coordinator: the process that serves each partition, by heartbeats in Redis.
 
 Imports `protocol` and `backend`. Begin with `coordinator.py`; `heartbeat.py` is its thread.
 """

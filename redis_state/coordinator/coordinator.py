@@ -1,7 +1,7 @@
-"""The registry of loaded stores, after Spark's `StateStoreCoordinator`, kept in Redis.
+"""Registry of loaded stores, after Spark's `StateStoreCoordinator`, kept in Redis.
 
-It answers where a partition is served, for locality, display and clean-up. Who may write is decided
-by the fence of the commit (docs/format.md, section 6), never here.
+The registry locates the server of a partition, for locality, display and clean-up. The right to
+write is decided by the fence of the commit (docs/format.md, section 6), never here.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _ignore(_found: Instance | None) -> None:
 
 
 class StateStoreCoordinator:
-    """Who serves which partition, for all checkpoints of one Redis; safe to share between threads.
+    """Instances that serve partitions, for all checkpoints of one Redis; thread-safe.
 
     Args:
         server: A URL, options by their names, checked options, or a client that the caller closes.
-        tenant: As in `StoreId`, for a client; otherwise the options say it.
-        ttl_ms: An instance that stops reporting is gone after this time.
+        tenant: See `StoreId`. For a client only; otherwise the options define the tenant.
+        ttl_ms: Expiry of an instance that stops reporting.
         threaded: ``False`` if the caller itself calls `heartbeat.tick`.
-        **options: Options of docs/configuration.md beside a URL, in snake case.
+        **options: Options of docs/configuration.md besides the URL, in snake case.
 
     Attributes:
         heartbeat: Keeps the instances of this process alive.
@@ -79,15 +79,15 @@ class StateStoreCoordinator:
         return f"StateStoreCoordinator(url={self._client.url!r})"
 
     def reference(self, checkpoint: str) -> StateStoreCoordinatorRef:
-        """What driver, executors and stores of one checkpoint talk to; asks nothing of Redis.
+        """Returns the reference for driver, executors and stores of one checkpoint, without I/O.
 
         Args:
-            checkpoint: The name of a Python checkpoint, or the id (gen) of any.
+            checkpoint: Name of a Python checkpoint, or the id (gen) of any checkpoint.
         """
         return StateStoreCoordinatorRef(self, checkpoint)
 
     def instances(self, checkpoint: str) -> dict[PartitionId, Instance]:
-        """The partitions of a checkpoint that are served now, by Python or by the JVM.
+        """Returns the partitions of a checkpoint that are served now, by Python or the JVM.
 
         Raises:
             NotFoundError: Redis knows no such checkpoint.
@@ -106,18 +106,18 @@ class StateStoreCoordinator:
         return found
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Remove the instances of this process; waits no longer than `timeout_s`."""
+        """Removes the instances of this process; waits at most `timeout_s`."""
         self.heartbeat.stop(timeout_s)
         if self._owned is not None:
             self._owned.close()
 
     def partition_of(self, provider_id: StateStoreProviderId) -> PartitionId | None:
-        """The partition by which Redis knows it; ``None`` if there is no such checkpoint."""
+        """Returns the id of a partition in Redis; ``None`` if the checkpoint is unknown."""
         gen = self._gen_of(provider_id.store_id.checkpoint)
         return None if gen is None else provider_id.store_id.partition(gen, tenant=self._tenant)
 
     def look_up(self, provider_id: StateStoreProviderId) -> Instance | None:
-        """Who serves a partition for the run of the id."""
+        """Returns the instance that serves a partition for the id's run."""
         self.heartbeat.settle()
         id_ = self.partition_of(provider_id)
         if id_ is None:
@@ -126,7 +126,7 @@ class StateStoreCoordinator:
         return found if found is not None and is_run(found.run_id, provider_id.run_id) else None
 
     def deactivate(self, checkpoint: str, run_id: str) -> int:
-        """Remove all instances of a run; their owners learn it with their next heartbeat."""
+        """Removes all instances of a run; their owners learn of it at their next heartbeat."""
         self.heartbeat.settle()
         gen = self._gen_of(checkpoint)
         if gen is None:
@@ -136,7 +136,7 @@ class StateStoreCoordinator:
             id_: instance for id_, instance in found.items() if is_run(instance.run_id, run_id)
         }
         taken = leave(self._client, of_run, told_ms=self._ttl_ms)
-        # Afterwards, or this process's own would be gone before they are counted.
+        # Only now: earlier, this process's own instances would be gone before they are counted.
         self.heartbeat.forget_run(run_id)
         return taken
 
@@ -146,7 +146,7 @@ class StateStoreCoordinator:
 
 
 class StateStoreCoordinatorRef:
-    """The coordinator as the stores of one checkpoint see it; `StateStoreCoordinator.reference`."""
+    """Coordinator for the stores of one checkpoint; see `StateStoreCoordinator.reference`."""
 
     def __init__(self, coordinator: StateStoreCoordinator, checkpoint: str) -> None:
         self._coordinator = coordinator
@@ -166,17 +166,18 @@ class StateStoreCoordinatorRef:
         run_id: str = "",
         totals: TotalsSource = uncounted,
     ) -> None:
-        """Say that this process serves a partition, now and until it is withdrawn.
+        """Reports that this process serves a partition, until the instance is withdrawn.
 
-        Returns at once: a thread tells Redis, and renews the instance until a newer one is there.
+        Returns at once: a thread sends the report, and renews the instance until a newer one
+        appears.
 
         Args:
-            on_lost: Called once, on that thread, when a newer instance serves the partition or
-                the run was deactivated: unload the store.
-            keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
-            run_id: By what Redis knows the run; empty means that of the provider's id.
-            totals: Asked on that thread for what the store has counted, such as
-                `StateStoreProvider.counters.totals`; it is shown with each report and heartbeat.
+            on_lost: Called once, on that thread, when a newer instance serves the partition or the
+                run was deactivated; the callee unloads the store.
+            keep_ms: Expiry of the keys of an ephemeral checkpoint; 0 for any other.
+            run_id: Id of the run in Redis; empty uses the run of the provider's id.
+            totals: Called on that thread for the store's counters, such as
+                `StateStoreProvider.counters.totals`; sent with each report and heartbeat.
         """
         self._check(provider_id)
         instance = Instance(host, executor_id, run_id or provider_id.run_id)
@@ -191,13 +192,13 @@ class StateStoreCoordinatorRef:
         _LOG.debug("reporting %s as the instance of %s", instance, provider_id)
 
     def withdraw_instance(self, provider_id: StateStoreProviderId) -> None:
-        """Say that this process has unloaded a store; returns at once."""
+        """Reports that this process has unloaded a store; returns at once."""
         self._check(provider_id)
         self._coordinator.heartbeat.withdraw(provider_id)
         _LOG.debug("withdrawing the instance of %s", provider_id)
 
     def get_location(self, provider_id: StateStoreProviderId) -> Instance | None:
-        """Who serves a partition for this run; ``None`` if nobody reported within the last ttl.
+        """Returns the instance that serves a partition for this run; ``None`` if none is alive.
 
         Raises:
             FormatError: The key holds something other than an instance.
@@ -210,7 +211,7 @@ class StateStoreCoordinatorRef:
     def verify_if_instance_active(
         self, provider_id: StateStoreProviderId, executor_id: str
     ) -> bool:
-        """Whether it is this executor that serves the partition for this run.
+        """Returns whether this executor serves the partition for this run.
 
         Raises:
             FormatError: The key holds something other than an instance.
@@ -222,10 +223,10 @@ class StateStoreCoordinatorRef:
         return active
 
     def deactivate_instances(self, run_id: str) -> int:
-        """Remove all instances of a run, in whatever process they are.
+        """Removes all instances of a run, in any process.
 
         Returns:
-            How many there were.
+            Number of removed instances.
 
         Raises:
             FormatError: The registry is damaged.
@@ -235,7 +236,7 @@ class StateStoreCoordinatorRef:
         return count
 
     def instances(self) -> Mapping[PartitionId, Instance]:
-        """The partitions that are served now; empty if Redis knows no such checkpoint.
+        """Returns the partitions that are served now; empty if the checkpoint is unknown.
 
         Raises:
             FormatError: The registry is damaged.
@@ -245,7 +246,7 @@ class StateStoreCoordinatorRef:
         return {}
 
     def stop(self) -> None:
-        """Stop the coordinator of this process."""
+        """Stops the coordinator of this process."""
         self._coordinator.stop()
 
     def _check(self, provider_id: StateStoreProviderId) -> None:

@@ -1,7 +1,8 @@
-"""One daemon thread that reports the instances of a process and keeps them alive.
+"""Daemon thread that reports the instances of a process and keeps them alive.
 
-Nobody waits for it: a report goes into a bounded queue. No state depends on it either: an instance
-that is not renewed is gone after its ttl, and a commit is decided by the fence, not by this table.
+No caller waits for the thread: a report goes into a bounded queue. No state depends on it either:
+an instance that is not renewed expires after its ttl, and a commit is decided by the fence, not by
+this table.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
 
 TotalsSource = Callable[[], Mapping[str, int]]
-"""Asked, on the heartbeat's thread, for what a store has counted (docs/format.md, section 9)."""
+"""Called on the heartbeat's thread; returns a store's counters (docs/format.md, section 9)."""
 
 OnLost = Callable[[Instance | None], None]
-"""Told, on the heartbeat's thread, who serves the partition now; ``None``: the run has to leave."""
+"""Called on the heartbeat's thread with the new instance; ``None`` if the run was deactivated."""
 
 
 def _ignore(_found: Instance | None) -> None:
@@ -50,7 +51,7 @@ def _ignore(_found: Instance | None) -> None:
 
 
 def uncounted() -> Mapping[str, int]:
-    """Of a store that counts nothing."""
+    """Counters of a store that counts nothing."""
     return {}
 
 
@@ -100,8 +101,8 @@ class Heartbeat:
     """Keeps the instances of this process in the registry, by one pipeline each third of their ttl.
 
     Args:
-        ttl_ms: For how long an instance is there that nobody renews.
-        queue_max: Reports that may wait; more are dropped, with a log line.
+        ttl_ms: Expiry of an instance that is not renewed.
+        queue_max: Number of reports that may wait; more are dropped, with a log line.
         threaded: ``False`` if the caller itself calls `tick`.
     """
 
@@ -124,7 +125,7 @@ class Heartbeat:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """The child has the table too, but the instances belong to the parent."""
+        """Empties the child's copy of the table: the instances belong to the parent."""
         self._begin()
 
     def _begin(self) -> None:
@@ -132,7 +133,7 @@ class Heartbeat:
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
         self._held: dict[PartitionId, _Held] = {}
         self._owned: dict[Hashable, PartitionId] = {}
-        # Of checkpoints that nobody has made yet.
+        # Reports for checkpoints that do not exist yet.
         self._early: dict[Hashable, _ServedPartition] = {}
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
         self._thread: threading.Thread | None = None
@@ -140,7 +141,7 @@ class Heartbeat:
 
     @property
     def instances(self) -> Mapping[PartitionId, Instance]:
-        """What is kept alive now."""
+        """Returns the instances that are kept alive now."""
         return {id_: held.instance for id_, held in list(self._held.items())}
 
     def report(
@@ -153,27 +154,29 @@ class Heartbeat:
         keep_ms: int = 0,
         totals: TotalsSource = uncounted,
     ) -> None:
-        """Enter an instance and keep it alive; returns at once.
+        """Enters an instance and keeps it alive; returns at once.
 
         Args:
-            owner: By what `withdraw` finds it again.
-            partition: Asked on the heartbeat's thread; while it is ``None``, each beat asks again.
-            on_lost: Called once when a newer instance has the partition, or the run has to leave.
-            keep_ms: For how long the keys of an ephemeral checkpoint live; 0 for any other.
-            totals: What the store has counted, which is shown with each report and heartbeat.
+            owner: Key for `withdraw`.
+            partition: Called on the heartbeat's thread, again at each beat while it returns
+                ``None``.
+            on_lost: Called once when a newer instance has the partition, or the run was
+                deactivated.
+            keep_ms: Expiry of the keys of an ephemeral checkpoint; 0 for any other.
+            totals: Returns the store's counters, sent with each report and heartbeat.
         """
         self._order(_ServedPartition(partition, owner, instance, on_lost, keep_ms, totals))
 
     def withdraw(self, owner: Hashable) -> None:
-        """Remove an instance that was unloaded; returns at once."""
+        """Removes an instance that was unloaded; returns at once."""
         self._order(_Withdraw(owner))
 
     def forget_run(self, run_id: str) -> None:
-        """Stop renewing the instances of a run, which were removed; returns at once."""
+        """Stops renewing the instances of a run, which were removed; returns at once."""
         self._order(_Forget(run_id))
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
-        """Wait until what was reported or withdrawn before has been sent, or was lost."""
+        """Waits until earlier reports and withdrawals have been sent, or were lost."""
         thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
@@ -182,7 +185,7 @@ class Heartbeat:
             order.done.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Remove all instances and end the thread; waits no longer than `timeout_s`."""
+        """Removes all instances and ends the thread; waits at most `timeout_s`."""
         with self._starting:
             thread, self._stopped = self._thread, True
         if thread is None or not thread.is_alive():
@@ -191,7 +194,7 @@ class Heartbeat:
         thread.join(timeout_s)
 
     def tick(self) -> None:
-        """Carry out the orders that wait, and renew the instances if that is due."""
+        """Carries out the queued orders, and renews the instances if due."""
         orders: list[_Order] = []
         while len(orders) < self._queue_max:
             try:
@@ -203,7 +206,7 @@ class Heartbeat:
             self.beat()
 
     def beat(self) -> None:
-        """Renew all instances now, in one round trip."""
+        """Renews all instances now, in one round trip."""
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
         for early in list(self._early.values()):
             self._enter(early)
@@ -327,7 +330,7 @@ class Heartbeat:
         of_run = {
             id_: one for id_, one in self._held.items() if is_run(one.instance.run_id, run_id)
         }
-        # Whoever removed them may have come before a report that was under way.
+        # The removal may have come before a report that was still on its way, so remove again.
         self._leave([owner for owner, id_ in self._owned.items() if id_ in of_run])
         for id_, held in of_run.items():
             self._drop(id_)

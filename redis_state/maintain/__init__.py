@@ -1,7 +1,7 @@
 """Maintenance from Redis alone, for checkpoints that no process has loaded: `redis-state maintain`.
 
-Every step is idempotent and changes no version that can be loaded, so several workers may run at
-once, or beside a query. Imports `protocol` and `backend`. Begin with `service.py`.
+Every step is idempotent and changes no version that can be loaded. So several workers may run at
+once, or in parallel with a query. Imports `protocol` and `backend`. Begin with `service.py`.
 """
 
 from redis_state.maintain.checkpoint import maintain_checkpoint

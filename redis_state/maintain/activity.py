@@ -1,4 +1,4 @@
-"""When a checkpoint was last used, as far as Redis knows, and whether somebody uses it now."""
+"""Last use of a checkpoint, as far as Redis knows, and signs of current use."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from redis_state.protocol.registry import (
 )
 
 _WHAT = "looking who uses a checkpoint"
-# Whoever uses a partition changes one of these.
+# Every use of a partition changes one of these fields.
 _FIELDS = ("f", "e", "r", "o", "ou", "l", "lu", "b", "t")
 _WRITTEN = _FIELDS.index("t")
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a look at a checkpoint found; times are milliseconds since 1970 by the server's clock.
+    """Last use of a checkpoint; times are milliseconds since 1970 by the server's clock.
 
     Attributes:
-        now_ms: When it was looked.
-        instances: Stores that reported within the last minute.
-        partitions: Those that were ever written.
-        written_ms: When the partition that was written last was written; 0 if that is not known.
-        driver_ms: When a driver said last that its run lives; 0 if none did.
-        registered_ms: When the newest run was registered.
-        recalled_ms: When it was called back after a purge; 0 if it never was.
-        mark: Two looks that found the same mark found no use in between.
+        now_ms: Time of this observation.
+        instances: Number of stores that reported within the last minute.
+        partitions: Number of partitions that were ever written.
+        written_ms: Newest write of any partition; 0 if unknown.
+        driver_ms: Last report of a driver that its run is alive; 0 without any.
+        registered_ms: Registration of the newest run.
+        recalled_ms: Last recall after a purge; 0 without any.
+        mark: Two observations with the same mark found no use in between.
     """
 
     now_ms: int
@@ -51,11 +51,11 @@ class Activity:
 
     @property
     def last_ms(self) -> int:
-        """When it was last used; 0 if that is not known."""
+        """Returns the time of the last use; 0 if unknown."""
         return max(self.written_ms, self.driver_ms, self.recalled_ms)
 
     def signs_of_life(self) -> Iterator[str]:
-        """Signs that it may be in use; empty if there are none."""
+        """Yields signs that the checkpoint may be in use."""
         if self.instances:
             yield f"{self.instances} stores reported within the last minute"
         times = (
@@ -73,14 +73,14 @@ class Activity:
 def look(
     client: Client, gen: str, *, tenant: str = "", listed: Iterable[PartitionId] | None = None
 ) -> Activity:
-    """Look at a checkpoint; nothing is changed.
+    """Reads the activity of a checkpoint; changes nothing.
 
     Args:
-        listed: Its partitions by the list of checkpoints; ``None`` reads that list.
+        listed: Partitions by the list of checkpoints; ``None`` reads that list.
 
     Raises:
         FormatError: The registry or an instance is damaged.
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
@@ -103,10 +103,10 @@ def look(
 
 
 def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
-    """Signs that a checkpoint may be in use; empty if there are none.
+    """Returns signs that a checkpoint may be in use; empty without any.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     try:
         return list(look(client, gen, tenant=tenant).signs_of_life())
@@ -117,14 +117,14 @@ def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
 def refuse_if_used(
     client: Client, gen: str, *, tenant: str = "", attempted: str, force: bool = False
 ) -> None:
-    """Refuse to change a checkpoint that may be in use.
+    """Refuses to change a checkpoint that may be in use.
 
     Args:
-        attempted: For the error.
-        force: Do not look: the caller knows that nothing runs.
+        attempted: Attempted operation, for the error.
+        force: Skips the check: the caller knows that nothing runs.
 
     Raises:
-        UsageError: The checkpoint seems to be in use, or that cannot be found out.
+        UsageError: The checkpoint seems to be in use, or its use cannot be determined.
     """
     signs = [] if force else signs_of_life(client, gen, tenant=tenant)
     if signs:

@@ -32,16 +32,16 @@ def maintain_checkpoint(
     progress: Progress = silent,
     stopped: Callable[[], bool] = _go_on,
 ) -> MaintenanceReport:
-    """Do what is due in each partition of a checkpoint.
+    """Runs the due maintenance of each partition of a checkpoint.
 
     The partitions come in random order, so that workers who start together seldom meet.
 
     Args:
-        name: What problems call the query; empty means its id.
-        stopped: Asked before each partition.
+        name: Name of the query in problems; empty uses the checkpoint id.
+        stopped: Called before each partition; true ends the pass.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
         ConfigError: The server refuses the user.
     """
     called = name or gen

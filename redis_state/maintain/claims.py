@@ -1,4 +1,4 @@
-"""How several workers share the partitions. Two at one partition do no harm, only double work."""
+"""Claims by which workers share partitions. Two workers at one partition only double the work."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DONE = b""
 
 
 def claim(client: Client, id_: PartitionId, policy: Policy) -> bool:
-    """Whether this worker should maintain a partition now; others leave it until `release`."""
+    """Claims a partition until `release`; returns whether this worker should maintain it now."""
     try:
         return _claim(client, id_, policy)
     except FullError:
-        # Retention is what gives a full server room again.
+        # Retention without a claim: only retention gives a full server room again.
         return True
 
 
@@ -28,7 +28,7 @@ def _claim(client: Client, id_: PartitionId, policy: Policy) -> bool:
     key = keys.claim(id_)
     expiry = ("PX", str(policy.claim_ms))
     taken, found = client.call(_WHAT, [("SET", key, policy.worker, "NX", *expiry), ("GET", key)])
-    # A command that is sent again finds the claim of its first time.
+    # A command that is sent again finds the claim of its first attempt.
     if taken or found == policy.worker.encode():
         return True
     if found == _DONE and policy.again:
@@ -38,7 +38,7 @@ def _claim(client: Client, id_: PartitionId, policy: Policy) -> bool:
 
 
 def release(client: Client, id_: PartitionId, policy: Policy, *, done: bool) -> None:
-    """Let others have the partition, at once or when it is due again."""
+    """Releases a partition, at once or, if done, when it is due again."""
     told_ms = policy.done_ms if done else 0
     args = [policy.worker, str(told_ms)]
     with suppress(FullError):

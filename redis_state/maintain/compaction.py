@@ -1,4 +1,4 @@
-"""Snapshots of a version from its segments in Redis, without a process that has it loaded."""
+"""Snapshots of a version from its segments in Redis, without a process that has loaded it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LOG = logging.getLogger("redis_state.maintain")
 
 
 def deltas_of(segments: Sequence[Segment]) -> Sequence[Segment]:
-    """What is applied over the snapshot when `open` lists these segments, newest first."""
+    """Returns the deltas above the snapshot among the segments that `open` lists, newest first."""
     return segments[:-1] if segments and segments[-1].snapshot else segments
 
 
 def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
-    """Whether a version needs a snapshot.
+    """Returns whether a version needs a snapshot.
 
     Args:
-        segments: As `open` lists them, newest first.
-        patience: As `redis_state.protocol.snapshots.is_due` takes it.
+        segments: Segments as `open` lists them, newest first.
+        patience: See `redis_state.protocol.snapshots.is_due`.
     """
     deltas = deltas_of(segments)
     base_bytes = segments[-1].entry.bytes if len(deltas) < len(segments) else 0
@@ -36,10 +36,10 @@ def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
 
 
 def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
-    """Add a snapshot of an opened version.
+    """Adds a snapshot of an opened version.
 
     Returns:
-        Its manifest entry; ``None`` if another one was faster or a segment was replaced meanwhile.
+        The manifest entry; ``None`` if another snapshot was faster or a segment was replaced.
 
     Raises:
         FormatError: A segment is damaged.
@@ -76,7 +76,7 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
 
 
 def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[SegmentWriter, int]:
-    """Stores all rows of a version but the last few blocks, which the writer still has.
+    """Stages all rows of a version except the last few blocks, which the writer still holds.
 
     Returns:
         The writer, and the highest id that a family of the lineage ever had.
@@ -105,8 +105,6 @@ def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> Non
 
 
 class _CountingRows:
-    """Rows, counted as they pass."""
-
     def __init__(self, rows: Iterator[KeyedValue]) -> None:
         self._rows = rows
         self.count = 0

@@ -1,6 +1,6 @@
 """Orphans: segments that no manifest names, for example because a manifest was destroyed.
 
-What an attempt staged expires by itself. These keys have no expiry, and only a scan finds them.
+Staged bytes of an attempt expire by themselves. Orphans have no expiry, and only a scan finds them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def sweep_orphans(
     ttl_ms: int = STAGED_TTL_MS,
     progress: Callable[[str, int, int], None] = silent,
 ) -> MaintenanceReport:
-    """Let segments of this tenant expire that no manifest names, found by one pass of `SCAN`.
+    """Sets an expiry on this tenant's segments that no manifest names, by one pass of `SCAN`.
 
     Args:
-        ttl_ms: For how long they can still be looked at.
+        ttl_ms: Time for which orphans can still be inspected.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
         ConfigError: The server refuses the user.
     """
     report = MaintenanceReport()
     for names in scan(client, _WHAT, keys.any_pattern(tenant=tenant), progress):
-        # In an order of their own, not the server's: what is found does not depend on its hashes.
+        # Sorted, so that results do not depend on the server's hash order.
         segments = sorted(found for name in names if (found := _segment(name, tenant)) is not None)
         expiries = client.call(_WHAT, [("PTTL", key) for key, _, _ in segments])
         for (key, meta, ident), expiry_ms in zip(segments, expiries, strict=True):
@@ -52,7 +52,7 @@ def sweep_orphans(
 
 
 def _segment(key: str, tenant: str) -> tuple[str, str, str] | None:
-    """Key, key of the manifest and ident of a segment; ``None`` for any other key."""
+    """Returns a segment's key, manifest key and ident; ``None`` for any other key."""
     gen = keys.gen_in(key, tenant=tenant)
     parts = None if gen is None else keys.parse_partition_key(key, gen=gen, tenant=tenant)
     if parts is None or parts.rest[:2] not in ("d:", "s:"):

@@ -18,20 +18,20 @@ from redis_state.protocol import PartitionClient, find_run
 from redis_state.protocol.instances import TTL_MS, Instance, leave
 
 _PATIENCE_SERVED = 2
-"""A process that serves a partition writes its snapshots from memory: it gets twice as long."""
+"""Factor for served partitions: their process writes snapshots from memory, and gets more time."""
 
 
 def maintain_partition(
     client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
 ) -> MaintenanceReport:
-    """Do what is due in one partition; nothing if another worker is working on it.
+    """Runs the due maintenance of one partition, unless another worker has claimed it.
 
     Args:
-        instance: Who serves it now.
-        name: What problems call the query.
+        instance: Instance that serves the partition now.
+        name: Name of the query in problems.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
         ConfigError: The server refuses the user.
     """
     report = MaintenanceReport()
@@ -80,7 +80,7 @@ def _maintain(
 
 
 def _is_signed(client: Client, id_: PartitionId) -> bool:
-    """Whether the base of the partition is signed; the deltas after it have to be the same."""
+    """Returns whether the base of the partition is signed, as its deltas must then be, too."""
     (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
     for name, entry in raw.items():
         segment = _segment(name, entry)
@@ -105,7 +105,7 @@ def _segment(name: bytes, entry: bytes) -> Segment | None:
 def _is_overtaken(
     client: Client, id_: PartitionId, instance: Instance, head: list[bytes | None]
 ) -> bool:
-    """Whether a newer run than the instance's has taken the partition."""
+    """Returns whether a newer run than the instance's has taken the partition."""
     epoch, holder = head[2:]
     if holder is None or holder == instance.run_id.encode():
         return False

@@ -1,9 +1,9 @@
-"""Removing a checkpoint at once: every key of it, and no other; `recall` has what can be undone.
+"""Immediate removal of all keys of a checkpoint, and of no others; `recall` has the reversible way.
 
-The registry and the manifests name almost all keys. What nothing names (staged by a lost attempt,
-or left behind when a manifest was destroyed) is found by one pass of `SCAN`, the only place where
-redis-state scans. Manifests go after what they name, and the query's hash goes last: a purge that
-was interrupted is finished by another one.
+The registry and the manifests name almost all keys. The rest was staged by a lost attempt, or left
+when a manifest was destroyed. One pass of `SCAN` finds these keys, the only scan of redis-state.
+Manifests are removed after the keys that they name, and the query's hash last: so an interrupted
+purge is finished by another one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _WHAT = "purging a checkpoint"
 
 @dataclass(slots=True)
 class Purged:
-    """What was found, and removed unless it was only counted.
+    """Keys that a purge found, and removed unless it only counted.
 
     Attributes:
-        segments: Deltas and snapshots that a manifest names.
-        strays: Keys that nothing names.
-        listed: Whether the list of checkpoints has it.
+        segments: Number of deltas and snapshots that a manifest names.
+        strays: Number of keys that nothing names.
+        listed: True if the checkpoint was in the list of checkpoints.
     """
 
     partitions: int = 0
@@ -43,7 +43,7 @@ class Purged:
 
     @property
     def keys(self) -> int:
-        """Keys of the checkpoint."""
+        """Returns the number of keys of the checkpoint."""
         return len(self.names)
 
 
@@ -55,12 +55,12 @@ def purge(
     dry_run: bool = False,
     progress: Progress = silent,
 ) -> Purged:
-    """Remove every key of a checkpoint.
+    """Removes every key of a checkpoint.
 
     Args:
         gen: The checkpoint id.
-        tenant: As in `StoreId`.
-        dry_run: Count only.
+        tenant: See `StoreId`.
+        dry_run: Only counts.
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
@@ -87,10 +87,10 @@ def purge(
 
 
 def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
-    """Refuse what is not a checkpoint id.
+    """Checks that a text is a checkpoint id.
 
     Raises:
-        ConfigError: It is not one.
+        ConfigError: The text is not a checkpoint id.
     """
     if not is_gen(gen):
         raise ConfigError(
@@ -101,9 +101,10 @@ def check_gen(gen: str, *, attempted: str = _WHAT) -> None:
 
 
 def _forget_name(client: Client, gen: str, tenant: str) -> None:
-    """First of all: a Python store that takes the name from now on begins a new checkpoint.
+    """Removes the name first: a Python store of this name then begins a new checkpoint.
 
-    By its id alone: one that never began a batch is neither listed, nor does its query name it.
+    The name is found by the checkpoint id alone, since a checkpoint without a batch is not listed,
+    and its query does not name it.
     """
     names = keys.names(tenant=tenant)
     (known,) = client.call(_WHAT, [("HGETALL", names)])
@@ -113,7 +114,10 @@ def _forget_name(client: Client, gen: str, tenant: str) -> None:
 
 
 def registered_partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
-    """The partitions that the query counts; others, or all if it is damaged, are scanned for."""
+    """Returns the partitions that the query counts; empty if the query is damaged.
+
+    The scan finds all other partitions.
+    """
     (reply,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
     try:
         operators = parse_operators(reply)
@@ -143,7 +147,7 @@ def _purge_partitions(
 
 
 def _idents(meta: dict[bytes, bytes]) -> list[str]:
-    """Segments that have a key; the scan, which needs no manifest, finds what cannot be read."""
+    """Returns the segments that have a key; skips unreadable entries, which the scan finds."""
     idents: list[str] = []
     for name, entry in meta.items():
         if name[:2] not in (b"d:", b"s:"):
@@ -160,7 +164,7 @@ def _idents(meta: dict[bytes, bytes]) -> list[str]:
 def scan_checkpoint(
     client: Client, gen: str, tenant: str, progress: Progress
 ) -> Iterator[list[str]]:
-    """Keys of the checkpoint, batch by batch."""
+    """Yields the keys of the checkpoint, batch by batch."""
     pattern = keys.checkpoint_pattern(gen, tenant=tenant)
     for names in scan(client, _WHAT, pattern, progress):
         yield [name for name in names if keys.owned_by(name, gen=gen, tenant=tenant)]
@@ -191,7 +195,7 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
 
 
 def _unlink(client: Client, names: Sequence[str]) -> None:
-    """One command per key, so that keys of different hash tags fit into one pipeline."""
+    """Unlinks keys by one command each, so that different hash tags fit into one pipeline."""
     for start in range(0, len(names), _KEYS_AT_ONCE):
         chunk = names[start : start + _KEYS_AT_ONCE]
         client.call(_WHAT, [("UNLINK", name) for name in chunk])

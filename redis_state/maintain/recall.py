@@ -1,7 +1,7 @@
-"""Purging a checkpoint by expiry, and bringing it back in time (docs/format.md, section 12).
+"""Purges a checkpoint by expiry, and recalls it in time (docs/format.md, section 12).
 
-A partition and what its manifest names change together, in one script, so that nobody is ever
-served a half of it: while it expires, every release refuses it with a named error.
+One script changes a partition together with the segments that its manifest names, so that no reader
+gets half of it. While a partition expires, every release refuses it with a named error.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from redis_state.progress import Progress, silent
 from redis_state.protocol.runs import PURGED_FIELD
 
 KEPT_MS = 24 * 3600 * 1000
-"""For so long what was purged can be called back."""
+"""Time for which a purged checkpoint can be recalled."""
 
 RECALLED = "recalled"
-"""The field of a query that says when it was called back last: somebody counts on it."""
+"""Field of a query with the time of its last recall, which counts as use."""
 
 _PURGING = "purging a checkpoint"
 _RECALLING = "calling a purged checkpoint back"
 _NO_EXPIRY = -1
 _ANY_BYTES = "utf-8", "surrogateescape"
-"""What is listed comes back byte for byte, whatever it is."""
+"""Codec that preserves the listed bytes, whatever they are."""
 
 
 @dataclass(slots=True)
 class Recalled:
-    """What was called back.
+    """Counts of a recall.
 
     Attributes:
-        segments: Deltas and snapshots that a manifest names.
-        incomplete: Those of them that do not have all their blocks.
+        segments: Number of deltas and snapshots that a manifest names.
+        incomplete: Number of these segments that lack blocks.
     """
 
     partitions: int = 0
@@ -54,11 +54,11 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class _PurgeRecord:
-    """What a purge keeps in the query, for whoever brings it back.
+    """Note of a purge in the query, for its recall.
 
     Attributes:
-        left_ms: For how long the query would have been there; -1 for ever.
-        listed: Its fields in the list of checkpoints.
+        left_ms: Expiry of the query before the purge; -1 without one.
+        listed: Fields of the query in the list of checkpoints.
     """
 
     left_ms: int
@@ -73,23 +73,23 @@ def expire(
     kept_ms: int = KEPT_MS,
     progress: Progress = silent,
 ) -> Purged:
-    """Let every key of a checkpoint expire, serve none of it from now on, and list it no more.
+    """Makes every key of a checkpoint expire, and stops serving and listing the checkpoint at once.
 
     Args:
         gen: The checkpoint id.
-        tenant: As in `StoreId`.
-        kept_ms: For how long it can be called back.
+        tenant: See `StoreId`.
+        kept_ms: Time for which the checkpoint can be recalled.
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
-        FullError: There is no room for a note of it; nothing was changed.
+        FullError: There is no memory for the note; nothing was changed.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
     found = Purged()
     query = keys.query(gen, tenant=tenant)
     metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
-    # The query comes first, and last when it is called back: while it expires, so does the rest.
+    # The query comes first here, and last in a recall: while the query expires, so does the rest.
     try:
         _expire_query(client, gen, tenant, kept_ms, found)
     except FullError as error:
@@ -118,11 +118,11 @@ def expire(
 
 
 def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = silent) -> Recalled:
-    """Bring a checkpoint back that was purged by expiry, as it was.
+    """Restores a checkpoint that was purged by expiry.
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
-        NotFoundError: Nothing of it expires: it was not purged, or too long ago.
+        NotFoundError: Nothing of the checkpoint expires: it was not purged, or too long ago.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
@@ -159,13 +159,13 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         known = _record(client, gen, tenant)
         if known is None:
             known = _PurgeRecord(left_ms, {})
-        # If it was purged before, what that one kept still counts: it may have been cut off.
+        # The record of an earlier purge still counts: that purge may have been interrupted.
         record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
-        # One by one: a full server refuses the note, and would carry out the rest.
+        # In separate calls: a full server refuses the note, but would carry out the rest.
         client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
         client.call(_PURGING, [("PEXPIRE", query, str(expiry_ms))])
-    # Who entered it before the note was there has not seen the note.
+    # Again: a process that had not seen the note may have listed the query since the first read.
     listed |= _listed(client, gen, tenant)
     found.listed = bool(listed)
     if listed:
@@ -250,7 +250,7 @@ def _recall_partitions(client: Client, metas: Sequence[str], found: Recalled) ->
 def _expire_strays(
     client: Client, gen: str, tenant: str, names: Sequence[str], kept_ms: int
 ) -> int:
-    """Give an expiry to keys without one that no manifest names; returns how many."""
+    """Sets an expiry on keys without one that no manifest names; returns their number."""
     left = client.call(_PURGING, [("PTTL", name) for name in names])
     strays = 0
     for name, left_ms in zip(names, left, strict=True):
@@ -262,7 +262,8 @@ def _expire_strays(
             strays += 1
             continue
         both, args = [f"{parts.prefix}:m", name], [parts.rest, str(kept_ms)]
-        # A manifest that was called back meanwhile still names it.
+        # A manifest that was recalled in the meantime still names the segment, so the script
+        # checks.
         strays += client.script(_PURGING, script("orphan"), both, args) == ["OK"]
     return strays
 

@@ -1,4 +1,4 @@
-"""What a maintenance pass should do, and its report of what it did."""
+"""Policy of a maintenance pass, and the report of its results."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a pass does beside snapshots and retention.
+    """Options of a pass besides snapshots and retention.
 
     Attributes:
-        worker: Name of the worker in the claims by which several share the work.
-        claim_ms: A partition whose worker was killed is free again after this time.
-        done_ms: For so long other workers leave a maintained partition alone; 0: not at all.
-        again: Maintain partitions that another worker has just done.
-        deep: Read every block of every segment, too.
-        unsigned_too: With a secret: also maintain partitions whose blocks nobody has signed, which
-            are not signed then either. Otherwise they are a problem.
-        changes_max: Versions with more rows in the deltas over their snapshot are left to the
-            process that has them loaded: those rows are held in memory, up to 1 kB each.
+        worker: Name of the worker in the claims by which several workers share the partitions.
+        claim_ms: Expiry of the claim of a killed worker.
+        done_ms: Time for which other workers skip a maintained partition; 0 for no time.
+        again: Also maintains partitions that another worker has just done.
+        deep: Also reads every block of every segment.
+        unsigned_too: With a secret: also maintains partitions with unsigned blocks, without signing
+            them. Otherwise such partitions are a problem.
+        changes_max: Versions with more rows in the deltas above their snapshot are left to the
+            process that has loaded them: these rows are held in memory, up to 1 kB each.
     """
 
     worker: str
@@ -52,21 +52,21 @@ class Policy:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """Counts of a pass, and what it found wrong.
+    """Counts and problems of a pass.
 
     Attributes:
-        left_to_others: Partitions that another worker had at work or done.
-        snapshot_bytes: What the added snapshots take.
-        dropped: Segments that retention took out of manifests.
-        dropped_bytes: What they took; it is free when their last readers had their ten minutes.
+        left_to_others: Partitions that another worker had claimed or done.
+        snapshot_bytes: Size of the added snapshots.
+        dropped: Segments that retention removed from manifests.
+        dropped_bytes: Their size; freed ten minutes later, for the sake of current readers.
         verified: Segments that were found whole.
-        mended: Segments that were published and would have expired.
-        deactivated: Instances of runs that lost their partition to a newer one.
+        mended: Published segments that would have expired.
+        deactivated: Instances of runs that lost their partition to a newer run.
         orphans: Segments that no manifest names, which expire now.
         purged: Checkpoints that expire now.
-        lag_versions: Versions that the slowest partition applies over its snapshot to be opened.
-        lag_bytes: What all partitions read for that, beside their snapshots.
-        problems: What needs a person; at most 1,000.
+        lag_versions: Number of deltas that an open of the slowest partition applies.
+        lag_bytes: Bytes of these deltas over all partitions.
+        problems: Problems that need a person; at most 1,000.
     """
 
     checkpoints: int = 0
@@ -86,7 +86,7 @@ class MaintenanceReport:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: MaintenanceReport) -> None:
-        """Take the counts of a part in."""
+        """Adds the counts of a part."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.lag_versions = max(self.lag_versions, other.lag_versions)
@@ -94,16 +94,16 @@ class MaintenanceReport:
         self.problems += other.problems[: PROBLEMS_MAX - len(self.problems)]
 
     def problem(self, text: str) -> None:
-        """Note what needs a person."""
+        """Notes a problem that needs a person."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
 
     @contextmanager
     def noting(self, where: str) -> Iterator[None]:
-        """Note an error as a problem, so that one place keeps nobody from the others.
+        """Notes an error as a problem, so that one bad place does not stop the pass.
 
         Raises:
-            UnavailableError: The server gives no answer, which every other place would meet, too.
+            UnavailableError: The server does not answer, which would affect every other place, too.
             ConfigError: The server refuses the user.
         """
         try:

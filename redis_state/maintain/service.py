@@ -1,4 +1,4 @@
-"""The maintenance worker: one pass over all checkpoints of a server, or many."""
+"""Maintenance worker: one pass over all checkpoints of a server, or many passes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LOG = logging.getLogger("redis_state.maintain")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is maintained.
+    """Scope of the maintenance.
 
     Attributes:
-        query: Name or id of the only query, or id of its checkpoint; ``None``: all of the server.
-        tenant: As in `StoreId`.
-        orphans: Let segments expire that no manifest names; a service does it once an hour.
-        vanished_ms: Let checkpoints expire that nobody used for so long; ``None``: none. A service
-            looks once an hour.
+        query: Name or id of the only query, or id of its checkpoint; ``None`` for all queries.
+        tenant: See `StoreId`.
+        orphans: Expires segments that no manifest names; a service does so once an hour.
+        vanished_ms: Expires checkpoints that were unused for this long; ``None`` for none. A
+            service checks once an hour.
     """
 
     policy: Policy
@@ -44,12 +44,12 @@ class Job:
 
 
 class Service:
-    """Maintains what a job says, once or until it is told to stop.
+    """Maintains the scope of a job, once or until the service is stopped.
 
     Args:
-        progress: Told how far a pass is.
-        wait: Waits for so many seconds; true when the service is to stop.
-        stopped: Whether the service is to stop; asked before each partition.
+        progress: Called with the progress of a pass.
+        wait: Waits for this many seconds; returns true when the service is to stop.
+        stopped: Returns whether the service is to stop; called before each partition.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Service:
         self._orphans_due_s = self._vanished_due_s = clock.monotonic_s()
 
     def run_pass(self) -> MaintenanceReport:
-        """Do what is due now.
+        """Runs the maintenance that is due now.
 
         Raises:
-            NotFoundError: There is no such query.
-            UnavailableError: The server gives no answer.
+            NotFoundError: The query does not exist.
+            UnavailableError: The server does not answer.
             ConfigError: The server refuses the user.
         """
         began_s = self._clock.monotonic_s()
@@ -104,7 +104,7 @@ class Service:
             with report.noting("looking for orphans"):
                 swept = sweep_orphans(self._client, tenant=job.tenant, progress=self._progress)
                 report.add(swept)
-        # At last: it writes notes, for which a full server may have room now.
+        # Last, because it writes notes: by now a full server may have room for them.
         vanished_ms = job.vanished_ms
         if vanished_ms is not None and began_s >= self._vanished_due_s and not self._stopped():
             self._vanished_due_s = began_s + VANISHED_EVERY_S
@@ -121,10 +121,10 @@ class Service:
         return report
 
     def run(self, interval_s: float, tell: Callable[[MaintenanceReport], None]) -> None:
-        """Do passes until `wait` says that it is enough. If the server is down, wait for it.
+        """Runs passes until `wait` returns true. An unavailable server is retried at the next pass.
 
         Raises:
-            RedisStateError: As `run_pass`, but for a server that gives no answer.
+            RedisStateError: See `run_pass`, except `UnavailableError`.
         """
         while not self._stopped():
             try:

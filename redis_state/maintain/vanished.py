@@ -1,7 +1,7 @@
-"""Checkpoints that nobody uses any more. Redis cannot see whether their files still exist.
+"""Unused checkpoints. Redis cannot see whether their files still exist.
 
-Two looks decide, with some time between them: the first notes what it saw, and only a later one
-that sees the very same lets the checkpoint expire, so that it can still be called back.
+Two observations decide, with some time between them. The first notes what it saw. Only a later one
+that sees the same makes the checkpoint expire, so that it can still be recalled.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LOG = logging.getLogger("redis_state.maintain")
 
 @dataclass(frozen=True, slots=True)
 class SeenCheckpoint:
-    """What a look saw of a listed checkpoint.
+    """A listed checkpoint and its activity at one observation.
 
     Attributes:
-        noted_ms: When a look first saw it as it is now; 0 if none has noted it.
+        noted_ms: Time when it was first seen in its present state; 0 if not noted.
     """
 
     info: QueryInfo
@@ -45,38 +45,38 @@ class SeenCheckpoint:
 
     @property
     def called(self) -> str:
-        """Name and id."""
+        """Returns name and id."""
         return f"{self.info.title} (gen {self.info.gen})"
 
     @property
     def is_undated(self) -> bool:
-        """Whether it holds state, and no release that notes its use has written it."""
+        """Returns whether it holds state that only releases without use dates have written."""
         return self.activity.partitions > 0 and not self.activity.last_ms
 
     @property
     def used_ms(self) -> int:
-        """When it was last used: without a date, when it was first seen as it is now."""
+        """Returns the time of the last use; if undated, of the first look at its present state."""
         now_ms, registered_ms = self.activity.now_ms, self.activity.registered_ms
         first_seen_ms = (self.noted_ms or now_ms) if self.is_undated else 0
         return max(self.info.seen_ms, registered_ms, self.activity.last_ms, first_seen_ms)
 
     @property
     def why(self) -> str:
-        """Why it seems to be unused."""
+        """Explains the reasons to consider the checkpoint unused."""
         since = (self.activity.now_ms - self.used_ms) / _DAY_MS
         what = "it is as it was" if self.is_undated else "nobody wrote it or began a run of it"
         return f"no process serves it, and {what} for {since:.1f} days"
 
     def is_dead(self, age_ms: int) -> bool:
-        """Whether no process serves it, and nobody has used it for this long."""
+        """Returns whether no process serves it, and its last use is longer ago than this."""
         return not self.activity.instances and self.activity.now_ms - self.used_ms > age_ms
 
 
 def vanished_checkpoints(client: Client, *, age_ms: int, tenant: str = "") -> list[SeenCheckpoint]:
-    """Checkpoints that nobody used for `age_ms`, by the server's clock; nothing is changed.
+    """Returns the checkpoints unused for `age_ms`, by the server's clock; changes nothing.
 
-    Of one that was written only by releases that do not note when, the age counts from the first
-    look of `purge_vanished`.
+    If only releases that do not note their use wrote a checkpoint, the age counts from the first
+    observation of `purge_vanished`.
 
     Raises:
         ConfigError: The age is below one hour.
@@ -93,12 +93,12 @@ def purge_vanished(
     tenant: str = "",
     progress: Callable[[str, int, int], None] = silent,
 ) -> MaintenanceReport:
-    """Look once; let checkpoints expire that two looks found unused for `age_ms`.
+    """Observes once; expires checkpoints that two observations found unused for `age_ms`.
 
-    The looks are half an hour apart, or more. `recall` brings back what expires.
+    The observations are at least half an hour apart. `recall` restores an expiring checkpoint.
 
     Raises:
-        ConfigError: As `vanished_checkpoints`.
+        ConfigError: See `vanished_checkpoints`.
     """
     report = MaintenanceReport()
     for one in _looks(client, age_ms, tenant, report):
@@ -157,7 +157,7 @@ def _looks(
         return
     for info in parse_listing(listed):
         if info.problem:
-            # When it was used last is not known.
+            # The time of its last use is unknown.
             report.problem(f"{info.title}: not purged: {info.problem}")
             continue
         try:
@@ -170,12 +170,12 @@ def _looks(
 
 
 def _noted_ms(noted: Mapping[bytes, bytes], gen: str, activity: Activity) -> int:
-    """When the checkpoint was noted as it is now."""
+    """Returns the time when the checkpoint was noted in its present state; 0 if it was not."""
     found: Any = None
     with suppress(ValueError):
         found = parse_json(noted.get(gen.encode(), b"null"))
     if not isinstance(found, dict) or found.get("mark") != activity.mark:
         return 0
     at_ms = found.get("at")
-    # A note of the future is of a clock that was wrong.
+    # A note from the future was written by a clock that was wrong.
     return at_ms if type(at_ms) is int and 0 < at_ms <= activity.now_ms else 0

@@ -1,4 +1,4 @@
-"""Verification: is every segment that a manifest names whole (docs/format.md, section 8)?"""
+"""Verification that every segment named by a manifest is whole (docs/format.md, section 8)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def verify(
     *,
     where: str,
 ) -> None:
-    """Compare the segments of a partition with its manifest, and correct their expiries."""
+    """Compares the segments of a partition with its manifest, and corrects their expiries."""
     id_ = partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
     suspects = _suspects(client, id_, _named(raw, report, where=where), left_ms, report)
     if suspects:
-        # What a maintainer took out of the manifest meanwhile may be gone.
+        # Another maintainer may have removed the segment from the manifest, and its key, meanwhile.
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
         for segment, found in suspects:
             if now.get(segment.field.encode()) == segment.entry.text.encode():
@@ -68,7 +68,7 @@ def _suspects(
     left_ms: int,
     report: MaintenanceReport,
 ) -> list[tuple[Segment, int]]:
-    """Segments that are not whole, and how many blocks they have."""
+    """Returns the segments that are not whole, each with its number of blocks."""
     suspects: list[tuple[Segment, int]] = []
     with_key = [segment for segment in named if segment.entry.blocks]
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):

@@ -1,4 +1,4 @@
 """Recovery of a query: diagnosis, marker files, rewinds of Spark's logs, and copies (backups).
 
-Imports `reader`, `files` and what lies below them. Begin with `doctor.py`.
+Imports `reader`, `files` and the layers below them. Begin with `doctor.py`.
 """

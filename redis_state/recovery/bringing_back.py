@@ -1,4 +1,4 @@
-"""What a restore and an import have in common: nothing that Redis serves is ever replaced."""
+"""Common steps of a restore and an import: state that Redis serves is never replaced."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from redis_state.recovery.query_state import CountedStore, query_id_of, stores_o
 
 
 def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) -> bool:
-    """Whether Redis has the partition and serves the version; false if it has no manifest.
+    """Returns whether Redis serves the version of a partition; false without a manifest.
 
     Args:
-        what: What is done, for errors, such as ``restoring``.
-        verb: The same, such as ``restore``.
+        what: Present participle of the operation, for errors, such as ``restoring``.
+        verb: Infinitive of the operation, such as ``restore``.
 
     Raises:
-        StateError: It has the partition and does not serve the version, or it was purged.
+        StateError: The partition exists but does not serve the version, or was purged.
     """
     attempted, gen = f"{what} version {pin.version}", id_.store.gen
     health = look_at(client, id_)
@@ -51,10 +51,10 @@ def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) 
 
 
 def check_not_purged(client: Client, gen: str, *, attempted: str, tenant: str) -> None:
-    """Refuse a checkpoint that was purged within the last day, also if no partition is left.
+    """Refuses a checkpoint that was purged within the last day, also without any partition.
 
     Raises:
-        StateError: It was.
+        StateError: The checkpoint was purged.
     """
     command = ("HEXISTS", keys.query(gen, tenant=tenant), PURGED_FIELD)
     (purged,) = client.call("looking for a purge", [command])
@@ -65,13 +65,13 @@ def check_not_purged(client: Client, gen: str, *, attempted: str, tenant: str) -
 def others_serving(
     client: Client, checkpoint: Folder, gen: str, batch: int, *, what: str, tenant: str
 ) -> list[CountedStore]:
-    """The Python stores of a query that go back with its logs, without those of one checkpoint.
+    """Returns the Python stores that go back with a query's logs, except one checkpoint's.
 
     Args:
-        gen: The checkpoint that is brought back.
+        gen: The checkpoint that is restored, whose stores are left out.
 
     Raises:
-        StateError: One does not serve the state after the batch, or was purged.
+        StateError: A store does not serve the state after the batch, or was purged.
     """
     stores = stores_of_query(client, query_id_of(checkpoint), tenant=tenant)
     others = [store for store in stores if store.gen != gen]
@@ -101,12 +101,14 @@ def describe(
     created_ms: int,
     tenant: str,
 ) -> None:
-    """So that readers and maintenance find the query before it runs; it renews all of that.
+    """Describes a query that has not run yet, so that readers and maintenance find it.
+
+    The query's next run renews the description.
 
     Args:
-        fields: Of the query's registry; those that are there stay.
+        fields: Fields of the query's registry; existing fields stay.
         counts: Numbers of partitions, by operator and store.
-        created_ms: Milliseconds since 1970, where `fields` do not say it.
+        created_ms: Milliseconds since 1970; used if `fields` has no creation time.
 
     Raises:
         StateError: The checkpoint was purged within the last day.
@@ -131,7 +133,6 @@ def describe(
 
 
 def _listing(fields: Mapping[str, str], created_ms: int, seen_ms: int) -> dict[str, str | int]:
-    """The entry in the list of checkpoints."""
     created = fields.get("created", "")
     texts = {name: fields.get(name, "") for name in ("path", "id", "name")}
     created_ms = int(created) if created.isdecimal() else created_ms

@@ -1,4 +1,4 @@
-"""Which batches of a checkpoint Redis can serve, partition by partition; nothing is changed."""
+"""Diagnosis of the batches that Redis can serve, partition by partition; changes nothing."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ _SEGMENTS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """What Redis holds of one partition.
+    """Versions of one partition in Redis.
 
     Attributes:
-        latest: The newest version on the living timeline; 0 if there is none.
-        opened: The newest version that a task of the last run opened.
-        floor: Retention keeps nothing below it.
-        loadable: Versions on the living timeline that load, 0 among them.
-        broken: Segments that are not whole, as the manifest names them.
-        present: Whether there is a manifest.
-        problem: Why nothing can be said; empty if something can.
-        purged: Whether it expires, because its checkpoint was purged within the last day.
-        ahead: Batch b makes the version b + `ahead`.
-        first: The first batch of its store: after an earlier one the state is as before this one.
+        latest: Newest version on the living timeline; 0 without any.
+        opened: Newest version that a task of the last run opened.
+        floor: Retention keeps nothing below this version.
+        loadable: Versions on the living timeline that load, including 0.
+        broken: Idents of segments that are not whole.
+        present: True if the partition has a manifest.
+        problem: Reason why the versions are unknown; empty if they are known.
+        purged: True if the partition expires, because its checkpoint was purged within the last
+            day.
+        ahead: Batch b writes version b + `ahead`.
+        first: First batch of the store. The state after an earlier batch is the state before
+            `first`.
     """
 
     id: PartitionId
@@ -58,30 +60,30 @@ class PartitionHealth:
     first: int = 0
 
     def serves(self, batch: int) -> bool:
-        """Whether the state after a batch loads."""
+        """Returns whether the state after a batch loads."""
         return max(batch, self.first - 1) + self.ahead in self.loadable
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What Redis holds of the checkpoints of a query.
+    """Diagnosis of the checkpoints of a query.
 
     Attributes:
-        purged: Those that expire, because they were purged within the last day.
+        purged: Checkpoints that expire, because they were purged within the last day.
     """
 
     partitions: tuple[PartitionHealth, ...]
     purged: tuple[str, ...] = ()
 
     def serves(self, batch: int) -> bool:
-        """Whether every partition of every store serves the state after a batch."""
+        """Returns whether every partition of every store serves the state after a batch."""
         return bool(self.partitions) and all(one.serves(batch) for one in self.partitions)
 
     def newest_batch(self, *, among: Collection[int] | None = None) -> int | None:
-        """The newest batch after which the query can go on; ``None`` if it has to start afresh.
+        """Returns the newest batch after which the query can continue; ``None`` if there is none.
 
         Args:
-            among: The batches after which Spark can go on, if they are known.
+            among: Batches after which Spark can continue; ``None`` if unknown.
         """
         if among is None:
             among = {v - one.ahead for one in self.partitions for v in one.loadable if v > 0}
@@ -91,11 +93,11 @@ class Diagnosis:
 def diagnose(
     client: Client, *gens: str, tenant: str = "", progress: Progress = silent
 ) -> Diagnosis:
-    """Look at every partition of the checkpoints of a query.
+    """Diagnoses every partition of the checkpoints of a query.
 
     Raises:
         FormatError: The description of the query is damaged.
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     found, purged = [], []
     for gen in gens:
@@ -109,12 +111,13 @@ def diagnose(
 def _look(
     client: Client, gen: str, tenant: str, progress: Progress
 ) -> tuple[list[PartitionHealth], bool]:
-    """The partitions of a checkpoint, and whether it is marked as purged."""
+    """Returns the partitions of a checkpoint, and whether the checkpoint is marked as purged."""
     (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
     operators = parse_operators(raw)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
     if not ids:
-        # The query's hash was lost alone: in a cluster it lies elsewhere. Its next start writes it.
+        # Only the query's hash was lost, which a cluster may keep on another server. The next start
+        # of the query writes it again.
         ids = [
             id_
             for info in list_queries(client, tenant=tenant)
@@ -134,14 +137,14 @@ def _look(
 def others_of_folder(
     client: Client, gen: str, *, tenant: str = ""
 ) -> tuple[QueryInfo | None, list[QueryInfo]]:
-    """What else the folder of a checkpoint has had, being deleted and created again, or rescaled.
+    """Finds other checkpoints of the same folder, which was recreated or rescaled.
 
     Returns:
-        The checkpoint that took the place of this one, if there is one; else ``None``, and those
-        whose place this one took.
+        The checkpoint that replaced this one, or ``None``; and the checkpoints that this one
+        replaced.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     queries = list_queries(client, tenant=tenant)
     own = next((info for info in queries if info.gen == gen and info.path), None)
@@ -154,20 +157,20 @@ def others_of_folder(
 
 
 def listing_problem(client: Client, gen: str, *, tenant: str = "") -> str:
-    """Why an entry of a checkpoint in the list cannot be read; empty if all can be.
+    """Returns the problem of a checkpoint's unreadable entry in the list; empty without any.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     found = (info for info in list_queries(client, tenant=tenant) if info.gen == gen)
     return next((info.problem for info in found), "")
 
 
 def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
-    """What Redis holds of one partition.
+    """Diagnoses one partition.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))], of_other_type=OTHER_TYPE)
     if raw is OTHER_TYPE:
@@ -196,10 +199,10 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
 
 
 def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int, str]:
-    """The newest version that a run finds by its number, and its uid (docs/format.md, 3.2)."""
+    """Returns the newest version that a run finds by number, and its uid (docs/format.md, 3.2)."""
     found = latest, fields.get("lu", "-")
     if latest == opened:
-        # The run that holds the partition has nothing above: then a contender's attempt is meant.
+        # The run that holds the partition has no newer version, so a contender's attempt counts.
         for contender in fields.get("k", "").split():
             _, _, uids = contender.partition(":")
             found = (opened + 1, uids.split(",")[-1]) if uids else found
@@ -207,7 +210,7 @@ def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int
 
 
 def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> set[Segment]:
-    """Segments that do not have all their blocks."""
+    """Returns the segments that lack blocks."""
     with_key = [segment for segment in segments if segment.entry.blocks]
     broken = set()
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
@@ -222,7 +225,7 @@ def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> se
 def _loadable(
     segments: Sequence[Segment], latest: int, uid: str, broken: set[Segment]
 ) -> frozenset[int]:
-    """Versions of the timeline that ends at (latest, uid) and whose segments are whole."""
+    """Returns the versions of the timeline ending at (latest, uid) whose segments are whole."""
     by_field: Mapping[str, Segment] = {segment.field: segment for segment in segments}
     timeline: list[tuple[Segment | None, Segment | None]] = []
     version = latest

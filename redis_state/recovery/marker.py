@@ -1,4 +1,4 @@
-"""The marker file of a checkpoint, which names its keys (docs/format.md, section 9)."""
+"""Marker file of a checkpoint, which names its keys (docs/format.md, section 9)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What the marker files of a checkpoint say.
+    """Content of the marker files of a checkpoint.
 
     Attributes:
-        gen: The id of the checkpoint's keys.
+        gen: Id of the checkpoint's keys.
         path_hash: SHA-256 of the qualified path, in hex digits.
-        since: The first batch of a gen that has the state in another number of partitions than the
-            one before; ``None`` for the first gen of a checkpoint.
+        since: First batch of a gen that was created by a change of the number of partitions;
+            ``None`` for the first gen of a checkpoint.
     """
 
     gen: str
@@ -37,28 +37,28 @@ class Marker:
 
 
 def has_marker(checkpoint: Folder) -> bool:
-    """Whether the state of a checkpoint is in Redis, or was once.
+    """Returns whether the state of a checkpoint is, or once was, in Redis.
 
     Raises:
         FormatError: The file is damaged.
-        UnavailableError: Its file system gives no answer.
+        UnavailableError: The file system does not answer.
     """
     return _read(checkpoint / _STATE, NAME) is not None
 
 
 def gen_of(checkpoint: Folder) -> str:
-    """The id of a checkpoint; raises what `marker_of` raises."""
+    """Returns the id of a checkpoint; see `marker_of` for errors."""
     return marker_of(checkpoint).gen
 
 
 def marker_of(checkpoint: Folder) -> Marker:
-    """What the marker files say, and the offset log of a change that they announce.
+    """Reads the marker files, and the offset log for changes that they announce.
 
     Raises:
         StateError: There is no marker file, or it was copied from another checkpoint.
         FormatError: A file is damaged.
-        ConfigError: There is no such folder, or it cannot be read.
-        UnavailableError: Its file system gives no answer.
+        ConfigError: The folder does not exist, or cannot be read.
+        UnavailableError: The file system does not answer.
     """
     state = checkpoint / _STATE
     decided = _read(state, NAME)
@@ -72,7 +72,7 @@ def marker_of(checkpoint: Folder) -> Marker:
         if found is None:
             break
         if found.since is not None:
-            # What comes of a batch that was decided before is too late.
+            # Too late: a change announced for a batch that was already decided.
             if decided.since is None or decided.since < found.since:
                 announced.insert(0, found)
             continue
@@ -101,7 +101,7 @@ def _of_two(state: Folder, first: Marker, other: Marker) -> FormatError:
 
 
 def _planned(checkpoint: Folder, announced: list[Marker]) -> Marker | None:
-    """Which of the announced changes the offset log has."""
+    """Returns the announced change that the offset log confirms."""
     for batch in dict.fromkeys(one.since for one in announced):
         offsets = checkpoint / "offsets"
         raw = offsets.read(str(batch))
@@ -153,7 +153,7 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
 
 
 def _read(state: Folder, name: str) -> Marker | None:
-    """``None`` if there is no such file."""
+    """Reads a marker file; ``None`` if the file does not exist."""
     raw = state.read(name, most=_BYTES_MAX)
     return None if raw is None else _parse(f"reading the marker file {state / name}", raw)
 
@@ -176,5 +176,5 @@ def _parse(attempted: str, raw: bytes) -> Marker:
 
 
 def _hashes(state: Folder) -> set[str]:
-    """Of the qualified path as Hadoop spells it."""
+    """Returns hashes of the qualified path as Hadoop spells it."""
     return {hashlib.sha256(path.encode()).hexdigest() for path in state.spellings()}

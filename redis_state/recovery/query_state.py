@@ -1,8 +1,7 @@
-"""Which checkpoints in Redis hold the state of a query: Spark's operators' and Python stores'.
+"""Checkpoints in Redis with the state of a query: of Spark's operators and of Python stores.
 
-Spark's operators have the checkpoint that the marker file names. A store of Python whose batches
-are counted has one of its own, which names the query that it belongs to (docs/format.md, section
-9).
+Spark's operators have the checkpoint that the marker file names. A Python store whose batches are
+counted has a checkpoint of its own, which names its query (docs/format.md, section 9).
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ _WHAT = "looking for the stores of a query"
 
 @dataclass(frozen=True, slots=True)
 class CountedStore:
-    """A store of Python whose batches Redis counts.
+    """A Python store whose batches Redis counts.
 
     Attributes:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         place: Operator and store, in fields of the registry.
-        newest: Its newest batch.
-        first: The batch that it begins with.
-        query_id: Spark's id of the query that it belongs to; empty if that is not known.
-        raw: What the registry says of its newest batch.
+        newest: Newest batch of the store.
+        first: First batch of the store.
+        query_id: Spark's id of the query; empty if unknown.
+        raw: Registry field of the newest batch.
     """
 
     gen: str
@@ -61,19 +60,19 @@ class CountedStore:
     raw: bytes
 
     def at(self, batch: int) -> int:
-        """Its newest batch when that is the query's: the one before the first, before that."""
+        """Returns the store's newest batch when the query's is `batch`; at least `first - 1`."""
         return max(batch, self.first - 1)
 
     def follows(self, committed: int | None) -> bool:
-        """Whether a query goes on after its newest committed batch, which the store has written."""
+        """Returns whether a query can continue after its newest committed batch."""
         newest = -1 if committed is None else committed
         return self.newest in (self.at(newest), newest + 1)
 
     def set_to(self, client: Client, batch: int, *, tenant: str, word: str = _REWOUND) -> None:
-        """Make a batch the newest one; all partitions have to hold what it left.
+        """Makes a batch the newest; all partitions must hold its version.
 
         Args:
-            word: What stands in place of its run.
+            word: Written in place of the batch's run.
 
         Raises:
             ConflictError: A batch has begun, or the store was moved, since this was read.
@@ -99,12 +98,12 @@ class CountedStore:
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """The checkpoints of one query.
+    """Checkpoints of one query.
 
     Attributes:
-        gens: All of them, that of Spark's operators first.
-        since: The first batch of the state of Spark's operators; 0 unless they were rescaled.
-        stores: Those of Python whose batches are counted.
+        gens: All checkpoint ids, that of Spark's operators first.
+        since: First batch of the state of Spark's operators; 0 unless they were rescaled.
+        stores: Python stores whose batches are counted.
     """
 
     gens: tuple[str, ...]
@@ -112,11 +111,11 @@ class QueryState:
     stores: tuple[CountedStore, ...]
 
     def behind(self, committed: int | None) -> list[CountedStore]:
-        """The stores with which the query does not go on after its newest committed batch."""
+        """Returns the stores that block a query from continuing after its newest commit."""
         return [store for store in self.stores if not store.follows(committed)]
 
     def changes(self, batch: int) -> list[str]:
-        """What `set_to` would do, a line for each store."""
+        """Describes the changes of `set_to`, one line for each store."""
         return [
             f"store {one.name[:80]!r}: batch {one.newest} -> {one.at(batch)}"
             for one in self.stores
@@ -124,10 +123,10 @@ class QueryState:
         ]
 
     def set_to(self, client: Client, batch: int, *, tenant: str) -> None:
-        """Make a batch the newest one of each store.
+        """Makes a batch the newest of each store.
 
         Raises:
-            ConflictError: A batch has begun meanwhile.
+            ConflictError: A batch has begun in the meantime.
             StateError: A checkpoint was purged.
         """
         for store in self.stores:
@@ -136,11 +135,11 @@ class QueryState:
 
 
 def query_id_of(checkpoint: Folder) -> str:
-    """Spark's id of the query of a checkpoint; empty if the folder does not say it.
+    """Returns Spark's id of a checkpoint's query; empty if the folder has none.
 
     Raises:
         ConfigError: The folder cannot be read.
-        UnavailableError: Its file system gives no answer.
+        UnavailableError: The file system does not answer.
     """
     try:
         found = json.loads((checkpoint.read(_METADATA) or b"{}").decode())
@@ -151,11 +150,11 @@ def query_id_of(checkpoint: Folder) -> str:
 
 
 def stores_of_query(client: Client, query_id: str, *, tenant: str) -> list[CountedStore]:
-    """The stores that belong to a query of Spark, those that were purged lately among them.
+    """Returns the stores of a Spark query, including recently purged ones.
 
     Raises:
         FormatError: A registry is damaged.
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     if not query_id:
         return []
@@ -166,11 +165,11 @@ def stores_of_query(client: Client, query_id: str, *, tenant: str) -> list[Count
 
 
 def stores_of(client: Client, gen: str, *, tenant: str) -> list[CountedStore]:
-    """The stores of a checkpoint whose batches are counted; none if it is Spark's.
+    """Returns the stores of a checkpoint whose batches are counted; empty for Spark's operators.
 
     Raises:
         FormatError: The registry is damaged.
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     return _counted(client, [gen], tenant)
 
@@ -183,20 +182,20 @@ def state_of(
     names: Sequence[str] = (),
     tenant: str,
 ) -> QueryState:
-    """What Redis has of a query.
+    """Finds the checkpoints and stores of a query.
 
     Args:
-        checkpoint: The folder of the query; ``None`` if there is none, or it is not to be read.
-        gen: A checkpoint in Redis: that of Spark's operators, in place of the one that the marker
-            file names, or that of a store of Python.
-        names: Further stores of Python that the query writes.
+        checkpoint: Folder of the query; ``None`` if there is none, or it must not be read.
+        gen: A checkpoint in Redis: of Spark's operators, in place of the one that the marker file
+            names; or of a Python store.
+        names: Names of further Python stores that the query writes.
 
     Raises:
         StateError: There is no marker file and no store, or the folder was moved or copied.
         UsageError: A store belongs to another query.
-        NotFoundError: There is no store of such a name.
+        NotFoundError: A store of this name does not exist.
         FormatError: A file or a registry is damaged.
-        ConfigError: There is no such folder, or it cannot be read.
+        ConfigError: The folder does not exist, or cannot be read.
     """
     given = [] if gen is None else [gen]
     given += [_gen_of(client, name, tenant) for name in names]

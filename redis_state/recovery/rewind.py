@@ -1,4 +1,4 @@
-"""Takes the newest batches out of a checkpoint's logs, so that Spark goes on after an older one."""
+"""Rewinds a checkpoint's logs, so that Spark continues after an older batch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from redis_state.errors import ConfigError, UsageError
 from redis_state.files import Folder
 
 LOGS = ("offsets", "commits")
-# An entry, or the checksum that Hadoop keeps beside it in the local file system.
+# An entry, or the checksum file that Hadoop writes in the local file system.
 _ENTRY = re.compile(r"(\d+)|\.(\d+)\.crc")
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Files of Spark's logs that are newer than a batch, and where they go.
+    """Files of Spark's logs that are newer than a batch, and their target folder.
 
     Attributes:
-        folder: A folder in the checkpoint; nothing is deleted. It may have files of this rewind
-            already, if an earlier one was interrupted.
-        files: Paths relative to the checkpoint, in the order in which they go.
+        folder: Folder in the checkpoint; nothing is deleted. The folder may already have files, if
+            this rewind was interrupted before.
+        files: Paths relative to the checkpoint, in the order of the moves.
     """
 
     checkpoint: Folder
@@ -31,23 +31,23 @@ class Rewind:
     files: tuple[str, ...]
 
     def carry_out(self) -> None:
-        """Move the files, the newest batch first, and of a batch its commit first.
+        """Moves the files, the newest batch first, and the commit of a batch before its offsets.
 
-        A move that is interrupted leaves what Spark itself leaves when it ends between two steps
-        of a batch: a batch is planned and not committed, or committed and no later one planned.
-        The same command goes on where it ended.
+        An interrupted move leaves the logs as Spark does when it ends between two steps of a batch.
+        A batch is then planned and not committed, or committed without a later plan. The same
+        command continues an interrupted move.
 
         Raises:
-            ConfigError: A file cannot be moved; those before it were.
-            UsageError: Another one moves them at this moment.
-            UnavailableError: The file system gives no answer.
+            ConfigError: A file cannot be moved; earlier files were moved.
+            UsageError: Another process is moving the files.
+            UnavailableError: The file system does not answer.
         """
         for name in self.files:
             self.checkpoint.move(name, f"{self.folder}/{name}")
 
 
 def newest_commit(checkpoint: Folder) -> int | None:
-    """The newest batch of the commit log; ``None`` if there is none.
+    """Returns the newest batch of the commit log; ``None`` if the log is empty.
 
     Raises:
         ConfigError: The folder is not a checkpoint, or cannot be read.
@@ -56,20 +56,20 @@ def newest_commit(checkpoint: Folder) -> int | None:
 
 
 def committed_batches(checkpoint: Folder) -> set[int]:
-    """The batches of the commit log.
+    """Returns the batches of the commit log.
 
     Raises:
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    # A checksum that Hadoop left behind is not an entry.
+    # A checksum file without its entry is not a batch.
     return {number for number, name in _entries(checkpoint, "commits") if name.isdecimal()}
 
 
 def startable_batches(checkpoint: Folder) -> set[int]:
-    """The committed batches after which Spark can go on.
+    """Returns the committed batches after which Spark can continue.
 
-    It reads the plan of the batch before, too (`MicroBatchExecution.populateStartOffsets`), which
-    the logs do not have any more of the oldest one there.
+    Spark also reads the plan of the batch before (`MicroBatchExecution.populateStartOffsets`). For
+    the oldest batch in the logs, that plan is gone.
 
     Raises:
         ConfigError: The folder is not a checkpoint, or cannot be read.
@@ -79,10 +79,10 @@ def startable_batches(checkpoint: Folder) -> set[int]:
 
 
 def plan_rewind(checkpoint: Folder, to_batch: int) -> Rewind:
-    """What has to be moved so that a batch is the newest.
+    """Plans the moves that make a batch the newest.
 
     Raises:
-        UsageError: Spark cannot go on after that batch.
+        UsageError: Spark cannot continue after that batch.
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
     startable = startable_batches(checkpoint)
@@ -101,16 +101,17 @@ def plan_rewind(checkpoint: Folder, to_batch: int) -> Rewind:
         for number, name in _entries(checkpoint, log)
         if number > to_batch
     ]
-    # "commits" is before "offsets", and a checksum before its file, which can be read without it.
+    # "commits" sorts before "offsets", and a checksum before its file, which is readable without
+    # it.
     files = tuple(path for *_, path in sorted(newer))
     return Rewind(checkpoint, to_batch, _target(checkpoint, to_batch, files), files)
 
 
 def _entries(checkpoint: Folder, log: str) -> Iterator[tuple[int, str]]:
-    """Number and name of each file of a log; temporary files of Spark are none of it."""
+    """Yields number and name of each file of a log, without Spark's temporary files."""
     items = (checkpoint / log).items()
     if items is None:
-        # An object store has no empty folders: a query without a commit has none for them.
+        # An object store has no empty folders, so a query without a commit has no such folder.
         if not any((checkpoint / other).items() for other in LOGS if other != log):
             raise ConfigError(
                 f"reading the checkpoint's {log}",
@@ -126,7 +127,7 @@ def _entries(checkpoint: Folder, log: str) -> Iterator[tuple[int, str]]:
 
 
 def _target(checkpoint: Folder, to_batch: int, files: Sequence[str]) -> str:
-    """The folder of a rewind that was interrupted, else a new one."""
+    """Returns the folder of an interrupted rewind, else a new one."""
     number = 1
     while (checkpoint / f"rewound-to-{to_batch}.{number}").items() is not None:
         number += 1
@@ -137,10 +138,10 @@ def _target(checkpoint: Folder, to_batch: int, files: Sequence[str]) -> str:
 
 
 def _goes_on(checkpoint: Folder, folder: str, files: Sequence[str]) -> bool:
-    """Whether a folder is of a rewind that has still to move these files.
+    """Returns whether a folder belongs to an interrupted rewind of these files.
 
-    The last file ends a rewind. One that had ended has it, and what is in its place now was written
-    later, at another time, which an entry of the offset log holds.
+    The last file ends a rewind. A completed rewind has that file. The file now in its place was
+    written later, and so differs: an entry of the offset log holds the time.
     """
     for name in files:
         moved = checkpoint.read(f"{folder}/{name}")

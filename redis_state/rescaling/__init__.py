@@ -1,4 +1,4 @@
-"""Another number of partitions for a store of Python batches, in place, without pyspark.
+"""In-place change of the number of partitions of a Python batch store, without pyspark.
 
-Imports `batches`, `store` and what lies below them. Begin with `store.py`.
+Imports `batches`, `store` and the layers below them. Begin with `store.py`.
 """

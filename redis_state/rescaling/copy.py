@@ -1,4 +1,4 @@
-"""The checkpoint that a store gets with its new number of partitions; no pyspark."""
+"""Checkpoint that a store gets with its new number of partitions; no pyspark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RescaledCheckpoint:
     """A checkpoint with one store.
 
     Attributes:
-        what: What errors say was being done.
-        partitions: Their number.
+        what: The attempted operation, for error messages.
+        partitions: Number of partitions.
     """
 
     client: Client
@@ -33,21 +33,21 @@ class RescaledCheckpoint:
 
     @property
     def gen(self) -> str:
-        """Its id."""
+        """Returns the checkpoint id."""
         return self.store.gen
 
     @property
     def ids(self) -> list[PartitionId]:
-        """The partitions."""
+        """Returns the ids of all partitions."""
         return [PartitionId(self.store, number) for number in range(self.partitions)]
 
     def take(self, run: RegisteredRun, pins: Sequence[Pin], *, retained: int) -> None:
-        """Hold the partitions: no run that was registered before this one can write them.
+        """Acquires the partitions, so that no run registered earlier can write them.
 
-        A task that slept finds them by the name of the store.
+        A task of an older run that wakes up late finds these partitions by the store's name.
 
         Args:
-            pins: What each of them was made at.
+            pins: Version and uid at which each partition was made.
         """
         for id_, pin in zip(self.ids, pins, strict=True):
             partition = PartitionClient(
@@ -56,23 +56,23 @@ class RescaledCheckpoint:
             partition.acquire(run, pin)
 
     def describe(self, fields: Mapping[str, str]) -> None:
-        """Write its registry, which expires unless `keep` is called."""
+        """Writes the registry of the checkpoint, which expires unless `keep` is called."""
         flat = [word for pair in fields.items() for word in pair]
         expires = ("PEXPIRE", self._query, str(STAGED_TTL_MS))
         self.client.call(self.what, [("HSET", self._query, "f", "1", *flat), expires])
 
     def keep(self, keep_ms: int) -> bool:
-        """Let all of it expire after so long; 0 keeps it for ever.
+        """Sets the expiry of the whole checkpoint; 0 keeps the checkpoint for ever.
 
         Returns:
-            Whether every partition is there.
+            True if every partition exists.
         """
         there = [renew(self.client, id_, keep_ms)[0] == "OK" for id_ in self.ids]
         self.client.script(self.what, script("stay"), [self._query], [str(keep_ms)])
         return all(there)
 
     def is_whole(self, pins: Sequence[Pin]) -> bool:
-        """Whether the registry is there, and each partition as it was made."""
+        """Returns whether the registry exists and each partition is still as it was made."""
         described, *found = self.client.call(
             self.what,
             [
@@ -84,10 +84,10 @@ class RescaledCheckpoint:
         return bool(described) and found == made
 
     def rows(self, version: int) -> tuple[int, ...]:
-        """How many rows each partition has, without those of internal families.
+        """Returns the number of rows of each partition, without those of internal families.
 
         Raises:
-            StateError: One does not hold the version.
+            StateError: A partition does not hold the version.
         """
         replies = self.client.call(self.what, open_commands(self.ids, version))
         missing = not_opened(self.ids, replies)

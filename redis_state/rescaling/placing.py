@@ -1,7 +1,7 @@
-"""Which partition a row of a Python store belongs to: Spark's hash of its key columns; no pyspark.
+"""Partition of a row of a Python store by Spark's hash of its key columns; no pyspark.
 
-Spark puts the rows of a batch into partitions by `pmod(hash(key columns), partitions)`, so the hash
-of a row of the state says where it lies and where it goes.
+Spark distributes the rows of a batch by `pmod(hash(key columns), partitions)`. So the hash of a
+stored row gives its partition before and after a rescale.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Hash = Callable[[bytes], int]
 """Spark's hash of the key columns of a stored key."""
 
 GroupOf = Callable[[Any], Any]
-"""The values of the key columns by a key of the state: one value, or a tuple of them."""
+"""Maps a key of the state to the values of its key columns: one value, or a tuple."""
 
 _LAYOUT = re.compile(r"key (?P<columns>.*); (?:a processor.*|codec (?P<codec>.*))", re.DOTALL)
 _OWN = {codec.name: codec for codec in (MSGPACK, RAW)}
@@ -39,14 +39,14 @@ class Placing:
     """Hashes of the rows of a store.
 
     Args:
-        layout: What the registry says of the store: key columns and types, and the codec.
-        families: All that a partition has.
-        group_of: For stores that a function of the user's writes; ``None`` takes the state's keys
-            for the key columns, or for tuples that begin with them.
-        codec: Of such a store; ``None`` for one of ours.
+        layout: Key columns with types, and the codec, as the registry has them.
+        families: All families of a partition.
+        group_of: For stores written by a user's function. ``None`` takes keys of the state that are
+            the key columns, or tuples that begin with them.
+        codec: Codec of such a store; ``None`` for a built-in codec.
 
     Raises:
-        UsageError: It cannot be told which row belongs where.
+        UsageError: The partition of a row cannot be determined.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Placing:
             self._columns, self._group = _declared(found["columns"])
 
     def hash_of(self, family: Family) -> Hash | None:
-        """For the rows of a family; ``None`` for those that every partition has."""
+        """Returns the hash of a family's rows; ``None`` if every partition has these rows."""
         if family.name == NOTES:
             return None
         if self.of_groups:
@@ -87,7 +87,8 @@ class Placing:
         def hashed(stored: bytes) -> int:
             nonlocal last, known
             at = decode_first(stored, FAMILY_BYTES)[1] if behind_time else FAMILY_BYTES
-            # Rows of a group lie side by side, and no group's bytes begin with another's.
+            # Rows of a group are neighbours, and no group's bytes are a prefix of another's, so a
+            # matching prefix means the same group.
             if last and stored.startswith(last, at):
                 return known
             values, end = group.decode_first(stored, at)
@@ -138,7 +139,7 @@ def _declared(columns: str) -> tuple[Struct, TypedKey]:
 
 
 def cannot(found: str, advice: str = "") -> UsageError:
-    """The error for a store whose rows cannot be placed."""
+    """Returns the error for a store whose rows cannot be placed."""
     return UsageError(
         "changing the number of partitions of a store",
         found=found,

@@ -1,4 +1,4 @@
-"""Rows of one version from the partitions that it has to those that it gets; no pyspark."""
+"""Copies the rows of one version from the old partitions to the new ones; no pyspark."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PlainRow = tuple[bytes, bytes]
 """A stored key and its value."""
 
 Placed = tuple[int, PlainRow]
-"""The partition that a row lies in, and the row."""
+"""Number of the partition that holds a row, and the row."""
 
 
 @dataclass(slots=True)
 class PassCounts:
-    """What a pass over a version found.
+    """Result of one pass over a version.
 
     Attributes:
-        rows: By new partition, without those of internal families.
-        proven: Enough different keys lie where their hashes say, or nobody had to guess.
+        rows: Number of rows by new partition, without those of internal families.
+        proven: True if enough different keys lie where their hashes say.
     """
 
     rows: list[int]
@@ -46,10 +46,10 @@ class PassCounts:
 
 @dataclass(slots=True)
 class RescaleTarget:
-    """A version of one new partition on its way to Redis.
+    """A version of one new partition, while its rows are sent to Redis.
 
     Attributes:
-        highest_id: Of all families that the lineage ever had.
+        highest_id: Highest id of all families that the lineage ever had.
     """
 
     client: Client
@@ -70,11 +70,11 @@ class RescaleTarget:
         self.writer = SegmentWriter(f"d:{self.version}:{self.uid}", self.families, buckets=1)
 
     def begin(self, family: Family) -> None:
-        """Rows of this family follow."""
+        """Begins the rows of a family."""
         self._blocks = self.writer.begin_ordered(family.id)
 
     def put(self, row: PlainRow, *, internal: bool) -> None:
-        """Add a row, and send what is large enough."""
+        """Adds a row, and sends blocks when enough are complete."""
         assert self._blocks is not None
         self._blocks.put(row)
         self.live += 1
@@ -83,12 +83,12 @@ class RescaleTarget:
             self._stage()
 
     def end(self) -> None:
-        """The family is whole."""
+        """Ends the rows of a family."""
         assert self._blocks is not None
         self._blocks.end()
 
     def finish(self) -> Entry:
-        """Send the rest; gives the entry of the manifest."""
+        """Sends the remaining blocks and returns the manifest entry."""
         entry = self.writer.finish(
             ref=self.ref,
             live=self.live,
@@ -106,17 +106,15 @@ class RescaleTarget:
 
 
 class RescaleSource:
-    """One version of all partitions of a store, as `open` found it.
-
-    Memory holds its deltas.
+    """One version of all partitions of a store, with its deltas in memory.
 
     Attributes:
-        families: Those of all partitions, and new ids where they disagree.
-        highest_id: Of all families that a partition ever had.
+        families: Families of all partitions, with new ids where the partitions disagree.
+        highest_id: Highest id of all families that a partition ever had.
 
     Raises:
         StateError: A partition does not hold the version.
-        FormatError: A partition is damaged, or they disagree about their families.
+        FormatError: A partition is damaged, or the partitions disagree about a family.
     """
 
     def __init__(self, client: Client, ids: Sequence[PartitionId], version: int) -> None:
@@ -135,17 +133,18 @@ class RescaleSource:
     def spread(
         self, placing: Placing, partitions: int, targets: Sequence[RescaleTarget]
     ) -> PassCounts:
-        """Read all rows once, and hand each to its new partition.
+        """Reads all rows once and adds each to its new partition.
 
         Args:
-            targets: By new partition; empty means that rows are only looked at.
+            targets: Targets by new partition; empty only counts the rows.
 
         Raises:
             UsageError: A row does not lie where the hash of its key columns says.
             FormatError: A segment is damaged.
-            UnavailableError: Maintenance replaced what was being read.
+            UnavailableError: Maintenance replaced a segment during the pass.
         """
         for part in self._parts:
+            # Python stores write ordered families only.
             if any(rows for rows in part.hashed()):
                 raise cannot("it has rows that no Python store writes")
         found = PassCounts([0] * partitions)
@@ -199,7 +198,7 @@ class RescaleSource:
                 targets[to].put(row, internal=family.internal)
 
     def _rows(self, at: int, family: Family) -> Iterator[Placed]:
-        """Rows of a family in one partition, under the family's new id."""
+        """Yields the rows of a family in one partition, with the family's new id in their keys."""
         part = self._parts[at]
         own = next((one for one in part.families if one.name == family.name), None)
         if own is None:
@@ -215,7 +214,7 @@ def _by_key(found: Placed) -> bytes:
 
 
 def _merged_notes(rows: Iterator[PlainRow]) -> Notes | None:
-    """What each partition knows of event times, put together: the watermark stays what it is."""
+    """Merges the event times of all partitions, so that the watermark does not change."""
     found = [Notes.decode(value) for _, value in rows]
     if not found:
         return None
@@ -223,10 +222,10 @@ def _merged_notes(rows: Iterator[PlainRow]) -> Notes | None:
 
 
 def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
-    """The families of all partitions by name; where they have other ids, new ones in that order.
+    """Unites the families of all partitions by name; assigns new ids if any ids differ.
 
     Raises:
-        FormatError: Two families of a name are not alike.
+        FormatError: Two families of the same name differ.
     """
     by_name: dict[str, list[Family]] = {}
     for family in sorted((one for table in tables for one in table), key=lambda one: one.id):
@@ -247,10 +246,10 @@ def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
 def restore(
     client: Client, written: Sequence[tuple[RescaleTarget, Entry]], *, floor: int, retained: int
 ) -> None:
-    """Make a partition of what was sent, newest version first; it expires unless `keep` is called.
+    """Creates a partition from sent segments, newest version first; it expires unless kept.
 
     Raises:
-        UnavailableError: The server lost what was sent.
+        UnavailableError: The server lost sent segments.
     """
     newest = written[0][0]
     id_ = newest.id
@@ -258,7 +257,7 @@ def restore(
     for target, entry in written:
         words += [target.writer.ident, entry.text]
     what = f"making {id_}"
-    # Together, so that a call that dies leaves nothing that stays.
+    # In one transaction, so that a call that dies leaves nothing that never expires.
     made = [
         script("restore").call([meta(id_)], *words),
         script("renew").call([meta(id_)], str(_TTL_MS)),
@@ -274,5 +273,5 @@ def restore(
 
 
 def renew(client: Client, id_: PartitionId, keep_ms: int) -> list[str]:
-    """Let a partition expire, or keep it for ever (0); gives the answer of the script."""
+    """Sets the expiry of a partition, 0 for none, and returns the script's reply."""
     return client.script(f"making {id_}", script("renew"), [meta(id_)], [str(keep_ms)])

@@ -1,8 +1,8 @@
-"""Another number of partitions for a store of Python batches, in place; no pyspark.
+"""In-place change of the number of partitions of a Python batch store; no pyspark.
 
-The rows go into the partitions of a new checkpoint, at the versions that they have, and then the
-name goes from the old checkpoint to the new one. Until that last step nothing that a query reads
-has changed; what an interrupted call left behind expires within a day.
+The rows are copied into the partitions of a new checkpoint, at their versions. Then the store name
+is moved from the old checkpoint to the new one. Until that last step, nothing that a query reads
+has changed. Leftovers of an interrupted call expire within a day.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _KEPT = ("id", "created", f"plan:{PLACE}", f"joined:{PLACE}", f"query:{PLACE}")
-"""Fields of the registry that go along as they are."""
+"""Registry fields that are copied unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRescale:
-    """What a change of the number of partitions did, or would do.
+    """Result of a change of the number of partitions, or of its dry run.
 
     Attributes:
-        gen: Id of the checkpoint that the store had.
-        new_gen: Id of the one that it has now; empty where nothing was changed.
-        batch: The newest batch, which is the last one of the state that went along.
-        before: Number of partitions that it had.
-        rows: Rows by new partition, without those of internal families, such as timers.
+        gen: Id of the checkpoint before the change.
+        new_gen: Id of the new checkpoint; empty if nothing was changed.
+        batch: Newest batch, the last one in the copied state.
+        before: Number of partitions before the change.
+        rows: Number of rows by new partition, without those of internal families, such as timers.
     """
 
     name: str
@@ -80,7 +80,7 @@ class StoreRescale:
 
     @property
     def partitions(self) -> int:
-        """Their number from now on."""
+        """Returns the number of partitions after the change."""
         return len(self.rows)
 
 
@@ -95,36 +95,36 @@ def rescale_store(
     force: bool = False,
     **options: Unpack[Options],
 ) -> StoreRescale:
-    """Give a store of `transform_with_state` or `foreach_batch_with_state_store` more partitions.
+    """Changes the number of partitions of a batch store.
 
-    Or fewer. The query has to be stopped, after a batch that ran to its end. At its next start it
-    goes on with all of its state; leave ``partitions`` out of its call, or give the new number. The
-    state that it had stays in Redis, under the checkpoint id `StoreRescale.gen`, until
-    ``redis-state purge --gen`` removes it.
+    The store is one of `transform_with_state` or `foreach_batch_with_state_store`. The query must
+    be stopped after a complete batch. At its next start the query continues with all of its state;
+    leave ``partitions`` out of its call, or give the new number. The old state stays in Redis under
+    the checkpoint id `StoreRescale.gen` until ``redis-state purge --gen`` removes it.
 
-    Every row is looked at: one that does not lie where Spark's hash of its key columns says ends
+    Every row is checked. A row whose partition differs from Spark's hash of its key columns fails
     the call, and nothing is changed.
 
     Args:
-        name: Of the store.
-        group_of: For a store that a function of yours writes, what gives the values of the key
-            columns, in their order, by a key of the state. ``None`` takes keys that are these
-            values, or tuples that begin with them, if enough of them prove it.
-        codec: Of such a store, if it is one of your own.
-        dry_run: Read and count, and change nothing.
-        force: Do not look whether the query seems to run.
-        url: The server; ``None`` means that of the environment.
+        name: Name of the store.
+        group_of: For a store that your function writes: maps a key of the state to the values of
+            the key columns, in their order. ``None`` takes keys that are these values, or tuples
+            that begin with them, if enough keys prove this.
+        codec: Codec of such a store, if you wrote the codec.
+        dry_run: Reads and counts, but changes nothing.
+        force: Skips the check whether the query seems to run.
+        url: The server; ``None`` uses the server of the environment.
         **options: Options of `docs/configuration.md` in snake case.
 
     Raises:
-        NotFoundError: There is no such store.
-        UsageError: It seems to be in use, has that many partitions already, is a store alone or
-            an ephemeral one, or it cannot be told which row belongs where; or an interrupted call
-            for another number was finished first.
-        StateError: A partition does not hold what the newest batch committed.
-        ConflictError: The query was started meanwhile.
-        FullError: The server does not have the memory for both; this is found before it starts.
-        UnavailableError: What was written was lost before the last step.
+        NotFoundError: The store does not exist.
+        UsageError: The store seems to be in use, already has that many partitions, is a store
+            without a query, is ephemeral, or has rows whose partition cannot be determined. Also
+            raised after the call has finished an interrupted call for another number.
+        StateError: A partition does not hold the version of the newest batch.
+        ConflictError: The query was started in the meantime.
+        FullError: The server has no memory for both checkpoints; found before anything is written.
+        UnavailableError: Written data was lost before the last step.
     """
     return rescale_with(
         options_table.resolve(None, url, options),
@@ -147,13 +147,13 @@ def rescale_with(
     dry_run: bool = False,
     force: bool = False,
 ) -> StoreRescale:
-    """As `rescale_store`, with options that are checked already."""
+    """Runs `rescale_store` with options that are already checked."""
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
         store = _RescaledStore.find(client, name, tenant)
         moved = store.moved_to()
         if moved is not None and not dry_run:
-            # A call before this one got as far as the step that decides.
+            # An earlier call took the decisive step; only the rest is left to do.
             return store.finish_earlier(moved, partitions)
         store.check(partitions)
         if not dry_run:
@@ -162,7 +162,7 @@ def rescale_with(
 
 
 class _RescaledStore:
-    """A store as its registry describes it."""
+    """A store to rescale, as its registry describes it."""
 
     def __init__(
         self, client: Client, name: str, tenant: str, gen: str, registry: dict[str, str]
@@ -178,7 +178,7 @@ class _RescaledStore:
 
     @classmethod
     def find(cls, client: Client, name: str, tenant: str) -> _RescaledStore:
-        """The store that has the name now."""
+        """Finds the store that has the name now."""
         what = f"changing the number of partitions of store '{name}'"
         gen = checkpoint_gen(client, name, tenant=tenant)
         found: dict[bytes, bytes] = {}
@@ -204,11 +204,11 @@ class _RescaledStore:
         return cls(client, name, tenant, gen, registry)
 
     def moved_to(self) -> str | None:
-        """The checkpoint that has the state already; ``None`` if there is none."""
+        """Returns the checkpoint that already has the state; ``None`` without one."""
         return self.registry.get(f"moved:{PLACE}")
 
     def check(self, partitions: int) -> None:
-        """Refuse what does not make sense."""
+        """Raises if the number of partitions is invalid or unchanged, or the store is ephemeral."""
         check_server(self.client)
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
@@ -233,7 +233,7 @@ class _RescaledStore:
     def rescale(
         self, partitions: int, group_of: GroupOf | None, codec: Codec | None, *, dry_run: bool
     ) -> StoreRescale:
-        """Read, write, and give the name to what was written."""
+        """Reads the rows, writes the new checkpoint and moves the name to it."""
         versions, size = self._versions()
         rows = self._look(versions[0], partitions, group_of, codec)
         if dry_run:
@@ -251,10 +251,10 @@ class _RescaledStore:
         return self.finish(new_gen)
 
     def finish_earlier(self, new_gen: str, partitions: int) -> StoreRescale:
-        """Finish what an interrupted call began.
+        """Finishes an interrupted call.
 
         Raises:
-            UsageError: It was finished, and it had another number than this one.
+            UsageError: The interrupted call was finished, but had another number of partitions.
         """
         done = self.finish(new_gen)
         if done.partitions != partitions:
@@ -267,7 +267,7 @@ class _RescaledStore:
         return done
 
     def finish(self, new_gen: str) -> StoreRescale:
-        """Give the name to the new checkpoint; may be done again."""
+        """Moves the name to the new checkpoint; may be repeated."""
         registry = self.client.call(self.what, [("HGETALL", self._query(new_gen))])[0]
         newest = registry.get(f"batch:{PLACE}".encode(), b"").decode().split(" ", 4)
         if len(newest) != 5:
@@ -303,17 +303,19 @@ class _RescaledStore:
         return StoreRescale(self.name, self.gen, new_gen, int(newest[0]), self.before, rows)
 
     def _wake_readers(self) -> None:
-        """Who follows the old partitions looks again, and finds that they have moved."""
+        """Wakes the readers of the old partitions, so that they find the new checkpoint."""
         try:
             self._take(self._retained())
         except RedisStateError as error:
-            # The store has moved all the same, and whoever reads anew finds out.
+            # The store has moved all the same, and a reader that opens it anew finds the new
+            # checkpoint.
             _LOG.warning("feeds of checkpoint %s were not woken: %s", self.gen, error)
 
     def _versions(self) -> tuple[list[int], int]:
-        """The version of the newest batch and, as Spark may run it again, the one below.
+        """Returns the versions to copy, and an upper bound of their bytes.
 
-        With the bytes that both take, at most.
+        These are the version of the newest batch and, if held, the one below: Spark may rerun that
+        batch.
         """
         ids = self._ids
         replies = self.client.call(self.what, open_commands(ids, self.version))
@@ -339,7 +341,7 @@ class _RescaledStore:
     def _look(
         self, version: int, partitions: int, group_of: GroupOf | None, codec: Codec | None
     ) -> tuple[int, ...]:
-        """Read every row once; gives their numbers by new partition."""
+        """Reads every row once and returns the number of rows by new partition."""
         source = RescaleSource(self.client, self._ids, version)
         placing = Placing(self.layout, source.families, group_of=group_of, codec=codec)
         counted = source.spread(placing, partitions, ())
@@ -349,7 +351,7 @@ class _RescaledStore:
         return tuple(counted.rows)
 
     def _take(self, retained: int) -> RegisteredRun:
-        """Take the partitions: whoever still runs is fenced from here on, and feeds wake up."""
+        """Acquires the old partitions, which fences older runs and wakes feeds."""
         run = register_run(
             self.client, self.gen, uuid.uuid4().hex, by_driver=True, tenant=self.tenant
         )
@@ -359,9 +361,9 @@ class _RescaledStore:
         return run
 
     def _let_expire_what_was_left(self) -> None:
-        """What a call wrote that was killed right before the step that decides.
+        """Sets the expiry of a checkpoint left by a call that was killed before the decisive step.
 
-        It cannot take that step any more: a newer run is registered.
+        That call cannot take the step any more, because a newer run is registered.
         """
         fields = (f"moved:{PLACE}", f"moving:{PLACE}")
         command = ("HMGET", self._query(self.gen), *fields)
@@ -383,7 +385,7 @@ class _RescaledStore:
         group_of: GroupOf | None,
         codec: Codec | None,
     ) -> list[Pin]:
-        """Make the new partitions, which expire; gives the newest version of each."""
+        """Writes the new partitions, which expire, and returns the newest version of each."""
         refs = [EMPTY_UID] * copy.partitions
         written: list[list[tuple[RescaleTarget, Entry]]] = []
         for version in reversed(versions):
@@ -427,15 +429,15 @@ class _RescaledStore:
         fields[f"batch:{PLACE}"] = f"{newest} {first} {copy.partitions} {of_run} {layout}"
         begun = self.registry.get(f"begun:{PLACE}")
         if begun is not None:
-            # No run has written the new partitions, so none is too old for them.
+            # No run has written the new partitions, so no run is too old for them.
             fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
         copy.describe(fields)
 
     def _leave(self, copy: RescaledCheckpoint, pins: Sequence[Pin], run: RegisteredRun) -> None:
-        """The step that decides: no batch begins in the old checkpoint any more.
+        """Takes the decisive step, after which no batch begins in the old checkpoint.
 
-        Where the server does not answer it may still take the step, so what was written stays: the
-        next call finishes, or lets it expire.
+        A server that does not answer may still take the step, so the written data stays. The next
+        call finishes the move or makes the data expire.
         """
         query = self._query(self.gen)
         self.client.call(self.what, [("HSET", query, f"moving:{PLACE}", copy.gen)])
@@ -475,7 +477,6 @@ class _RescaledStore:
 
     @property
     def _ids(self) -> list[PartitionId]:
-        """The partitions that it has."""
         return self._copy(self.gen, self.before).ids
 
 

@@ -1,7 +1,7 @@
-"""The Spark edge: what imports pyspark, only when a function needs it, and what runs in its tasks.
+"""Spark edge: functions that import pyspark, only when needed, and the code of their tasks.
 
 `processor` runs stateful processors, `live` reads state of other queries, `moves` moves state
-between checkpoints. Imports everything below it. Begin with `conf.py` and `map_partitions.py`.
+between checkpoints. Imports all layers below. Begin with `conf.py` and `map_partitions.py`.
 """
 
 from redis_state.rescaling.store import rescale_store

@@ -1,7 +1,8 @@
-"""What the stores of a batch count: on the driver, in Spark's UI and in a query's progress.
+"""Metrics of a batch's stores: on the driver, in Spark's UI and in a query's progress.
 
-The driver gets it by an accumulator of Spark. The rest takes a class of our jar: Spark has no place
-there for what a Python worker counts, so each partition gives it out in one row more.
+The driver gets them from a Spark accumulator. UI and progress need a class of the project's jar:
+Spark has no place there for metrics of a Python worker. So each partition adds a row with its
+figures to the output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _COLUMN = "redis_state figures"
 
 
 class _Sums(AccumulatorParam[dict[str, int]]):
-    """Adds figures of one name."""
+    """Adds figures of the same name."""
 
     def zero(self, value: dict[str, int]) -> dict[str, int]:  # noqa: ARG002  # Spark's signature
         return {}
@@ -41,14 +42,14 @@ class _Sums(AccumulatorParam[dict[str, int]]):
 
 
 BATCHES_KEPT = 10
-"""The figures of so many batches of a streaming query are kept, the newest ones."""
+"""Number of newest batches of a streaming query whose figures are kept."""
 
 ByBatch = dict[int, dict[int, dict[str, int]]]
 """Figures by batch and partition."""
 
 
 class _NewestBatches(AccumulatorParam[ByBatch]):
-    """Keeps what the last attempt of each partition counted, for the newest batches."""
+    """Keeps the figures of each partition's last attempt, for the newest batches."""
 
     def zero(self, value: ByBatch) -> ByBatch:  # noqa: ARG002  # Spark's signature
         return {}
@@ -63,23 +64,23 @@ class _NewestBatches(AccumulatorParam[ByBatch]):
 
 @dataclass(frozen=True, slots=True)
 class BatchCounters:
-    """What the tasks of a streaming operator count; travels to them.
+    """Accumulators of a streaming operator; is serialized to the tasks.
 
     Attributes:
-        sums: Of all batches and attempts.
-        newest: Of the newest batches.
+        sums: Sums over all batches and attempts.
+        newest: Figures of the newest batches.
     """
 
     sums: Accumulator[dict[str, int]]
     newest: Accumulator[ByBatch]
 
     def add(self, batch: int, partition: int, figures: Mapping[str, int]) -> None:
-        """Count what a task did for a partition."""
+        """Adds the figures of a task for a partition."""
         self.sums.add({name: n for name, n in figures.items() if name not in _OF_A_MOMENT})
         self.newest.add({batch: {partition: dict(figures)}})
 
     def by_batch(self) -> dict[int, dict[str, int]]:
-        """Figures of the newest batches, of all partitions together, in the order of batches."""
+        """Returns the sums over all partitions for the newest batches, in the order of batches."""
         found: dict[int, dict[str, int]] = {}
         for batch, partitions in sorted(self.newest.value.items()):
             for figures in list(partitions.values()):
@@ -93,7 +94,7 @@ _OF_A_MOMENT = frozenset(("num_keys", "memory_bytes"))
 
 
 def counted_by(spark: SparkSession) -> BatchCounters | None:
-    """For the figures of a streaming operator; ``None`` with Spark Connect."""
+    """Creates the accumulators of a streaming operator; ``None`` with Spark Connect."""
     total = sums(spark)
     if total is None:
         return None
@@ -101,25 +102,25 @@ def counted_by(spark: SparkSession) -> BatchCounters | None:
 
 
 def sums(spark: SparkSession) -> Accumulator[dict[str, int]] | None:
-    """An accumulator for the figures of all partitions; ``None`` with Spark Connect."""
+    """Creates an accumulator for the figures of all partitions; ``None`` with Spark Connect."""
     if getattr(spark, "_jvm", None) is None:
         return None
     return spark.sparkContext.accumulator({}, _Sums())
 
 
 def can_show(spark: SparkSession) -> bool:
-    """Whether the driver is in this process and has our jar."""
+    """Returns whether the driver is in this process and has the project's jar."""
     return java_class(spark, _CLASS) is not None
 
 
 def widened(schema: StructType) -> StructType:
-    """A schema with one column more, for the figures; all of their row's other columns are null."""
+    """Adds a column for the figures to a schema; all other columns of a figures row are null."""
     nullable = [StructField(one.name, one.dataType, True, one.metadata) for one in schema]
     return StructType([*nullable, StructField(_COLUMN, StringType())])
 
 
 def shown(mapped: DataFrame, store: str, schema: StructType) -> DataFrame:
-    """Rows of the widened schema as those of the schema; Spark's UI gets the figures."""
+    """Converts rows of the widened schema to the schema, and sends the figures to Spark's UI."""
     figures = [
         {"name": metric.name, "kind": metric.kind.value, "meaning": metric.meaning}
         for metric in BATCH_METRICS
@@ -130,7 +131,7 @@ def shown(mapped: DataFrame, store: str, schema: StructType) -> DataFrame:
 
 
 def report(spark: SparkSession, store: str, counted: Accumulator[dict[str, int]] | None) -> None:
-    """Adds the figures to the progress of the streaming query that this thread runs a batch of."""
+    """Adds the figures to the progress of the streaming query whose batch this thread runs."""
     ours = java_class(spark, _CLASS)
     if ours is not None and counted is not None:
         ours.report(spark.sparkContext._jsc.sc(), store, json.dumps(counted.value))

@@ -1,4 +1,4 @@
-"""`configure`: everything that a job needs to keep its state in Redis, in one call."""
+"""`configure`: sets up a Spark job to keep its state in Redis, in one call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMAT_CONF = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS_CONF = "spark.jars"
 
 _FORMAT_1_ONLY = ("4.0",)
-"""It has format 2, and refuses it for a stateful operator of one partition."""
+"""Minors that have format 2 but refuse it for a stateful operator of one partition."""
 
 Configured = TypeVar("Configured")
 
@@ -38,33 +38,35 @@ Configured = TypeVar("Configured")
 def configure(
     target: Configured, *, url: str, check: bool = False, **options: Unpack[Options]
 ) -> Configured:
-    """Make a job keep the state of its streaming queries in Redis.
+    """Configures a job to keep the state of its streaming queries in Redis.
 
-    For queries with a new checkpoint, that is: Spark writes the provider into a checkpoint and
-    keeps it. From Spark 4.1 on this sets checkpoint format 2, unless the target has one already.
+    The configuration applies to queries with a new checkpoint: Spark writes the provider into a
+    checkpoint and keeps it. From Spark 4.1 on, this sets checkpoint format 2, unless the target
+    already has a format.
 
     Args:
         target: A `SparkSession.Builder`, a `SparkConf` or a dict of Spark configuration.
-        url: Server, as docs/topologies.md says, without user name and password.
-        check: Ask the server now, from this process, whether it serves a job: address, login,
-            version, settings and rights, within ten seconds. Each query asks when it starts, too.
+        url: The server without user name and password; see docs/topologies.md.
+        check: Checks now, from this process, that the server can serve a job: address, login,
+            version, settings and rights, within ten seconds. Each query also checks at its start.
         **options: Options of `docs/configuration.md` in snake case: ``password_file=…``,
             ``tls_ca_file=…``, ``versions_to_retain=20``.
 
     Returns:
         The same object, with jar, provider, listener, extension, checkpoint format and options
-        added to what it held.
+        added to its content.
 
     Raises:
         ConfigError: An option is wrong, pyspark's version is not supported, the jar is missing, or
-            the file of the password or of the signing key cannot be read. With `check` also a
-            server that is no good for state, and a user who lacks a right.
-        UnavailableError: With `check`: the server gave no answer.
+            the file of the password or of the signing key cannot be read. With `check`, also if the
+            server is unsuitable for state or the user lacks a right.
+        UnavailableError: With `check`: the server does not answer.
     """
     conf = _adapter(target)
     redis_options = {**_redis_options(conf.items()), **_named({"url": url, **options})}
     if not isinstance(conf, _DictTarget):
-        # This process becomes the driver, which needs the files too; a dict may be for elsewhere.
+        # This process becomes the driver, which also needs the files; a dict may be for another
+        # machine.
         checked = config.parse(redis_options)
         checked.read_password()
         checked.read_signer()
@@ -84,15 +86,15 @@ def configure(
 def conf_settings(
     options: Mapping[str, object], *, spark_version: str, existing: Mapping[str, str]
 ) -> dict[str, str]:
-    """The Spark configuration that keeps state in Redis, as names and values.
+    """Returns the Spark configuration that keeps state in Redis, as names and values.
 
     Args:
-        options: Options under any of their names; must hold ``url``.
-        spark_version: Decides the jar.
+        options: Options under any of their names; must contain ``url``.
+        spark_version: Selects the jar.
         existing: Configuration whose jars, listeners, extensions and checkpoint format are kept.
 
     Raises:
-        ConfigError: As `configure`.
+        ConfigError: See `configure`.
     """
     checked = config.normalize(options)
     if isinstance(parse_url(checked["url"]), SocketEndpoint):
@@ -115,10 +117,10 @@ def conf_settings(
 
 
 def redis_confs(options: Mapping[str, object]) -> dict[str, str]:
-    """Options of a server, as Spark's configuration names them.
+    """Returns the options of a server under the names of Spark's configuration.
 
     Args:
-        options: As `configure` takes them, with ``url``.
+        options: Options of `configure`, including ``url``.
 
     Raises:
         ConfigError: An option is wrong.
@@ -175,7 +177,7 @@ class _ConfTarget:
 
 
 class _BuilderTarget:
-    """`SparkSession.Builder`: writes by `config`; its options can be read only as an attribute."""
+    """`SparkSession.Builder`: writes by `config`; its options are readable only as an attribute."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -204,19 +206,19 @@ def _adapter(target: object) -> _DictTarget | _ConfTarget | _BuilderTarget:
 
 
 def _gateway_jvm() -> Any | None:
-    """The JVM that `spark-submit` or an earlier session started; ``None`` if there is none yet."""
+    """Returns the JVM of `spark-submit` or of an earlier session; ``None`` before the first."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ and "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
 
-    # pyspark has no public name for the JVM behind it.
+    # pyspark has no public name for its JVM.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
     return SparkContext._jvm
 
 
 def _launched_conf() -> dict[str, str]:
-    """What `spark-submit` was given: `spark.jars` set by the program replaces its `--jars`."""
+    """Returns the options of `spark-submit`, whose `--jars` a program's `spark.jars` replaces."""
     if _gateway_jvm() is None:
         return {}
     from pyspark import SparkConf
@@ -225,10 +227,10 @@ def _launched_conf() -> dict[str, str]:
 
 
 def _reach_running_spark(jars: str) -> None:
-    """Make the classes visible in a JVM that was started without the jar.
+    """Makes the classes visible in a JVM that was started without the jar.
 
-    `spark.jars` set by the program itself reaches executors, but not the driver's class loader
-    once the JVM runs, as it does under `spark-submit app.py`.
+    `spark.jars` set by the program itself reaches executors. But it does not reach the driver's
+    class loader if the JVM is already running, as under `spark-submit app.py`.
     """
     jvm = _gateway_jvm()
     if jvm is None:

@@ -1,4 +1,4 @@
-"""Calls from Python into classes of our jar on the driver, where there is a JVM and the jar."""
+"""Calls from Python into classes of the project's jar, if the driver has a JVM and the jar."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def java_class(spark: SparkSession, name: str) -> Any | None:
-    """A class of the package `org.apache.spark.sql.redisstate`, or of one inside it.
+    """Returns a class of the package `org.apache.spark.sql.redisstate` or of a subpackage.
 
     Returns:
-        ``None`` where the driver is in another process, as with Spark Connect, or lacks our jar.
+        ``None`` if the driver is in another process, as with Spark Connect, or lacks the jar.
     """
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -22,5 +22,5 @@ def java_class(spark: SparkSession, name: str) -> Any | None:
     found = jvm.org.apache.spark.sql.redisstate
     for part in name.split("."):
         found = getattr(found, part)
-    # A name that is not a class is taken for a package.
+    # py4j returns a package for a name that is not a class.
     return found if isinstance(found, JavaClass) else None

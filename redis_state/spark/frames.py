@@ -1,4 +1,4 @@
-"""What stateful operators ask of a DataFrame and its session: options, schemas, columns."""
+"""Access of stateful operators to a DataFrame and its session: options, schemas, columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAKING = "making a stateful DataFrame"
 
 
 def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
-    """Options as given, over those of the session.
+    """Merges given options over those of the session.
 
     Raises:
         ConfigError: An option is wrong.
@@ -40,15 +40,15 @@ def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object
 
 
 def sql_conf(spark: SparkSession, name: str) -> str:
-    """The value of ``spark.sql.NAME``."""
+    """Returns the value of ``spark.sql.NAME``."""
     return cast(str, spark.conf.get(f"spark.sql.{name}"))
 
 
 def row_type(schema: StructType | str) -> StructType:
-    """A schema of rows.
+    """Parses a schema of rows.
 
     Raises:
-        UsageError: It is not a list of columns.
+        UsageError: The schema is not a list of columns.
     """
     from pyspark.sql.types import DataType, StructType
 
@@ -61,38 +61,38 @@ def row_type(schema: StructType | str) -> StructType:
 
 
 def arrow_schema(spark: SparkSession, kind: StructType) -> pa.Schema:
-    """The schema by which the session's Python functions exchange rows."""
+    """Returns the Arrow schema in which the session's Python functions exchange rows."""
     return as_arrow(kind, large=sql_conf(spark, "execution.arrow.useLargeVarTypes") == "true")
 
 
 def as_arrow(kind: StructType, *, large: bool = False) -> pa.Schema:
-    """The Arrow schema of rows, time stamps in UTC: Spark expects what a function yields in it.
+    """Returns the Arrow schema of rows, in which Spark expects a function's output: times in UTC.
 
     Args:
-        large: Texts and binaries have 64-bit offsets.
+        large: True if texts and binaries have 64-bit offsets.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Older minors know no other zone.
+    # Older minors support no other zone.
     known = inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {}
     return to_arrow_schema(kind, prefers_large_types=large, **zone)
 
 
 def column_of(df: DataFrame, name: str) -> Column:
-    """A column by its name, which may hold dots."""
+    """Returns a column by its name, which may contain dots."""
     return df["`" + name.replace("`", "``") + "`"]
 
 
 def repartition_by_number(df: DataFrame, partitions: int, name: str) -> DataFrame:
-    """Returns the rows of a DataFrame in the partitions that a column of them names.
+    """Repartitions the rows of a DataFrame by a column with partition numbers.
 
     Args:
         name: A column of whole numbers from 0 up to, and not including, `partitions`.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(partitions, name)
-    # Spark 4.0 hashes: each partition is named by a number whose hash leads there.
+    # Spark 4.0 hashes, so each partition number is replaced by a number whose hash leads to it.
     from pyspark.sql import functions as f
 
     led = f.array(*(f.lit(number) for number in _numbers_hashed_to(partitions)))
@@ -100,7 +100,7 @@ def repartition_by_number(df: DataFrame, partitions: int, name: str) -> DataFram
 
 
 def _numbers_hashed_to(partitions: int) -> list[int]:
-    """For each partition the least number that Spark's hash partitioning puts there."""
+    """Returns for each partition the least number that Spark's hash partitioning assigns to it."""
     from redis_state.rows.murmur3 import SEED, hash_int
 
     found: dict[int, int] = {}
@@ -112,13 +112,13 @@ def _numbers_hashed_to(partitions: int) -> list[int]:
 
 
 def named_columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[str]:
-    """Columns as they were given: one name, or several.
+    """Returns the names of one or several columns, in the given order.
 
     Args:
-        what: The argument that names them.
+        what: Name of the argument, for the error.
 
     Raises:
-        UsageError: The DataFrame does not have one.
+        UsageError: The DataFrame lacks a column.
     """
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
@@ -133,7 +133,7 @@ def named_columns(df: DataFrame, given: str | Sequence[str], what: str) -> list[
 
 
 def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
-    """Refuse a store, key columns or columns that cannot be told apart by name.
+    """Checks the store's name, that columns have different names, and the types of key columns.
 
     Raises:
         UsageError: Two columns have one name, or equal values of a key column may differ in bytes.
@@ -148,10 +148,10 @@ def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
 
 
 def check_key_types(df: DataFrame, keys: Sequence[str], *, attempted: str = _MAKING) -> None:
-    """Refuse key columns whose equal values may differ in bytes.
+    """Refuses key columns whose equal values may differ in bytes.
 
     Raises:
-        UsageError: One is of such a type, or has a part of it.
+        UsageError: A key column is of such a type, or has a part of such a type.
     """
     for field in df.schema.fields:
         if field.name in keys:
@@ -159,7 +159,7 @@ def check_key_types(df: DataFrame, keys: Sequence[str], *, attempted: str = _MAK
 
 
 def without_figures(advice: str) -> UsageError:
-    """Figures were asked for in a session of Spark Connect."""
+    """Returns the error for metrics in a session of Spark Connect."""
     return UsageError(
         "reading the metrics of a batch",
         found="Spark Connect has no accumulators",

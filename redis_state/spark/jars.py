@@ -1,4 +1,4 @@
-"""Which of the packaged jars fits a version of Spark."""
+"""Selection of the packaged jar for a version of Spark."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _JAR_NAME = "redis-state-spark-{minor}_2.13-{version}.jar"
 
 
 def package_version() -> str:
-    """Version of this package, which is also the jars'."""
+    """Returns the version of this package and its jars."""
     return __version__
 
 
 def running_pyspark_version() -> str:
-    """Version of the pyspark of this environment, imported only if need be.
+    """Returns the version of pyspark in this environment, imported only if necessary.
 
     Raises:
-        ConfigError: None is installed.
+        ConfigError: pyspark is not installed.
     """
     try:
         return metadata.version("pyspark")
@@ -45,10 +45,10 @@ def _supported() -> str:
 
 
 def minor_of(version: str) -> str:
-    """The supported minor that a Spark version such as ``4.2.1`` belongs to.
+    """Returns the supported minor of a Spark version such as ``4.2.1``.
 
     Raises:
-        ConfigError: There is no jar for it.
+        ConfigError: There is no jar for the version.
     """
     match = re.match(r"(\d+\.\d+)(\.|$)", version)
     if match is None or match[1] not in SUPPORTED_MINORS:
@@ -61,7 +61,7 @@ def minor_of(version: str) -> str:
 
 
 def jar_path(spark_version: str) -> Path:
-    """The packaged jar for a Spark version.
+    """Returns the path of the packaged jar for a Spark version.
 
     Raises:
         ConfigError: The version is not supported, or this is a checkout that was not built.

@@ -1,4 +1,4 @@
-"""`map_partitions_with_state_store`: stateful processing of a DataFrame without our jar."""
+"""`map_partitions_with_state_store`: stateful processing of a DataFrame, without a jar."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
     class StatefulDataFrame(DataFrame):
-        """The DataFrame that `map_partitions_with_state_store` returns."""
+        """DataFrame that `map_partitions_with_state_store` returns."""
 
         def verify_committed(self) -> None:
-            """Check that every partition ran to its end and has committed.
+            """Checks that every partition ran to its end and has committed.
 
             Raises:
-                StateError: One has not; the message names it.
+                StateError: A partition has not committed; the message names it.
                 ConflictError: A later call took the store.
             """
 
         def state_metrics(self) -> dict[str, int]:
-            """What the stores of the batch counted so far, all partitions together.
+            """Returns the present figures of the batch over all partitions.
 
-            ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
+            These are ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
             `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
-            milliseconds. What is evaluated again counts again.
+            milliseconds. A second evaluation counts again.
 
             Raises:
                 UsageError: The session is one of Spark Connect, which has no accumulators.
@@ -76,37 +76,38 @@ def map_partitions_with_state_store(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> StatefulDataFrame:
-    """Run a function once for each partition of a batch, with the state of that partition.
+    """Runs a function once for each partition of a batch, with the state of that partition.
 
-    The call takes the store for this batch at once; the function runs when the returned DataFrame
-    is evaluated. Each evaluation starts from the state before the batch and replaces what an
-    earlier one committed. Evaluations after the next call are refused.
+    The call takes the store for this batch at once. The function runs when the returned DataFrame
+    is evaluated. Each evaluation starts from the state before the batch and replaces the commit of
+    an earlier one. Evaluations after the next call are refused.
 
     Args:
         df: Rows of the batch; not a streaming DataFrame.
-        func: Gets a `BatchStore` and an iterator of the partition's rows, and returns an iterable
-            of output rows, or ``None``. What it put is committed when it has read all rows, and
-            given up if it fails or is not read to its end.
-        store: Name of the store; any text. It is made with its first batch.
-        batch_id: Rises by one from batch to batch; the newest one may be run again.
-        key: Columns whose rows meet in one partition, always the same; never changes.
-        schema: Of the output rows.
-        rows: What `func` takes and gives: ``dicts``, one for each row, or ``pandas`` frames or
-            ``arrow`` record batches of many.
-        order_by: Columns that the rows of a partition are sorted by; else their order may differ
-            when a batch is run again.
-        partitions: Never changes; ``None`` means those of the store, or
-            ``spark.sql.shuffle.partitions`` if it is new.
-        first_batch_id: The batch id that the store begins with.
-        codec: How keys and values are written; never changes.
-        url: The server; ``None`` means that of the session's configuration.
-        **options: Options of `docs/configuration.md` in snake case, before those of the session.
+        func: Takes a `BatchStore` and an iterator of the partition's rows; returns an iterable of
+            output rows, or ``None``. Its changes are committed when it has read all rows. They are
+            dropped if it fails or its output is not read to the end.
+        store: Name of the store; any text. The first batch creates the store.
+        batch_id: Rises by one from batch to batch; the newest batch may be run again.
+        key: Columns whose rows meet in one partition; never changes.
+        schema: Schema of the output rows.
+        rows: Row format of `func`: ``dicts``, one for each row, or ``pandas`` frames or ``arrow``
+            record batches of many rows.
+        order_by: Columns by which the rows of a partition are sorted; without them the order may
+            differ when a batch is run again.
+        partitions: Never changes; ``None`` uses the store's number, or
+            ``spark.sql.shuffle.partitions`` for a new store.
+        first_batch_id: Id of the store's first batch.
+        codec: Encoding of keys and values; never changes.
+        url: The server; ``None`` uses the session's configuration.
+        **options: Options of `docs/configuration.md` in snake case; they override those of the
+            session.
 
     Raises:
-        UsageError: The batch id is not the next one or the newest, or columns, partitions, names
+        UsageError: The batch id is neither the next nor the newest, or columns, partitions, names
             or the codec do not fit the store.
-        StateError: The store does not hold what the batch before it committed.
-        ConflictError: Another driver took the store meanwhile.
+        StateError: The store does not hold the version of the previous batch.
+        ConflictError: Another driver took the store in the meantime.
         ConfigError: An option is wrong.
     """
     spark = df.sparkSession
@@ -116,7 +117,7 @@ def map_partitions_with_state_store(
         raise _wrong("there is no key column", "Give the column that tells the groups apart.")
     sorting = named_columns(df, order_by, "order_by")
     _check(df, keys, store, rows)
-    # They import pyspark, which workers without Spark have not.
+    # Imported here: these modules import pyspark, which workers without Spark lack.
     from redis_state.spark import batch_metrics
 
     kind = row_type(schema)
@@ -189,11 +190,11 @@ def foreach_batch_with_state_store(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `DataStreamWriter.foreachBatch`: map each batch, write it, verify it.
+    """Returns a function for `DataStreamWriter.foreachBatch`: map each batch, write it, verify it.
 
     Args:
-        write: Gets the mapped DataFrame and the batch id, and evaluates it wholly. Spark may run a
-            batch again, so it has to replace what it wrote under the same batch id.
+        write: Takes the mapped DataFrame and the batch id, and evaluates the whole DataFrame. Spark
+            may run a batch again, so `write` must replace earlier output of the same batch id.
 
     The other arguments are those of `map_partitions_with_state_store`.
     """
@@ -223,9 +224,9 @@ def foreach_batch_with_state_store(
 def spread_with_each(
     df: DataFrame, keys: Sequence[str], sorting: Sequence[str], partitions: int
 ) -> DataFrame:
-    """Rows as structs, each in the partition of its key, and one row without a struct in each.
+    """Returns rows as structs in the partitions of their keys, and a null struct in each partition.
 
-    Spark leaves partitions out that it knows to be empty; their versions have to rise, too.
+    Spark leaves out partitions that it knows to be empty; but their versions must rise, too.
     """
     from pyspark.sql import functions as f
 
@@ -243,9 +244,9 @@ def spread_with_each(
 
 
 def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
-    """The same rows, each partition where it was in the store's last batch.
+    """Prefers for each partition the executor of the store's last batch; the rows stay the same.
 
-    That takes a class of our jar, and a driver in this process: Spark Connect has neither.
+    This needs a class of the project's jar and a driver in this process; Spark Connect has neither.
     """
     places = java_class(spread.sparkSession, "batches.BatchPlaces")
     if places is None:
@@ -257,9 +258,9 @@ def _placed(spread: DataFrame, batch: Batch) -> DataFrame:
 
 
 def _query_id(spark: SparkSession) -> str:
-    """Spark's id of the query whose foreachBatch runs here; empty if there is none.
+    """Returns Spark's id of the query whose foreachBatch calls; empty if unknown.
 
-    With Spark Connect the function runs in another process, which Spark does not tell.
+    With Spark Connect the function runs in another process, which Spark does not tell the id.
     """
     if getattr(spark, "_jvm", None) is None:
         return ""
@@ -267,7 +268,7 @@ def _query_id(spark: SparkSession) -> str:
 
 
 def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:
-    """What decides where a row lies and how: it never changes."""
+    """Returns the layout of a store's rows: placement and encoding, which never change."""
     columns = ", ".join(f"{name} {kind}" for name, kind in keys)
     return json.dumps(f"key {columns}; codec {codec}")
 

@@ -27,9 +27,9 @@ StatefulFunction = Callable[
 
 
 class GroupState(Generic[S]):
-    """The state of one group, with the members of Spark's `GroupState` and an object as its value.
+    """State of one group, with the members of Spark's `GroupState` and an object as its value.
 
-    Changing an object that `get` returned, or that was given to `update`, changes no state: call
+    Changing an object that `get` returned, or that `update` was given, changes no state: call
     `update` again.
     """
 
@@ -41,56 +41,56 @@ class GroupState(Generic[S]):
 
     @property
     def exists(self) -> bool:
-        """Whether the group has a state."""
+        """Returns whether the group has a state."""
         return self._state.exists
 
     @property
     def get(self) -> S:
-        """The state.
+        """Returns the state.
 
         Raises:
-            PySparkValueError: There is none.
-            FormatError: What is stored does not fit the type.
+            PySparkValueError: The group has no state.
+            FormatError: The stored state does not fit the type.
         """
         return self._codec.decode(self._state.get[0])
 
     @property
     def getOption(self) -> S | None:  # noqa: N802 - Spark's name
-        """The state, or ``None`` if there is none.
+        """Returns the state; ``None`` if the group has no state.
 
         Raises:
-            FormatError: What is stored does not fit the type.
+            FormatError: The stored state does not fit the type.
         """
         found = self._state.getOption
         return None if found is None else self._codec.decode(found[0])
 
     @property
     def hasTimedOut(self) -> bool:  # noqa: N802 - Spark's name
-        """Whether the function is called because the group has timed out."""
+        """Returns whether this is the call for a group that has timed out."""
         return self._state.hasTimedOut
 
     @property
     def oldTimeoutTimestamp(self) -> int:  # noqa: N802 - Spark's name
-        """The time-out that the group had before this call, in ms since 1970; -1 for none."""
+        """Returns the group's time-out before this call, in ms since 1970; -1 without one."""
         return self._state.oldTimeoutTimestamp
 
     def update(self, newValue: S) -> None:  # noqa: N803 - Spark's name
-        """Set the state.
+        """Sets the state.
 
         Raises:
-            ConfigError: It is of another type, or a part of it cannot be stored; nothing changed.
+            ConfigError: The value is of another type, or a part cannot be stored; nothing changed.
         """
         self._state.update((self._codec.encode(newValue),))
 
     def remove(self) -> None:
-        """Remove the state."""
+        """Removes the state."""
         self._state.remove()
 
     def setTimeoutDuration(self, durationMs: int) -> None:  # noqa: N802, N803 - Spark's names
-        """Time the group out when so many ms have passed without data; needs the processing time.
+        """Sets a time-out after so many ms of processing time without data.
 
         Raises:
-            PySparkException: As Spark's own.
+            PySparkException: See Spark's method.
         """
         self._state.setTimeoutDuration(durationMs)
 
@@ -98,16 +98,16 @@ class GroupState(Generic[S]):
         self,
         timestampMs: int | datetime,  # noqa: N803 - Spark's name
     ) -> None:
-        """Time the group out when the watermark passes a time, in ms since 1970.
+        """Sets a time-out for when the watermark passes a time, in ms since 1970.
 
         Raises:
-            PySparkException: As Spark's own.
+            PySparkException: See Spark's method.
         """
-        # Spark takes a datetime too, though its annotation does not say so.
+        # Spark also takes a datetime, although its annotation does not say so.
         self._state.setTimeoutTimestamp(timestampMs)  # type: ignore[arg-type]  # see above
 
     def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
-        """The watermark in ms since 1970; 0 before there is one.
+        """Returns the watermark in ms since 1970; 0 before the first watermark.
 
         Raises:
             PySparkException: The query has no watermark.
@@ -115,7 +115,7 @@ class GroupState(Generic[S]):
         return self._state.getCurrentWatermarkMs()
 
     def getCurrentProcessingTimeMs(self) -> int:  # noqa: N802 - Spark's name
-        """The time at which the batch began, in ms since 1970."""
+        """Returns the time at which the batch began, in ms since 1970."""
         return self._state.getCurrentProcessingTimeMs()
 
     def __str__(self) -> str:
@@ -131,14 +131,14 @@ def apply_in_pandas_with_state(
     output_mode: str,
     timeout: str = "NoTimeout",
 ) -> DataFrame:
-    """Spark's `applyInPandasWithState` with a dataclass or another Python object as the state.
+    """Calls Spark's `applyInPandasWithState` with a dataclass or other Python object as the state.
 
     Args:
-        grouped: What ``df.groupBy(…)`` returns.
+        grouped: Result of ``df.groupBy(…)``.
         func: Called for each group with its key, its rows as an iterator of pandas frames, and the
             `GroupState`; returns an iterator of pandas frames.
-        output_schema: Schema of the returned frames, as Spark's `outputStructType`.
-        state: The class of the state, or a `StateObject` that says more about it.
+        output_schema: Schema of the returned frames; Spark's `outputStructType`.
+        state: Class of the state, or a `StateObject` with more details.
         output_mode: ``append`` or ``update``; the mode of the query must be the same.
         timeout: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``, the members of
             Spark's `GroupStateTimeout`.
@@ -160,7 +160,8 @@ def apply_in_pandas_with_state(
 
 
 def _check_provider(grouped: GroupedData) -> None:
-    # Both kinds of GroupedData, Spark Connect's too, keep their frame here; neither publishes it.
+    # Both kinds of GroupedData, including Spark Connect's, keep their frame here, but do not
+    # publish it.
     session = grouped._df.sparkSession
     provider = session.conf.get(PROVIDER_CONF, None)
     if provider != PROVIDER_CLASS:

@@ -1,7 +1,7 @@
-"""What a Spark task does for one partition of a batch: open, run the function, commit; no pyspark.
+"""Spark task for one partition of a batch: open, run the function, commit; no pyspark.
 
 Rows come as Arrow batches of two columns: the number of the partition, and the row as a struct. One
-row of each partition has no struct: it is there so that a partition without rows runs, too.
+row of each partition has no struct, so that a partition without rows runs, too.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _CODECS = {codec.name: codec for codec in (MSGPACK, RAW)}
 
 
 class BatchStore:
-    """The store that a function gets: all of a `StateStore` but `commit` and `abort`.
+    """Store that a function gets: a `StateStore` without `commit` and `abort`.
 
-    Those are called for it: `commit` when the function has read its rows to the end and returned.
+    The task calls `commit` when the function has read all its rows and returned.
     """
 
     __slots__ = ("_store", "get", "get_many", "put", "put_many", "remove", "remove_many")
 
     get: Callable[[Any], Any]
-    """The value of a key; ``None`` if it has none."""
+    """Returns the value of a key; ``None`` if the key is absent."""
     get_many: Callable[[Iterable[Any]], list[Any]]
-    """The values of keys, in their order; ``None`` where one has none."""
+    """Returns the values of keys, in their order; ``None`` for each absent key."""
     put: Callable[[Any, Any], None]
-    """Set the value of a key."""
+    """Sets the value of a key."""
     put_many: Callable[..., None]
-    """As `StateStore.put_many`: set the values of many keys; none if one of them is refused."""
+    """Sets the values of many keys; none if one is refused. See `StateStore.put_many`."""
     remove: Callable[[Any], None]
-    """Take a key out; nothing happens if it is not there."""
+    """Removes a key; an absent key is ignored."""
     remove_many: Callable[[Iterable[Any]], None]
-    """Take many keys out; none if one of them is refused."""
+    """Removes many keys; none if one of them is refused."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -61,29 +61,29 @@ class BatchStore:
 
     @property
     def id(self) -> StateStoreId:
-        """Which partition this is."""
+        """Returns the id of the partition."""
         return self._store.id
 
     @property
     def version(self) -> int:
-        """The version that the batch starts from."""
+        """Returns the version that the batch starts from."""
         return self._store.version
 
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
-        """As `ReadStateStore.get_range`."""
+        """Iterates over a range of rows; see `ReadStateStore.get_range`."""
         return self._store.get_range(start, end)
 
     def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
-        """As `ReadStateStore.prefix_scan`."""
+        """Iterates over rows by key prefix; see `ReadStateStore.prefix_scan`."""
         return self._store.prefix_scan(prefix)
 
     def iterator(self) -> Iterator[KeyValue]:
-        """All rows in key order, as of the moment of the call."""
+        """Iterates over all rows in key order, as of the call."""
         return self._store.iterator()
 
     @property
     def metrics(self) -> StateStoreMetrics:
-        """Counts of this store."""
+        """Returns the metrics of this store."""
         return self._store.metrics
 
 
@@ -92,13 +92,13 @@ Function = Callable[[BatchStore, Iterator[Any]], "Iterable[Any] | None"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """Runs a function over the rows of one partition; travels to the tasks.
+    """Runs a function over the rows of one partition; is serialized to the tasks.
 
     Attributes:
-        codec: By its name if it is one of ours: the store has short ways for those, which it knows
-            by their identity.
-        wide: The output's schema with one column more, which gets the figures of the partition in
-            a last row, as JSON; ``None`` means neither column nor row.
+        codec: Name of a built-in codec, else the codec: the store has fast paths for built-in
+            codecs, which it recognizes by identity.
+        wide: Schema of the output with one more column, whose last row holds the partition's
+            figures as JSON; ``None`` adds neither column nor row.
     """
 
     batch: Batch
@@ -110,10 +110,10 @@ class PartitionTask:
     wide: pa.Schema | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the function yields, then commit.
+        """Yields the function's output, then commits.
 
         Raises:
-            ConflictError: `map_partitions_with_state_store` was called again meanwhile.
+            ConflictError: `map_partitions_with_state_store` was called again in the meantime.
             UsageError: The function returned before the end of its rows, or yielded no rows.
         """
         partition = PartitionRows(self.batch.name, batches)
@@ -130,7 +130,7 @@ class PartitionTask:
             store = provider.get_store(self.batch.version)
             yield from self._evaluate(store, partition)
             figures = _figures(store)
-            # It holds the version, which may have to make room.
+            # The store references the version, whose memory maintenance may have to free.
             del store
             WORKER.maintain(self.config, provider, self.batch.number + number)
             figures |= provider.custom_metrics
@@ -186,7 +186,7 @@ class PartitionTask:
 
 
 class PartitionRows:
-    """The rows of a partition as Arrow batches, without the row that is there for the partition."""
+    """Rows of a partition as Arrow batches, without the row that marks the partition."""
 
     def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         self._name = name

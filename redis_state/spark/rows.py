@@ -1,8 +1,8 @@
-"""Rows of a partition as dicts, pandas frames or Arrow batches, and back; no pyspark.
+"""Converts rows of a partition to dicts, pandas frames or Arrow batches, and back; no pyspark.
 
-Spark's own conversions belong to its operators, and differ from one of its minors to the next. Here
-a time stamp is as in Spark's: naive and of the session's zone in pandas; in dicts it has its zone,
-and a naive one that is given back is of this machine's zone.
+Spark's own conversions belong to its operators, and differ between its minors. Here, as in Spark, a
+time stamp in pandas is naive and of the session's zone. In dicts a time stamp has its zone. A naive
+time stamp in a returned dict is of this machine's zone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DICTS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How a function takes and gives its rows.
+    """Row format of a function's input and output.
 
     Attributes:
-        schema: Of what the function yields.
-        time_zone: The session's.
+        schema: Schema of the function's output.
+        time_zone: Time zone of the session.
     """
 
     kind: RowKind
@@ -40,7 +40,7 @@ class RowFormat:
     time_zone: str
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """The rows as the function takes them, none of which is ``None``."""
+        """Yields the rows in the function's format; no row is ``None``."""
         if self.kind == "arrow":
             return iter(batches)
         if self.kind == "pandas":
@@ -48,10 +48,10 @@ class RowFormat:
         return (row for batch in batches for row in _dicts(batch))
 
     def write(self, given: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """What the function yields, in the columns of the schema.
+        """Converts the function's output to the columns of the schema.
 
         Raises:
-            UsageError: It is not rows, or they do not fit the schema.
+            UsageError: The output is not rows, or does not fit the schema.
         """
         if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
             raise _unfit(f"it returned a {type(given).__name__}, not an iterator of rows")
@@ -61,10 +61,10 @@ class RowFormat:
         return (batch for one in given for batch in convert(one))
 
     def batch_of(self, columns: Sequence[list[Any]]) -> pa.RecordBatch:
-        """Values by column, in the order of the schema, where NaN is a null as in Spark.
+        """Converts values by column, in the order of the schema; NaN is a null as in Spark.
 
         Raises:
-            UsageError: They do not fit the schema.
+            UsageError: The values do not fit the schema.
         """
         pairs = zip(self.schema, columns, strict=True)
         return self._batch([self._of_pandas(field, values) for field, values in pairs])
@@ -94,7 +94,7 @@ class RowFormat:
         yield self._batch(columns)
 
     def _of_pandas(self, field: pa.Field, values: Any) -> pa.Array:
-        """Values of a frame: what is not a number is a null, nested times are of the session."""
+        """Converts values of a frame: NaN is null, nested naive times are of the session's zone."""
         import pyarrow as pa
 
         if not pa.types.is_nested(field.type):
@@ -107,7 +107,7 @@ class RowFormat:
             try:
                 return _array(field, values, from_pandas=True)
             except UsageError:
-                # Arrow takes structs as dicts or as tuples, and not as both.
+                # Arrow takes structs as dicts or as tuples, but not both in one array.
                 convert = _zoned(field.type, local, structs=True)
                 if convert is None:
                     raise
@@ -176,7 +176,7 @@ class RowFormat:
 
 
 def frame_of(rows: pa.Table | pa.RecordBatch, time_zone: str) -> pd.DataFrame:
-    """Rows as pandas: time stamps are naive and of the session's zone."""
+    """Converts rows to pandas, with naive time stamps in the session's zone."""
     import pyarrow as pa
 
     frame: pd.DataFrame = rows.to_pandas(date_as_object=True)
@@ -188,7 +188,7 @@ def frame_of(rows: pa.Table | pa.RecordBatch, time_zone: str) -> pd.DataFrame:
 
 
 def rows_of_structs(structs: pa.StructArray) -> pa.RecordBatch:
-    """Structs as rows, without those that are null."""
+    """Converts structs to rows, and skips null structs."""
     import pyarrow as pa
 
     there = structs.drop_null() if structs.null_count else structs
@@ -219,10 +219,10 @@ def _array(field: pa.Field, values: Any, *, from_pandas: bool = False) -> pa.Arr
 
 
 def _with_decimals(field: pa.Field, values: Any) -> Any:
-    """The same, with floats rounded to the digits of a decimal, as Spark takes them.
+    """Rounds floats among the values to the digits of a decimal, as Spark does.
 
     Raises:
-        UsageError: One has too many digits.
+        UsageError: A float has too many digits.
     """
     import pyarrow as pa
 
@@ -243,13 +243,13 @@ def _with_decimals(field: pa.Field, values: Any) -> Any:
 def _zoned(
     kind: pa.DataType, local: Callable[[Any], Any], *, structs: bool = False
 ) -> Callable[[Any], Any] | None:
-    """What gives naive times in values of a type a zone, as PySpark does.
+    """Returns a function that adds a zone to the naive times in a value, as PySpark does.
 
-    Arrow takes them for times in UTC. ``None`` where a value of the type has no times.
+    Arrow takes naive times for UTC. ``None`` if a value of the type has no times.
 
     Args:
-        local: Gives a naive time its zone; anything else comes back as it is.
-        structs: Make a dict of each struct, also where it has no times.
+        local: Adds its zone to a naive time; returns any other value unchanged.
+        structs: Converts each struct to a dict, even without times.
     """
     import pyarrow as pa
 
@@ -271,7 +271,7 @@ def _zoned(
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Keys and values of a dict; or as Arrow has them, where keys may be what no dict has."""
+    """Yields the pairs of a dict or of Arrow's map, whose keys may be unhashable."""
     return value.items() if isinstance(value, Mapping) else value
 
 
@@ -291,7 +291,7 @@ def _same(value: Any) -> Any:
 
 
 def _local(value: Any) -> Any:
-    # pandas' NaT is a datetime to Python, and not even equal to itself.
+    # pandas' NaT is a datetime to Python, but not equal to itself.
     if not isinstance(value, datetime) or value.tzinfo is not None or value != value:
         return value
     plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
@@ -299,7 +299,7 @@ def _local(value: Any) -> Any:
 
 
 def _in_zone(name: str) -> Callable[[Any], Any]:
-    """What gives naive times a zone; `fold` tells which one of two equal hours is meant."""
+    """Returns a function that adds a zone to naive times; `fold` selects one of two equal hours."""
     import numpy as np
     import pandas as pd
 
@@ -316,14 +316,14 @@ def _in_zone(name: str) -> Callable[[Any], Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether pandas has a value for null."""
+    """Returns whether pandas uses the value for null."""
     import pandas as pd
 
     return value is None or value is pd.NA or value is pd.NaT or isinstance(value, float)
 
 
 def _check_whole(field: pa.Field, values: list[Any]) -> None:
-    """Arrow cuts a fraction off where values come one by one."""
+    """Refuses fractions, which Arrow would cut off from values that come one by one."""
     if any(issubclass(kind, float) for kind in set(map(type, values))) and any(
         isinstance(one, float) and math.isfinite(one) and not one.is_integer() for one in values
     ):

@@ -1,10 +1,10 @@
-"""What a Python worker keeps between tasks: connections and loaded partitions; no pyspark.
+"""Connections and loaded partitions that a Python worker keeps between tasks; no pyspark.
 
-Its connections, and the providers of partitions whose state it has read. Each of these partitions
-stands in the coordinator's table as served by this worker, until another worker serves it.
+The worker keeps the providers of partitions whose state it has read. Each of these partitions is in
+the coordinator's table as served by this worker, until another worker serves it.
 
-What was read of states stays within `localMemory`, the partition at work included: what is read for
-it pushes out other partitions first, and then what was read before.
+Rows that were read stay within `localMemory`, including the current partition's. A read for it
+evicts other partitions first, and then its own earlier rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ConfiguredPartition = tuple[Config, PartitionId]
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """A provider that stays after its task, and about what its versions take."""
+    """A provider kept after its task, and the approximate size of its versions."""
 
     provider: StateStoreProvider
     size: int
@@ -52,23 +52,23 @@ class _WorkerServer:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionBudget:
-    """That of the partition at work."""
+    """Memory budget of the current partition."""
 
     worker: Worker
     bytes_max: int
 
     def has(self, size: int) -> bool:
-        """As `Room.has`."""
+        """Implements `MemoryBudget.has`."""
         return self.worker.has_room(size, self.bytes_max)
 
 
 class Worker:
-    """The state of this Python worker process, which does one task after the other.
+    """State of this Python worker process, which runs one task after the other.
 
-    A task's function may have threads that read state at once.
+    A task's function may have threads that read state concurrently.
 
     Attributes:
-        warm: The providers that stay, the one that was used last at the end.
+        warm: The kept providers, the most recently used last.
     """
 
     def __init__(self) -> None:
@@ -79,13 +79,13 @@ class Worker:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """A function that forks: what its worker has read is the worker's."""
+        """Empties the copy of a forked child: the rows belong to the worker."""
         self._lock = threading.RLock()  # another thread may have held that of the worker
         self.warm.clear()
         self._at_work = None
 
     def client(self, config: Config) -> Client:
-        """Connections to a server, which stay for the next task."""
+        """Returns the connections to a server, which are kept for the next task."""
         return self._server(config).client
 
     def serve(
@@ -97,10 +97,10 @@ class Worker:
         codec: Codec = MSGPACK,
         families: bool = False,
     ) -> StateStoreProvider:
-        """A provider for a task, which goes on with what the last task of the partition left here.
+        """Returns a provider for a task, which takes over the kept provider of its partition.
 
-        That comes back by `keep` once the task is done: whoever tries again after a failure reads
-        again.
+        The task passes the provider to `keep` when done. After a failure nothing is kept, so a
+        retry reads the state again.
         """
         config = place[0]
         with self._lock:
@@ -120,7 +120,7 @@ class Worker:
             return self._at_work
 
     def has_room(self, size: int, bytes_max: int) -> bool:
-        """Whether so many bytes fit beside what is held; what is not at work goes for them."""
+        """Returns whether this many more bytes fit; evicts idle versions and partitions first."""
         with self._lock:
             own = self._at_work.cached_bytes() if self._at_work else 0
             if self._at_work and own + self._bytes() + size > bytes_max:
@@ -131,9 +131,10 @@ class Worker:
             return own + self._bytes() + size <= bytes_max
 
     def maintain(self, config: Config, provider: StateStoreProvider, turn: int) -> None:
-        """Maintain a partition after its batch: every eighth turn, and where memory is short.
+        """Maintains a partition after its batch: every eighth turn, and when memory is short.
 
-        Changes lie over the snapshot, whole: where they take too much, a new one takes their place.
+        Changes above the snapshot are held in whole. If they are too large, a new snapshot replaces
+        them.
         """
         crowded = provider.is_crowded(_bytes_max(config))
         if turn % _MAINTAINED_EVERY and not crowded:
@@ -141,11 +142,11 @@ class Worker:
         try:
             provider.do_maintenance(make_room=crowded)
         except RedisStateError as error:
-            # The batch is committed; the next one tries again.
+            # The batch is committed; the next batch tries again.
             log.warning("maintenance of %s failed: %s", provider.id.store_id, error)
 
     def keep(self, place: ConfiguredPartition, provider: StateStoreProvider, run_id: str) -> None:
-        """Keep what a task has read; what was used least lately goes where memory is short."""
+        """Keeps a task's provider; evicts the least recently used ones when memory is short."""
         config, partition = place
         with self._lock:
             self._at_work = None
@@ -159,7 +160,7 @@ class Worker:
         allowed = _bytes_max(config)
         with self._lock:
             self.warm[place] = Warm(provider, provider.cached_bytes())
-            # The version below the newest is only for batches that are run again.
+            # The version below the newest is only needed when a batch is run again.
             for other, one in list(self.warm.items()):
                 if self._bytes() > allowed:
                     one.provider.forget_older()
@@ -168,7 +169,7 @@ class Worker:
                 self._forget(next(iter(self.warm)))
             if self._bytes() <= allowed:
                 return
-        # It waits for who reads these rows, who may wait for the lock.
+        # Outside of the lock: the call waits for readers of these rows, who may wait for the lock.
         provider.drop_bases()
         with self._lock:
             if place not in self.warm:
@@ -178,7 +179,7 @@ class Worker:
                 self._forget(place)
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drops all providers and connections."""
         with self._lock:
             self._at_work = None
             for config in list(self._servers):
@@ -198,7 +199,7 @@ class Worker:
         server = self._servers.pop(config)
         server.heartbeat.stop()
         for place in [one for one in self.warm if one[0] == config]:
-            del self.warm[place]  # its versions read on through this client
+            del self.warm[place]  # its versions read through this client
         server.client.close()
 
     def _forget(self, place: ConfiguredPartition) -> None:
@@ -210,10 +211,10 @@ class Worker:
 
 
 def _bytes_max(config: Config) -> int:
-    """What this worker may keep: an executor has about as many of them as it has processors."""
+    """Returns this worker's limit; an executor has about as many workers as processors."""
     limit = config.local_memory
     return limit // (os.cpu_count() or 1) if isinstance(limit, int) else _WARM_BYTES_AUTO
 
 
 WORKER = Worker()
-"""That of this process."""
+"""Worker of this process."""

@@ -1,7 +1,7 @@
-"""The state store of Python: its interface, the providers of partitions, and those of a process.
+"""Python state store: its interface, the providers of partitions, and the stores of a process.
 
-Imports `coordinator`, `protocol`, `codec` and what lies below them. Begin with `api.py` (interface)
-and `write_session.py` (life cycle of an opened version).
+Imports `coordinator`, `protocol`, `codec` and the layers below them. Begin with `api.py`
+(interface) and `write_session.py` (life cycle of an opened version).
 """
 
 from redis_state.store.api import (

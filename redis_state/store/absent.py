@@ -1,4 +1,4 @@
-"""What is opened where a name has no checkpoint, or another one: version 0, or nothing."""
+"""Stand-ins for a missing or replaced checkpoint: version 0, or an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redis_state.store.local_state import LocalVersion, SnapshotHistory
 
 
 def no_rows(id_: StateStoreProviderId) -> LocalVersion:
-    """Version 0, where there is nothing to read."""
+    """Returns version 0 of a store without a checkpoint."""
 
     def reload(_: Pin) -> LocalVersion:
         raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
@@ -18,10 +18,10 @@ def no_rows(id_: StateStoreProviderId) -> LocalVersion:
 
 
 def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None:
-    """Refuse a name that has another checkpoint than the run; ``None`` means that any will do.
+    """Refuses a name whose checkpoint is not the run's; ``None`` accepts any.
 
     Raises:
-        ConflictError: It has another one.
+        ConflictError: The name has another checkpoint.
     """
     if wanted not in (None, found):
         raise ConflictError(
@@ -34,7 +34,7 @@ def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None
 
 
 def no_checkpoint(id_: StateStoreProviderId, version: int) -> StateError:
-    """The error for a version of a checkpoint that Redis does not know."""
+    """Returns the error for a version of a checkpoint that Redis does not know."""
     return StateError(
         f"opening version {version} of the state",
         found="Redis knows no checkpoint of that name",

@@ -1,4 +1,4 @@
-"""The state store as its users see it: interfaces, metrics and the life cycle of a store."""
+"""Public interface of the state store: stores, metrics and the life cycle of a store."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from redis_state.ids import StateStoreId
 from redis_state.process import elsewhere
 
 KeyValue = tuple[Any, Any]
-"""A key and its value, as the store's codec gives them."""
+"""A key and its value, as the store's codec decodes them."""
 
 RowPairs = Iterable[KeyValue] | Mapping[Any, Any]
-"""Keys and their values."""
+"""Keys and their values, as pairs or a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateStoreMetrics:
-    """The metrics of a store.
+    """Metrics of a store.
 
     Attributes:
-        num_keys: Live keys without those of internal families; exact after commit, before it that
-            of the version it was opened at.
-        memory_bytes: About what the version and its changes take in this process.
-        custom: By the names of `StateStoreProvider.supported_custom_metrics`.
+        num_keys: Live keys without those of internal families. Exact after commit; before commit,
+            the number of the opened version.
+        memory_bytes: Approximate size of the version and its changes in this process.
+        custom: Figures by the names of `StateStoreProvider.supported_custom_metrics`.
     """
 
     num_keys: int
@@ -36,7 +36,7 @@ class StateStoreMetrics:
 
 
 class State(Enum):
-    """The life cycle of a store."""
+    """States in the life cycle of a store."""
 
     OPEN = "open"
     UPDATING = "updating"
@@ -48,7 +48,7 @@ class State(Enum):
 
 
 class Operation(Enum):
-    """The operations that change a store's state."""
+    """Operations that change a store's state."""
 
     UPDATE = "update"
     COMMIT = "commit"
@@ -67,7 +67,7 @@ _TRANSITIONS: Mapping[tuple[State, Operation], State] = {
     (State.OPEN, Operation.ABORT): State.ABORTED,
     (State.UPDATING, Operation.ABORT): State.ABORTED,
     (State.FAILED, Operation.ABORT): State.ABORTED,
-    # Clean-up code calls abort without knowing how far the store came: what is done stays done.
+    # Clean-up code calls abort without knowing how far the store came; an ended state stays.
     (State.ABORTED, Operation.ABORT): State.ABORTED,
     (State.COMMITTED, Operation.ABORT): State.COMMITTED,
     (State.LEFT, Operation.ABORT): State.LEFT,
@@ -75,7 +75,7 @@ _TRANSITIONS: Mapping[tuple[State, Operation], State] = {
 
 
 def following(state: State, operation: Operation, *, id_: StateStoreId, version: int) -> State:
-    """The state after an operation.
+    """Returns the state after an operation.
 
     Raises:
         UsageError: The operation is not allowed in this state.
@@ -98,7 +98,7 @@ def following(state: State, operation: Operation, *, id_: StateStoreId, version:
 
 
 class ReadStateStore(ABC):
-    """One version of one partition, for reading. Keys come in the order of the codec's encoding.
+    """One version of one partition, for reading. Key order is the order of the codec's encoding.
 
     Changing a key or value that the store returned changes nothing in the store.
     """
@@ -106,16 +106,16 @@ class ReadStateStore(ABC):
     @property
     @abstractmethod
     def id(self) -> StateStoreId:
-        """Which partition this is."""
+        """Returns the id of the partition."""
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """The version that was opened; a commit makes the next one."""
+        """Returns the opened version; a commit creates the next version."""
 
     @abstractmethod
     def get(self, key: Any) -> Any:
-        """The value of a key; ``None`` if it has none.
+        """Returns the value of a key; ``None`` if the key is absent.
 
         Raises:
             UsageError: The key has no encoding.
@@ -123,42 +123,42 @@ class ReadStateStore(ABC):
 
     @abstractmethod
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """The values of keys, in their order; ``None`` where one has none.
+        """Returns the values of keys, in their order; ``None`` for each absent key.
 
-        Gives the same as one `get` for each key, in far less time, and reads what is not here yet
-        in few round trips. All of the keys are held in memory.
+        Equals one `get` for each key, but is much faster and reads missing blocks in few round
+        trips. All keys are held in memory.
 
         Raises:
-            UsageError: A key has no encoding; the message names its place.
+            UsageError: A key has no encoding; the message names its position.
         """
 
     @abstractmethod
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
-        """Rows from `start` up to, not including, `end`, in key order; ``None`` is open.
+        """Iterates over the rows from `start` up to, not including, `end`, in key order.
 
-        The rows are those at the moment of the call; changes made while they are read do not show.
+        ``None`` is open. Changes made after the call are not visible to the iterator.
         """
 
     @abstractmethod
     def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
-        """Rows whose keys begin with `prefix`, in key order, as of the moment of the call."""
+        """Iterates over the rows whose keys begin with `prefix`, in key order, as of the call."""
 
     def iterator(self) -> Iterator[KeyValue]:
-        """All rows in key order, as of the moment of the call."""
+        """Iterates over all rows in key order, as of the call."""
         return self.get_range(None, None)
 
     @property
     @abstractmethod
     def metrics(self) -> StateStoreMetrics:
-        """Counts of this store."""
+        """Returns the metrics of this store."""
 
 
 class StateStore(ReadStateStore):
-    """One version of one partition, for changing it into the next one."""
+    """One version of one partition, for changing into the next version."""
 
     @abstractmethod
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key.
+        """Sets the value of a key.
 
         Raises:
             UsageError: Key or value has no encoding, or the store has ended.
@@ -174,25 +174,25 @@ class StateStore(ReadStateStore):
 
     @abstractmethod
     def put_many(self, keys: Any, values: Any = None, /) -> None:
-        """Set the values of many keys: `put_many(keys, values)`, or one argument with both.
+        """Sets the values of many keys: `put_many(keys, values)`, or one argument with both.
 
-        Does what as many calls of `put` do, in their order, in far less time. All of the rows are
-        held in memory. If one is refused, or what is given raises, none of them is put.
+        Equals calls of `put` in the same order, but is much faster. All rows are held in memory. If
+        a row is refused, or the given iterable raises, no row is put.
 
         Args:
-            keys: Or, without `values`, pairs of a key and its value, or a mapping.
-            values: One for each key, in their order; less work than pairs.
+            keys: The keys; without `values`, pairs of key and value, or a mapping.
+            values: One value for each key, in their order; faster than pairs.
 
         Raises:
-            UsageError: A key or value has no encoding, there are more keys than values or fewer,
-                or the store has ended. What is refused is named by its place.
+            UsageError: A key or value has no encoding; the message names its position. Also raised
+                if there are more keys than values or fewer, or the store has ended.
             LimitError: A key or value is too large.
             ConflictError: Another run took the partition.
         """
 
     @abstractmethod
     def remove(self, key: Any) -> None:
-        """Take a key out; nothing happens if it is not there.
+        """Removes a key; an absent key is ignored.
 
         Raises:
             UsageError: The key has no encoding, or the store has ended.
@@ -201,45 +201,45 @@ class StateStore(ReadStateStore):
 
     @abstractmethod
     def remove_many(self, keys: Iterable[Any]) -> None:
-        """Take many keys out, as calls of `remove` do. If one is refused, all of them stay.
+        """Removes many keys, like calls of `remove`. If a key is refused, no key is removed.
 
         Raises:
-            UsageError: A key has no encoding, and the message names its place; or the store has
+            UsageError: A key has no encoding, and the message names its position; or the store has
                 ended.
             ConflictError: Another run took the partition.
         """
 
     @abstractmethod
     def commit(self) -> int:
-        """Make the changes the next version, which is returned.
+        """Publishes the changes as the next version and returns its number.
 
         Raises:
             UsageError: The store has ended.
-            ConflictError: Another run took the partition, or another attempt went on.
+            ConflictError: Another run took the partition, or another attempt continued.
             StateError: The version under the changes was lost.
             UnavailableError: The server does not answer; nothing was changed.
-            CommitOutcomeUnknownError: The server's answer to the commit did not come.
+            CommitOutcomeUnknownError: The server's answer to the commit did not arrive.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Discard the changes. Never raises, may come twice; after a commit it does nothing."""
+        """Discards the changes. Never raises, may be repeated; after a commit it does nothing."""
 
     @property
     @abstractmethod
     def has_committed(self) -> bool:
-        """Whether `commit` succeeded."""
+        """Returns whether `commit` succeeded."""
 
 
 class ListStateStore(StateStore):
-    """A store whose values are lists, to which elements are added without reading them.
+    """A store of lists whose elements are appended without reading the list.
 
-    `put` takes the elements, `get` and the scans give lists; a list without elements is a value.
+    `put` takes the elements, `get` and the scans return lists. An empty list is a value.
     """
 
     @abstractmethod
     def append(self, key: Any, value: Any) -> None:
-        """Add an element to the list of a key, which begins with it if it has none.
+        """Appends an element to the list of a key; an absent key gets a list of this element.
 
         Only the element is sent with the commit, however long the list is.
 

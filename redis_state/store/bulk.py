@@ -1,4 +1,4 @@
-"""`put_many` and the like: all rows of a call are encoded and checked before one counts."""
+"""Encoding of bulk calls: all rows are encoded and checked before any row is put."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _UNCHANGEABLE: Final = frozenset({bytes, str, int, float, bool, NoneType})
 
 
 class KeyEncoder:
-    """Stored keys, in the order of keys; those of the last call are remembered.
+    """Encodes keys as stored keys, and remembers those of the last call.
 
-    Who asks for the values of many keys often puts new ones for the same keys next.
+    Callers that read the values of many keys often put new values for the same keys next.
     """
 
     __slots__ = ("_codec", "_last")
@@ -37,10 +37,10 @@ class KeyEncoder:
         self._last: tuple[list[Any], list[bytes]] = [], []
 
     def __call__(self, keys: Iterable[Any]) -> list[bytes]:
-        """Stored keys, which nobody may change.
+        """Returns the stored keys, which the caller must not change.
 
         Raises:
-            UsageError: A key has no encoding; it is named by its place.
+            UsageError: A key has no encoding; the message names its position.
         """
         given = list(keys)
         before, known = self._last
@@ -50,21 +50,21 @@ class KeyEncoder:
         codec = self._codec
         encoded = _encoded(codec, codec.encode_key, given, kinds, place="keys")
         stored = [PREFIX + key for key in encoded]
-        # The same object may have another encoding by now, if it can be changed.
+        # A mutable object may have another encoding at the next call.
         if len(given) <= _REMEMBERED_MAX and kinds <= _UNCHANGEABLE:
             self._last = given, stored
         return stored
 
     def forget(self) -> None:
-        """Forget the keys of the last call."""
+        """Forgets the keys of the last call."""
         self._last = [], []
 
 
 def encoded_values(codec: Codec, values: Iterable[Any]) -> list[bytes]:
-    """Encoded values, in their order.
+    """Encodes values, in their order.
 
     Raises:
-        UsageError: A value has no encoding; it is named by its place.
+        UsageError: A value has no encoding; the message names its position.
     """
     given = list(values)
     return _encoded(codec, codec.encode_value, given, set(map(type, given)), place="values")
@@ -78,23 +78,23 @@ def _encoded(
     *,
     place: str,
 ) -> list[bytes]:
-    # Bytes as they are need no call for each.
+    # Raw bytes need no call for each value.
     if codec is RAW and kinds <= _BYTES:
         return given
     encoded: list[bytes] = []
     try:
         for one in given:
-            encoded.append(encode(one))  # noqa: PERF401  # how many there are names the place
+            encoded.append(encode(one))  # noqa: PERF401  # the length gives the position
     except UsageError as error:
         raise _at(f"{place}[{len(encoded)}]", error) from None
     return encoded
 
 
 def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
-    """Refuse keys and values of different number, or of which one is too large.
+    """Checks that keys and values have the same number and allowed sizes.
 
     Raises:
-        UsageError: There are more of one than of the other.
+        UsageError: The numbers differ.
         LimitError: A key or value is too large.
     """
     if len(stored) != len(data):
@@ -107,10 +107,10 @@ def check_columns(stored: Sequence[bytes], data: Sequence[bytes]) -> None:
 
 
 def stored_rows(codec: Codec, pairs: RowPairs) -> dict[bytes, bytes]:
-    """Encoded values by stored key; of two pairs with one key the later one counts.
+    """Encodes pairs as values by stored key; a later pair replaces an earlier one of its key.
 
     Raises:
-        UsageError: A key or value has no encoding; the pair is named by its place.
+        UsageError: A key or value has no encoding; the message names the pair's position.
         LimitError: A key or value is too large.
     """
     given = pairs.items() if isinstance(pairs, Mapping) else pairs
@@ -119,7 +119,8 @@ def stored_rows(codec: Codec, pairs: RowPairs) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
     place = 0
     try:
-        # One pass without a list of the pairs: tuples that stay cost more than what is done here.
+        # One pass without a list of the pairs: keeping the tuples alive costs more than the
+        # encoding.
         for place, (key, value) in enumerate(given):  # noqa: B007  # for the error
             if raw and type(key) is type(value) is bytes:
                 rows[PREFIX + key] = value
@@ -132,10 +133,10 @@ def stored_rows(codec: Codec, pairs: RowPairs) -> dict[bytes, bytes]:
 
 
 def check_all_limits(stored: Collection[bytes], data: Collection[bytes]) -> None:
-    """Refuse keys and values of which one is too large.
+    """Checks the sizes of keys and values.
 
     Raises:
-        LimitError: One is.
+        LimitError: A key or value is too large.
     """
     longest = max(map(len, stored), default=0), max(map(len, data), default=0)
     if longest[0] > STORED_KEY_BYTES_MAX or longest[1] > VALUE_BYTES_MAX:

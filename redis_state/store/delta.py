@@ -1,4 +1,4 @@
-"""What a commit writes: the changes of an attempt, counted and in order."""
+"""Changes of an attempt, counted and ordered for the commit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from redis_state.store.write_set import WriteSet
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a commit writes.
+    """Rows that a commit writes.
 
     Attributes:
         rows: Values by stored key.
         keys: Stored keys in ascending order.
-        values: Of these keys.
+        values: Values in the order of `keys`.
         put: Number of keys with a value.
         removed: Number of keys without one.
-        live: Number of keys of the version.
-        internal: Of these, the keys of internal families.
-        complete: Every key has a new value: nobody needs what is below, to read or to keep it.
-        in_order: `rows` gives them out in the order of `keys`.
+        live: Number of keys of the next version.
+        internal: Number of live keys in internal families.
+        complete: True if every key has a new value, so that the version below is not needed.
+        in_order: True if iterating `rows` follows the order of `keys`.
     """
 
     rows: dict[bytes, bytes | None]
@@ -40,7 +40,7 @@ class Delta:
     in_order: bool = False
 
     def without(self, gone: Sequence[int]) -> tuple[list[bytes], list[bytes | None]]:
-        """Keys and values but those of families that are gone."""
+        """Returns keys and values without those of dropped families."""
         if not gone:
             return self.keys, self.values
         keys, values = list(self.keys), list(self.values)
@@ -53,7 +53,7 @@ class Delta:
 
 
 def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delta:
-    """What the changes of a version come to; `families` is the table of the next one."""
+    """Computes the delta of a version's changes; `families` is the table of the next version."""
     rows = changes.rows
     removed = list(rows.values()).count(None)
     put = len(rows) - removed
@@ -65,7 +65,7 @@ def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delt
             return Delta(
                 overwritten, keys, values, put, 0, put, internal, complete=True, in_order=True
             )
-    # In the order of the changes, which is often that of the version below: it stays near.
+    # In the order of the changes, which is often the order of the version below: near in memory.
     live = local.live - local.count(list(rows)) + put
     complete = local.pin.version > 0 and 0 < live == put and not changes.appended
     keys = changes.in_order()
@@ -77,7 +77,7 @@ def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delt
 
 
 def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:
-    """How many keys of the next version are of internal families."""
+    """Returns the number of keys of the next version in internal families."""
     if not (local.internal or families.internal):
         return 0
     prefixes = local.families.internal | families.internal

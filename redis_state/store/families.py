@@ -1,4 +1,4 @@
-"""The column families of a version."""
+"""Column families of a version."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from redis_state.format.rows import stored_key
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The family table of a version.
+    """Family table of a version.
 
     Attributes:
-        table: Ids ascend. Empty in version 0, and where all families were dropped.
-        highest_id: Of all families that the lineage ever had.
+        table: Families in ascending order of id. Empty in version 0, and after all were dropped.
+        highest_id: Highest id of all families that the lineage ever had.
         ids: Ids of the families.
-        lists: Ids of those whose values are lists.
-        internal: What the stored keys of internal families begin with.
+        lists: Ids of the families whose values are lists.
+        internal: Stored key prefixes of internal families.
     """
 
     table: tuple[Family, ...] = ()
     highest_id: int = 0
-    # Asked for with every version, and the same for many of them.
+    # Computed once: read with every version, and shared by many versions.
     ids: frozenset[int] = field(init=False, compare=False)
     lists: frozenset[int] = field(init=False, compare=False)
     internal: frozenset[bytes] = field(init=False, compare=False)
@@ -38,30 +38,33 @@ class Families:
         own("internal", frozenset(stored_key(id_, b"") for id_ in internal))
 
     def after(self, head: Header) -> Families:
-        """The table of the version that a segment with this header makes."""
+        """Returns the family table after a segment with this header."""
         if head.families is None:
             return self
         highest = highest_after(self.highest_id, head.families, head.highest_id)
         return Families(head.families, highest)
 
     def dropped_over(self, below: Families) -> list[int]:
-        """Ids of families that are gone: of the version below, or given since and dropped again."""
+        """Returns the ids of dropped families.
+
+        These are families of the version below, and families declared and dropped since then.
+        """
         given = below.ids.union(range(below.highest_id + 1, self.highest_id + 1))
         return sorted(given - self.ids)
 
 
 NO_FAMILIES = Families()
-"""The table of version 0."""
+"""Family table of version 0."""
 
 
 def family_of(codec_name: str, *, lists: bool = False) -> Family:
-    """The family of a store with this codec: one, whose rows lie in the order of their keys."""
+    """Returns the only family of a store with this codec; its rows are ordered by key."""
     schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
     return Family(0, "default", "range", (0,), schema, schema, multi_value=lists)
 
 
 def described(families: Families) -> str:
-    """Whose rows these are, for who expected others."""
+    """Describes the rows of unexpected families for an error message."""
     if [family.id for family in families.table] != [ordered.FAMILY_ID]:
         return "it has families, as FamilyStore writes them"
     (family,) = families.table

@@ -1,4 +1,4 @@
-"""The store of a partition with many families: one object for each opened version."""
+"""Store of a partition with many families: one object for each opened version."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ONLY_NAME = "default"
 
 
 class FamilyStore(WriteSession):
-    """One version of a partition with many families, for changing it into the next one.
+    """One version of a partition with many families, for changing into the next version.
 
-    Rows are bytes, and a stored key begins with the prefix of its family, which `declare` gives.
-    Made by a provider, used by one thread at a time. Life cycle and errors are those of
-    `StateStore`, as far as nothing else is said.
+    Rows are bytes. A stored key begins with the prefix of its family, which `declare` returns. Made
+    by a provider, used by one thread at a time. Life cycle and errors are those of `StateStore`,
+    except where a method documents otherwise.
     """
 
     def __init__(self, partition: Partition, local: LocalVersion, *, held: bool) -> None:
@@ -47,7 +47,7 @@ class FamilyStore(WriteSession):
 
     @property
     def families(self) -> Mapping[str, Family]:
-        """The family table as it is now, by name."""
+        """Returns the current family table, by name."""
         return MappingProxyType(self._by_name)
 
     def declare(
@@ -59,20 +59,20 @@ class FamilyStore(WriteSession):
         multi_value: bool = False,
         internal: bool = False,
     ) -> bytes:
-        """Have a family, which begins without rows if its name is new.
+        """Declares a family; a family of a new name begins without rows.
 
         Args:
-            key_schema: JSON text that says how keys are written; it may change, as may that of the
-                values.
-            multi_value: Values are lists, to which `append` adds.
-            internal: Its keys do not count as keys of the store.
+            key_schema: JSON text that describes the encoding of keys. This schema and the values'
+                schema may change.
+            multi_value: True if values are lists, to which `append` adds.
+            internal: True if its keys do not count as keys of the store.
 
         Returns:
-            What the stored keys of the family begin with.
+            Prefix of the family's stored keys.
 
         Raises:
-            UsageError: The name is taken by a family of another sort, or is none; a schema is no
-                JSON; the store is done.
+            UsageError: The name is empty or used by a family of another kind; a schema is not valid
+                JSON; the store has ended.
             LimitError: The partition had too many families.
         """
         known = self._by_name.get(name)
@@ -95,12 +95,12 @@ class FamilyStore(WriteSession):
         return stored_key(family.id, b"")
 
     def drop(self, name: str) -> bool:
-        """Remove a family and all of its rows; false if there is none of the name.
+        """Removes a family and all of its rows; returns false if the name is unknown.
 
-        Its id is not given again: a family of this name that is declared later is another one.
+        The id is never reused: a family declared later under this name is a different family.
 
         Raises:
-            UsageError: The store is done.
+            UsageError: The store has ended.
             ConflictError: Another run took the partition.
         """
         family = self._by_name.get(name)
@@ -114,18 +114,18 @@ class FamilyStore(WriteSession):
         return True
 
     def get(self, stored: bytes) -> bytes | None:
-        """The value of a stored key; ``None`` if it has none."""
+        """Returns the value of a stored key; ``None`` if the key is absent."""
         data = self._changed.get(stored, _MISSING)
         if data is _MISSING:
-            # What the version before wrote is often asked for next: a look that saves a call.
+            # Rows of the previous version are often read next: checking its layer saves a call.
             data = self._top.get(stored, _MISSING)
             return self._below(stored) if data is _MISSING else data  # type: ignore[return-value]
         if self._growing and stored in self._growing:
             return bytes(self._growing[stored])
-        return data  # type: ignore[return-value]  # the marker is no value
+        return data  # type: ignore[return-value]  # the marker is never stored
 
     def put(self, stored: bytes, data: bytes) -> None:
-        """Set the value of a stored key.
+        """Sets the value of a stored key.
 
         Raises:
             LimitError: Key or value is too large.
@@ -141,7 +141,7 @@ class FamilyStore(WriteSession):
             self._changed[stored] = data
 
     def remove(self, stored: bytes) -> None:
-        """Take a stored key out; nothing happens if it is not there."""
+        """Removes a stored key; an absent key is ignored."""
         if self._state is not _UPDATING:
             self._update()
         data = self._changed.get(stored, _MISSING)
@@ -149,13 +149,13 @@ class FamilyStore(WriteSession):
             self._changes.replace(stored, None)
 
     def append(self, stored: bytes, element: bytes) -> None:
-        """Add an element to a list, which begins with it if there is none; only it is sent.
+        """Appends an element to a list, which is created if absent; only the element is sent.
 
         Args:
             stored: A key of a family of lists.
 
         Raises:
-            UsageError: The family has no lists.
+            UsageError: The family's values are not lists.
             LimitError: The key or the whole list is too large.
         """
         if stored[:FAMILY_BYTES] not in self._lists:
@@ -177,12 +177,12 @@ class FamilyStore(WriteSession):
         self._changes.append(stored, data, below)
 
     def get_many(self, stored: Sequence[bytes]) -> list[bytes | None]:
-        """The values of stored keys in their order, read in few round trips."""
+        """Returns the values of stored keys in their order, read in few round trips."""
         self._changes.settle()
         return self._local.get_many(stored, self._changed)
 
     def put_many(self, rows: Mapping[bytes, bytes]) -> None:
-        """Set the values of many stored keys, or of none if one is too large."""
+        """Sets the values of many stored keys; no value is set if a row is too large."""
         check_all_limits(rows, rows.values())
         if rows and self._state is not _UPDATING:
             self._update()
@@ -193,7 +193,7 @@ class FamilyStore(WriteSession):
             self._changed.update(rows)
 
     def remove_many(self, stored: Sequence[bytes]) -> None:
-        """Take many stored keys out, as calls of `remove` do."""
+        """Removes many stored keys, like calls of `remove`."""
         if stored and self._state is not _UPDATING:
             self._update()
         for key, value in zip(stored, self.get_many(stored), strict=True):
@@ -201,12 +201,10 @@ class FamilyStore(WriteSession):
                 self._changes.replace(key, None)
 
     def rows(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Stored keys from `low` up to, not including, `high`, and their values, in key order.
-
-        The rows are those of the moment of the call; changes while they are read do not matter.
+        """Iterates over rows from `low` up to, not including, `high`, in key order, as of the call.
 
         Args:
-            high: ``None`` is open: the rows of all further families come, too.
+            high: ``None`` is open, so the rows of all later families follow.
         """
         above = self._changes.between(low, high) if self._changed else {}
         return self._local.rows_between(low, high, above)
@@ -225,7 +223,7 @@ class FamilyStore(WriteSession):
         return Family(id_, name, _KIND, _PARAMS, "", "", multi_value, internal)
 
     def _check_open(self) -> None:
-        """The table is no row: the partition is taken before the first of those, or at commit."""
+        """Checks that the store is open; the first row or the commit acquires the partition."""
         following(self._state, Operation.UPDATE, id_=self.id, version=self._version)
 
     def _change(self, families: dict[str, Family]) -> None:

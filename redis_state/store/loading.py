@@ -1,8 +1,8 @@
-"""Opens a version and reads what this process needs of it (docs/format.md, section 7).
+"""Opens a version and reads the parts that this process needs (docs/format.md, section 7).
 
-Readers and maintenance go through a version once and hold little of it; `protocol.version_rows` is
-for them. A store keeps its version from batch to batch: small deltas come in one round trip, blocks
-of the base when a key of theirs is asked for, and layers are laid over what is cached.
+Readers and maintenance pass through a version once and hold little of it; they use
+`protocol.version_rows`. A store keeps its version from batch to batch. Small deltas are read in one
+round trip, blocks of the base at the first access to a key, and layers are laid over cached ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class Loader:
-    """Turns what `open` lists into a local version.
+    """Builds a local version from the segments that `open` lists.
 
     Args:
-        where: What errors call the partition.
-        room: For what is read of versions; ``None`` means as much as they need.
+        where: Name of the partition in error messages.
+        room: Memory budget of the rows that are read; ``None`` is unbounded.
     """
 
     def __init__(
@@ -49,24 +49,25 @@ class Loader:
         self._room = room
 
     def empty(self) -> LocalVersion:
-        """Version 0."""
+        """Returns version 0."""
         return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, SnapshotHistory(), self.reload)
 
     def open(
         self, run_id: str, version: int | None, cached: Mapping[Pin, LocalVersion]
     ) -> tuple[Opened, LocalVersion]:
-        """Open a version as `PartitionClient.open` and load it over what is cached.
+        """Opens a version by `PartitionClient.open` and loads it over a cached version.
 
         Raises:
-            StateError: The version is not there, or not whole.
-            ConflictError: As `PartitionClient.open`.
+            StateError: The version does not exist, or is not whole.
+            ConflictError: See `PartitionClient.open`.
             FormatError: A segment is damaged, or does not belong to a Python store.
         """
         gone: Segment | None = None
         for _ in range(_LOADS_MAX):
             opened = self._client.open(run_id, version, list(cached))
             if gone is not None and gone in opened.segments:
-                # The manifest still counts on a segment that is not whole: nobody replaced it.
+                # The manifest still names the segment, so maintenance did not replace it: its bytes
+                # are lost.
                 raise lost(
                     f"reading {gone.ident}",
                     latest=str(gone.version - 1),
@@ -85,11 +86,11 @@ class Loader:
         )
 
     def reload(self, pin: Pin) -> LocalVersion:
-        """The same version from the segments that make it up now.
+        """Reads the same version from the segments that hold it now.
 
         Raises:
-            StateError: It is not there any more.
-            ConflictError: Another attempt took its place.
+            StateError: The version no longer exists.
+            ConflictError: Another attempt replaced the version.
         """
         opened, found = self.open("", pin.version, {})
         if opened.pin != pin:
@@ -157,7 +158,7 @@ class Loader:
         return base, families
 
     def _together(self, segments: Sequence[Segment]) -> dict[Segment, dict[str, bytes]]:
-        """The fields of all small segments."""
+        """Returns the fields of all small segments, read in one round trip."""
         small = [one for one in segments if one.entry.blocks and one.entry.bytes <= _SMALL_BYTES]
         found = self._client.fetch_whole(small) if small else []
         return dict(zip(small, found, strict=True))
@@ -199,13 +200,13 @@ class Loader:
         return Layer(gone | rows, size) if gone else Layer(rows, size, keys), families
 
     def _all(self, segment: Segment, families: Families) -> dict[str, bytes]:
-        """The fields of a large segment; `families` are those of the version below."""
+        """Returns the fields of a large segment; `families` are those of the version below."""
         fields = self._fetch(segment, [header.FIELD, *likely_names(segment, families.table)])
         missing = [name for name in _index(segment, fields).names() if name not in fields]
         return fields | self._fetch(segment, missing) if missing else fields
 
     def _fetch(self, segment: Segment, names: Sequence[str]) -> dict[str, bytes]:
-        """Those of these fields that are there."""
+        """Returns the existing fields among these names."""
         found = zip(names, self._client.fetch(segment, names), strict=True)
         return {name: raw for name, raw in found if raw is not None}
 
@@ -225,7 +226,7 @@ def _families(segment: Segment, index: Index, below: Families) -> Families:
 
 
 def _cleared(index: Index, below: LocalVersion) -> dict[bytes, bytes | None]:
-    """The keys that a segment's tombstones remove from the version below."""
+    """Returns the keys that a segment's tombstones remove from the version below."""
     gone: dict[bytes, bytes | None] = {}
     for tombstone in index.head.tombstones:
         low, high = family_range(tombstone.family)
@@ -243,7 +244,7 @@ def _resolved(
     below: LocalVersion,
     gone: Mapping[bytes, bytes | None],
 ) -> dict[bytes, bytes | None]:
-    """Rows with whole values: what was appended goes behind what the version below says."""
+    """Returns rows with whole values: appended elements follow the list of the version below."""
     ends = [key for key in grown if isinstance(rows[key], Appended)]
     for key, value in zip(ends, below.get_many(ends) if ends else (), strict=True):
         before = None if key in gone else value

@@ -1,7 +1,7 @@
-"""The base of a local version: its oldest segment, whose blocks are read as they are needed.
+"""Base of a local version: its oldest segment, whose blocks are read on demand.
 
-What was read stays, unless there is no room: then all of it goes, and is read again when it is
-needed. Processors take their groups in the order of their keys, so they come to each block once.
+Decoded blocks stay in memory while there is room. Otherwise all of them are dropped, and read again
+on demand. Processors take their groups in key order, so they come to each block once.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _MISSES_MAX = 64
 _WHOLE_BYTES_MAX = 64 << 20
 _KEYS_A_BLOCK = 4
 _TIGHT_BLOCKS = 64
-_BLOCK_BYTES = 16 << 10  # of a full one, before compression
+_BLOCK_BYTES = 16 << 10  # of a full block, before compression
 _FIRST_BLOCKS = 8
 
 
 class Base:
-    """The oldest segment of a version, of which blocks are read as they are needed.
+    """Oldest segment of a version, with its blocks read on demand.
 
-    May be used by several threads: what two of them read at once is the same. Where room is
-    bounded, they take turns to read, so that nothing goes before it was looked at.
+    May be used by several threads: two reads of one block give the same rows. With a memory budget
+    the threads take turns, so that no block is dropped between its read and its look-up.
 
     Args:
-        head: Its header as it was read; empty if it has none.
+        head: Encoded header; empty if the segment has none.
         lists: Ids of the families whose values are lists.
-        room: For the rows; ``None`` means as much as they need.
+        room: Memory budget of the rows; ``None`` is unbounded.
 
     Attributes:
-        rows: Values by stored key, of the blocks that were read and are held.
-        removes: Whether a ``None`` was ever among them.
-        whole: Whether all are held.
-        in_order: Whether `rows` gives them out in ascending order of their keys.
-        raw_bytes: What the held blocks take before compression.
+        rows: Values by stored key, of the blocks in memory.
+        removes: True if a ``None`` was ever among the values.
+        whole: True if all blocks are in memory.
+        in_order: True if iterating `rows` follows the ascending order of the keys.
+        raw_bytes: Size of the blocks in memory, before compression.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Base:
         self._client = client
         self._room = room
         self._lists = lists
-        # Held while what was read is taken in, never while a server is asked.
+        # Held while decoded blocks are added, never during I/O.
         self._lock = threading.Lock()
         self._turn = nullcontext() if room is None else threading.RLock()
         self._keys: list[list[bytes] | None] = [None] * len(index.firsts)
@@ -95,8 +95,8 @@ class Base:
         self._rows = self._seen_bytes = 0
         self._misses = 0
         self._tight = False
-        # By family, where there is little room: the block behind the last one that was read, and
-        # how many were read at once.
+        # For a tight budget, by family: the block after the last one that was read, and the number
+        # of blocks of that read.
         self._next: dict[int, int] = {}
         self._ahead: dict[int, int] = {}
         self._held = 0
@@ -109,7 +109,7 @@ class Base:
         self.in_order = True
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a stored key; who asks for many gets ever more blocks at once."""
+        """Returns the value of a stored key; repeated misses read ever more blocks at once."""
         with self._turn:
             return self._get(key)
 
@@ -127,7 +127,7 @@ class Base:
         return self.rows.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of stored keys in their order, read in few round trips."""
+        """Returns the values of stored keys in their order, read in few round trips."""
         with self._turn:
             return self._get_many(keys)
 
@@ -138,7 +138,7 @@ class Base:
         if self.whole or self._fits(min(len(keys), len(self._keys) - self._held)):
             self.load_for(keys)
             return list(map(self.rows.get, keys))
-        # In the order of the blocks, each of which comes once.
+        # In block order, so that each block is read once.
         ordered = sorted(set(keys))
         behind = list(map(bisect_right, repeat(self.index.firsts), ordered))
         found: dict[bytes, bytes | None] = {}
@@ -154,11 +154,11 @@ class Base:
     def rows_between(
         self, low: bytes, high: bytes | None, *, last: int
     ) -> tuple[list[bytes], list[bytes | None]]:
-        """Stored keys in a range in ascending order, and their values.
+        """Returns the stored keys of a range in ascending order, and their values.
 
         Args:
             high: ``None`` is open.
-            last: So many blocks behind them are likely to be asked for next.
+            last: Number of blocks after the range that are likely to be read next.
         """
         with self._turn:
             return self._rows_between(low, high, last)
@@ -182,7 +182,7 @@ class Base:
         return found, values
 
     def drop(self) -> None:
-        """Let go what was read. Whoever reads rows at this moment goes on with those it has."""
+        """Evicts the decoded blocks. Concurrent readers keep the rows that they already have."""
         with self._turn, self._lock:
             self.whole = False
             self.rows = {}
@@ -192,12 +192,12 @@ class Base:
 
     @property
     def held_bytes(self) -> int:
-        """About what the held rows take in this process."""
+        """Returns the approximate size of the rows in memory."""
         return self.raw_bytes + ROW_BYTES * len(self.rows)
 
     @property
     def full_bytes(self) -> int:
-        """About what all rows would take in this process."""
+        """Returns the approximate size of all rows, if they were in memory."""
         entry, blocks = self.segment.entry, len(self._keys)
         if not blocks:
             return 0
@@ -208,22 +208,22 @@ class Base:
         return blocks * a_block + ROW_BYTES * entry.rows
 
     def has_room(self, raw_bytes: int) -> bool:
-        """Whether all rows may be held, which take so many bytes before compression."""
+        """Returns whether all rows fit, given their size in bytes before compression."""
         return self._room is None or self._room.has(raw_bytes + ROW_BYTES * self.segment.entry.rows)
 
     @property
     def _is_measured(self) -> bool:
-        """Whether some blocks were read, so that it is known how large they are."""
+        """Returns whether a block was read, so that the size of blocks is known."""
         return self._seen_bytes > 0
 
     def _fits(self, blocks: int) -> bool:
-        """Whether there is room for so many blocks more."""
+        """Returns whether there is room for this many more blocks."""
         if self._room is None or not blocks:
             return True
         return self._room.has(blocks * self.full_bytes // len(self._keys))
 
     def _made_room(self, blocks: int) -> int:
-        """How many blocks may be read at once, of so many; what was read makes way for them."""
+        """Returns how many of these blocks may be read at once; evicts decoded blocks if needed."""
         if self._fits(blocks):
             return blocks
         if not self._is_measured:
@@ -235,13 +235,16 @@ class Base:
         return blocks
 
     def _load_from(self, number: int, count: int) -> int:
-        """Read a block and of the next ones as many as there is room for; gives their number."""
+        """Reads a block and as many of the next blocks as fit; returns their number."""
         fitting = self._made_room(min(count, len(self._keys) - number))
         self.load(range(number, number + fitting))
         return fitting
 
     def _load_near(self, number: int) -> None:
-        """Where there is little room: ever more at once for who goes in order, else one block."""
+        """Reads on from a block under a tight budget: ever more blocks while access is sequential.
+
+        Any other access reads one block.
+        """
         family = self.index.family_id(number)
         ahead = self._ahead.get(family, 1)
         goes_on = 0 <= number - self._next.get(family, -1) <= ahead
@@ -249,7 +252,7 @@ class Base:
         self._next[family] = number + self._load_from(number, ahead)
 
     def load(self, numbers: Iterable[int]) -> None:
-        """Read these blocks, unless they were read.
+        """Reads the blocks that are not in memory.
 
         Raises:
             SegmentGoneError: The segment is not whole any more.
@@ -261,11 +264,11 @@ class Base:
         self.take(wanted, self._client.fetch(self.segment, list(map(self.index.name, wanted))))
 
     def take(self, numbers: Iterable[int], raws: Sequence[bytes | None]) -> None:
-        """Decode blocks that were read.
+        """Decodes fetched blocks.
 
         Raises:
-            SegmentGoneError: One was not there.
-            FormatError: One is damaged.
+            SegmentGoneError: A block was missing.
+            FormatError: A block is damaged.
         """
         for number, raw in zip(numbers, raws, strict=True):
             if raw is None:
@@ -274,7 +277,7 @@ class Base:
             keys, values = read_block(self.segment, self.index, number, raw, lists=lists)
             plain = list(map(_alone, values)) if lists else values
             with self._lock:
-                # Of two threads that read a block, the second finds it here.
+                # If two threads read one block, only the first adds its rows.
                 if self._keys[number] is None:
                     self._take_one(number, raw, keys, plain)  # type: ignore[arg-type]  # no lists
 
@@ -287,12 +290,13 @@ class Base:
         self.raw_bytes += raw_length(raw)
         self.in_order = self.in_order and number == self._held
         self._held += 1
-        # Whoever finds the keys of a block, or the base whole, looks no further for its rows.
+        # Last: a reader that sees the keys of a block, or the base whole, expects its rows in
+        # `rows`.
         self._keys[number] = keys
         self.whole = self._held == len(self._keys)
 
     def _check(self, number: int, raw: bytes, rows: int) -> None:
-        """A block that is read again is what it was; when all were read, they are the segment."""
+        """Checks that a block read again is unchanged; the last new block checks the segment."""
         name, check = self.index.name(number), check_bytes(raw)
         known = self._checks.get(name)
         if known is not None:
@@ -309,18 +313,18 @@ class Base:
         self._seen_bytes += raw_length(raw)
 
     def load_all(self) -> None:
-        """Read all blocks."""
+        """Reads all blocks."""
         if not self.whole:
             self.load(range(len(self._keys)))
 
     def load_for(self, keys: Sequence[bytes]) -> None:
-        """Read the blocks in which these stored keys can be."""
+        """Reads the blocks that can hold these stored keys."""
         if not self.whole and keys:
             firsts = self.index.firsts
             start = max(bisect_right(firsts, min(keys)) - 1, 0)
             end = bisect_right(firsts, max(keys))
             if len(keys) >= _KEYS_A_BLOCK * (end - start):
-                # So many for so few blocks: hardly one is not needed.
+                # With so many keys for so few blocks, nearly every block is needed.
                 self.load(range(start, end))
                 return
             behind = set(map(bisect_right, repeat(firsts), keys))
@@ -336,5 +340,5 @@ class Base:
 
 
 def _alone(value: Value) -> bytes | None:
-    """What a value says where nothing lies below it."""
+    """Returns the value of a row with nothing below it."""
     return value.data if isinstance(value, Appended) else value

@@ -1,7 +1,7 @@
-"""One version of a partition in this process: what was read of it, and layers of changes over it.
+"""One version of a partition in memory: decoded rows of its base, and layers of changes.
 
-A version never changes. Blocks of its oldest segment are fetched and decoded when a key of theirs
-is asked for; what newer deltas and own commits changed lies above, in few layers of doubling size.
+A version never changes. Blocks of its oldest segment are fetched and decoded at the first access to
+one of their keys. Newer deltas and own commits lie above, in a few layers of doubling size.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NONE: Final[dict[bytes, bytes | None]] = {}
 
 
 class Layer:
-    """Changes over what is below: complete in memory, and never changed.
+    """Changes over the parts below: complete in memory, and never changed.
 
     Attributes:
         rows: Values by stored key; ``None`` is removed.
-        removes: Whether there is a ``None`` among them.
+        removes: True if a ``None`` is among the values.
     """
 
     __slots__ = ("_in_order", "_sorted", "raw_bytes", "removes", "rows")
@@ -54,17 +54,17 @@ class Layer:
 
     @property
     def held_bytes(self) -> int:
-        """About what it takes in this process."""
+        """Returns the approximate size in this process."""
         return self.raw_bytes + ROW_BYTES * len(self.rows)
 
     def keys(self) -> list[bytes]:
-        """Stored keys in ascending order."""
+        """Returns the stored keys in ascending order."""
         if self._sorted is None:
             self._sorted = sorted(self.rows)
         return self._sorted
 
     def in_order(self) -> dict[bytes, bytes | None]:
-        """The rows, so that the dict gives them out in ascending order of their keys."""
+        """Returns the rows as a dict that iterates in ascending order of the keys."""
         if not self._in_order:
             keys = self.keys()
             self.rows = dict(zip(keys, map(self.rows.__getitem__, keys), strict=True))
@@ -72,7 +72,7 @@ class Layer:
         return self.rows
 
     def between(self, start: bytes, end: bytes | None) -> list[bytes]:
-        """The keys in a range, in ascending order."""
+        """Returns the keys in a range, in ascending order."""
         keys = self.keys()
         low = bisect_left(keys, start)
         return keys[low:] if end is None else keys[low : bisect_left(keys, end, low)]
@@ -80,12 +80,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHistory:
-    """What decides when the next snapshot is due.
+    """Sizes that decide when the next snapshot is due.
 
     Attributes:
-        base_bytes: Of the segment that stands alone, 0 if there is none.
-        delta_bytes: Of the deltas above it.
-        deltas: Their number.
+        base_bytes: Bytes of the base segment; 0 without one.
+        delta_bytes: Bytes of the deltas above the base.
+        deltas: Number of these deltas.
     """
 
     base_bytes: int = 0
@@ -93,11 +93,11 @@ class SnapshotHistory:
     deltas: int = 0
 
     def plus(self, size: int) -> SnapshotHistory:
-        """With one more delta."""
+        """Returns the history with one more delta."""
         return SnapshotHistory(self.base_bytes, self.delta_bytes + size, self.deltas + 1)
 
     def is_due(self) -> bool:
-        """Whether a snapshot is due."""
+        """Returns whether a snapshot is due."""
         return snapshots.is_due(self.deltas, self.delta_bytes, self.base_bytes)
 
 
@@ -106,13 +106,13 @@ Parts = tuple[tuple[Layer, ...], Base | None]
 
 
 class LocalVersion:
-    """The rows of one version.
+    """Rows of one version.
 
     Attributes:
-        live: Number of its keys.
-        internal: Of these, the keys of internal families.
-        parts: Layers, newest first, and what lies below them. Another thread may put other parts
-            with the same rows here, so whoever reads takes both at once.
+        live: Number of keys.
+        internal: Number of keys in internal families.
+        parts: Layers, newest first, and the base. Another thread may assign other parts with the
+            same rows, so readers take layers and base in one read.
     """
 
     __slots__ = ("_reload", "families", "history", "internal", "live", "parts", "pin")
@@ -138,7 +138,7 @@ class LocalVersion:
         self._reload = reload
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a stored key; ``None`` if it has none."""
+        """Returns the value of a stored key; ``None`` if the key is absent."""
         layers, base = self.parts
         for layer in layers:
             value = layer.rows.get(key, _MISSING)
@@ -146,7 +146,7 @@ class LocalVersion:
                 return value  # type: ignore[return-value]  # mypy: object() is not a marker type
         if base is None:
             return None
-        # Another thread may read the rest of the blocks at this moment, or let all of them go.
+        # Another thread may load the remaining blocks, or evict all of them, at this moment.
         rows, whole = base.rows, base.whole
         found = rows.get(key)
         if found is not None or (whole and base.rows is rows):
@@ -158,7 +158,7 @@ class LocalVersion:
             return self.get(key)
 
     def get_many(self, keys: Sequence[bytes], above: OrderedRows = _NONE) -> list[bytes | None]:
-        """The values of stored keys in their order; ``None`` where one has none.
+        """Returns the values of stored keys in their order; ``None`` for each absent key.
 
         Args:
             above: Changes that are not part of the version.
@@ -175,14 +175,14 @@ class LocalVersion:
                 self.read_again()
 
     def count(self, keys: Sequence[bytes]) -> int:
-        """How many of these stored keys have a value."""
+        """Returns how many of these stored keys have a value."""
         return len(keys) - self.get_many(keys).count(None) if self.live else 0
 
     def overwritten(self, rows: dict[bytes, bytes | None]) -> dict[bytes, bytes | None] | None:
-        """These rows in key order, if they set all keys of the version and no others.
+        """Returns the rows in key order if they set all keys of the version and no others.
 
-        ``None`` also where that is not known without reading or sorting. One merge with rows that
-        are in order costs a third of what it takes to look for each key and to sort them all.
+        ``None`` if not, or if the answer would need reads or a sort. One merge with ordered rows
+        costs a third of looking up every key and sorting all of them.
         """
         if not len(rows) == self.live > 0:
             return None
@@ -194,17 +194,17 @@ class LocalVersion:
             below = base.rows
         if list(rows) == list(below):
             return rows
-        # With as many keys as the version has, nothing is new if the merge adds nothing.
+        # There are as many keys as in the version, so no key is new if the merge adds none.
         merged = below | rows
         return merged if len(below) == len(merged) == len(rows) else None
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: OrderedRows = _NONE
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Stored keys and values in a range, in key order.
+        """Iterates over stored keys and values in a range, in key order.
 
         Args:
-            above: Changes that are not part of the version; not changed while this runs.
+            above: Changes that are not part of the version; must not change during the iteration.
         """
         over = (Layer(dict(above), 0),) if above else ()
         return chain.from_iterable(self._batches(start, end, over))
@@ -229,7 +229,7 @@ class LocalVersion:
                     layers, base = self.parts
 
     def with_changes(self, pin: Pin, families: Families, top: Layer, entry: Entry) -> LocalVersion:
-        """The next version, once it is committed; `entry` is that of its delta."""
+        """Returns the next version after its commit; `entry` is the manifest entry of its delta."""
         if entry.complete:
             layers, base, history = [top], None, SnapshotHistory(base_bytes=entry.bytes)
         else:
@@ -249,30 +249,30 @@ class LocalVersion:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes in this process."""
+        """Returns the approximate size in this process."""
         return sum(part.held_bytes for part in self.all_parts)
 
     @property
     def full_bytes(self) -> int:
-        """About what it takes once all of its rows were read."""
+        """Returns the approximate size with all rows in memory."""
         layers, base = self.parts
         return sum(layer.held_bytes for layer in layers) + (base.full_bytes if base else 0)
 
     @property
     def all_parts(self) -> list[Layer | Base]:
-        """Layers, newest first, and the base below them."""
+        """Returns the layers, newest first, and the base below them."""
         layers, base = self.parts
         return [*layers, *([base] if base else [])]
 
     def read_again(self) -> None:
-        """Take the same rows from the segments that make up the version now."""
+        """Reloads the same rows from the segments that hold the version now."""
         self.parts = self._reload(self.pin).parts
 
 
 def _looked_up(
     keys: Sequence[bytes], parts: Sequence[OrderedRows], base: Base | None
 ) -> list[bytes | None]:
-    """What the first of several mappings says of each key, or else the base."""
+    """Returns each key's value from the first mapping that has the key, else from the base."""
     found: list[Any] | None = None
     left: Sequence[int] = range(len(keys))
     rest = keys
@@ -300,7 +300,7 @@ def _looked_up(
 
 
 def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
-    """Layers, newest first, of which each is more than twice as large as the one above it."""
+    """Merges layers, newest first, until each has more than twice the rows of the layer above."""
     while len(layers) > 1 and len(layers[0].rows) * 2 >= len(layers[1].rows):
         upper, lower, *rest = layers
         layers = [_merge(upper, lower, bottom=not rest and base is None), *rest]
@@ -317,7 +317,7 @@ def _merge(upper: Layer, lower: Layer, *, bottom: bool) -> Layer:
 def _spans(
     start: bytes, end: bytes | None, layers: Sequence[Layer], base: Base | None
 ) -> list[tuple[bytes, bytes | None]]:
-    """Cuts a range where blocks begin, or where a thousand rows of the largest layer end."""
+    """Cuts a range at the first keys of blocks, or at every thousandth row of the largest layer."""
     cuts: Sequence[bytes]
     if base is not None:
         cuts = base.index.firsts
@@ -334,10 +334,10 @@ def _spans(
 def _span(
     low: bytes, high: bytes | None, layers: Sequence[Layer], base: Base | None, *, last: int
 ) -> Iterable[tuple[bytes, bytes]]:
-    """Rows between two neighbouring cuts, in key order.
+    """Returns the rows between two neighbouring cuts, in key order.
 
     Args:
-        last: So many spans come behind it, which are likely to be asked for, too.
+        last: Number of later spans, which are likely to be read next.
     """
     sources: list[tuple[list[bytes], Iterable[bytes | None]]] = []
     removes = False

@@ -1,7 +1,7 @@
-"""The maintenance of the stores that this process has loaded, on one daemon thread.
+"""Maintenance of the stores loaded in this process, on one daemon thread.
 
-Snapshots and retention change no version that can be loaded, so nothing waits for this thread, and
-one that is killed anywhere leaves nothing to repair. What no process has loaded is maintained from
+Snapshots and retention change no version that can be loaded. So no task waits for this thread, and
+a kill at any point leaves nothing to repair. Stores that no process has loaded are maintained from
 Redis alone (`redis_state.maintain`).
 """
 
@@ -26,10 +26,10 @@ _LOG = logging.getLogger("redis_state.store.maintenance")
 
 
 def interval_s(interval: str | float | timedelta) -> float:
-    """Seconds between two passes, as a caller may give them.
+    """Parses the interval between two passes, in seconds.
 
     Raises:
-        ConfigError: It is not a duration from 1 s to 1 d.
+        ConfigError: The interval is not a duration from 1 s to 1 d.
     """
     option = replace(option_named("deadline"), name="interval")
     option = replace(option, minimum=1000, maximum=86_400_000)
@@ -40,7 +40,7 @@ class Maintained(Protocol):
     """A loaded store provider, as its maintenance sees it."""
 
     def do_maintenance(self) -> object:
-        """Add a snapshot if one is due, and drop what no kept version needs."""
+        """Adds a snapshot if one is due, and drops segments that no kept version needs."""
 
 
 def _ignore(_id: Hashable, _error: Exception) -> None:
@@ -51,11 +51,12 @@ class MaintenanceWorker:
     """Calls `do_maintenance` of all loaded providers one after the other, once each interval.
 
     Args:
-        loaded: The providers that are loaded now; asked before each pass.
-        unload: Told which provider failed, and why; it is left out until it is loaded again.
-        interval_s: Between the beginnings of two passes, on average.
-        jitter: By which share each interval is shorter or longer at random, so that processes
-            started together do not stay in step.
+        loaded: Returns the providers that are loaded now; called before each pass.
+        unload: Called with a failed provider's id and the error; the provider is skipped until it
+            is loaded again.
+        interval_s: Average time between the beginnings of two passes.
+        jitter: Share by which each interval varies at random, so that processes started together do
+            not stay in step.
         threaded: ``False`` if the caller itself calls `tick`.
     """
 
@@ -79,7 +80,7 @@ class MaintenanceWorker:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """A forked process has no thread until it starts its own."""
+        """Resets the state of a forked process, which has no thread until it starts its own."""
         self._begin()
 
     def _begin(self) -> None:
@@ -90,18 +91,18 @@ class MaintenanceWorker:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread lives, in this process."""
+        """Returns whether the thread is alive in this process."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
+        """Starts the thread unless it is running."""
         with self._starting:
             if not self._threaded:
                 self._stopping.clear()
                 return
             if self.is_running and not self._stopping.is_set():
                 return
-            # A thread that was told to stop and is still at its last provider keeps its event.
+            # A stopping thread may still be at its last provider, and keeps its own event.
             self._stopping = threading.Event()
             self._due_s = self._next_due_s()
             self._thread = threading.Thread(
@@ -113,16 +114,17 @@ class MaintenanceWorker:
             self._thread.start()
 
     def set_interval(self, interval_s: float) -> None:
-        """From now on leave so much time between two passes."""
+        """Sets the interval between two passes from now on."""
         self._interval_s = interval_s
         self._due_s = self._next_due_s()
         if self.is_running and not self._stopping.is_set():
-            # A thread that waits for the older interval is replaced by one that waits for this.
+            # A thread that waits for the old interval is replaced by one that waits for the new
+            # interval.
             self.stop(0)
             self.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End the thread after the provider it is at; waits no longer than `timeout_s`."""
+        """Ends the thread after its current provider; waits at most `timeout_s`."""
         with self._starting:
             thread = self._thread
             self._stopping.set()
@@ -130,15 +132,15 @@ class MaintenanceWorker:
             thread.join(timeout_s)
 
     def tick(self) -> None:
-        """Do a pass if one is due."""
+        """Runs a pass if one is due."""
         if self._clock.monotonic_s() >= self._due_s:
             self.run_pass()
 
     def run_pass(self) -> int:
-        """Maintain every loaded provider now.
+        """Maintains every loaded provider now.
 
         Returns:
-            How many failed, each of which was unloaded.
+            Number of providers that failed; each was unloaded.
         """
         began_s = self._clock.monotonic_s()
         self._due_s = self._next_due_s()

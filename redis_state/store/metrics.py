@@ -1,4 +1,4 @@
-"""The metrics of a store, under names that do not change."""
+"""Metrics of a store, under stable names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis_state.clock import Clock
 
 
 class MetricKind(Enum):
-    """How the figures of several partitions are put together, and in which unit they are."""
+    """Aggregation and unit of a metric over several partitions."""
 
     SUM = "sum"
     SIZE = "size"
@@ -20,7 +20,7 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CustomMetric:
-    """A figure of a store.
+    """A metric of a store.
 
     Attributes:
         kind: A size is in bytes, a timing in milliseconds.
@@ -44,14 +44,14 @@ CUSTOM_METRICS = (
     CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
     CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
 )
-"""All figures, counted since the provider was made."""
+"""All metrics, counted since the provider was made."""
 
 BATCH_METRICS = (
     CustomMetric("num_keys", MetricKind.SUM, "keys after the batch"),
     CustomMetric("memory_bytes", MetricKind.SIZE, "local memory"),
     *CUSTOM_METRICS,
 )
-"""The figures of a batch of a Spark job."""
+"""Metrics of one batch of a Spark job."""
 
 
 _TOTALS = {
@@ -66,7 +66,7 @@ _TOTALS = {
 
 
 class Counters:
-    """The figures of one partition; each is added to by one thread at a time."""
+    """Counters of one partition; each is increased by one thread at a time."""
 
     __slots__ = ("_before", "_clock", "values")
 
@@ -76,15 +76,15 @@ class Counters:
         self._before: dict[str, int] = {}
 
     def add(self, name: str, amount: int) -> None:
-        """Count."""
+        """Increases a counter."""
         self.values[name] += amount
 
     def go_on_from(self, other: Counters) -> None:
-        """The totals begin with those of an earlier store of the partition."""
+        """Continues the totals of an earlier store of the partition."""
         self._before = other.totals()
 
     def totals(self) -> dict[str, int]:
-        """What the heartbeat shows (docs/format.md, section 9)."""
+        """Returns the totals of the heartbeat (docs/format.md, section 9)."""
         return {
             name: self._before.get(name, 0) + self.values[metric]
             for name, metric in _TOTALS.items()
@@ -92,7 +92,7 @@ class Counters:
 
     @contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        """Adds the milliseconds that the body takes."""
+        """Adds the milliseconds of the body."""
         start = self._clock.monotonic_s()
         try:
             yield

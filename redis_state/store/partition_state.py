@@ -1,4 +1,4 @@
-"""The versions of one partition as one run sees them: open, acquire, commit, maintain."""
+"""Versions of one partition for one run: open, acquire, commit, maintain."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What the owner of a provider wants to hear.
+    """Callbacks for the owner of a provider.
 
     Attributes:
-        linked: Redis knows the checkpoint now; called once, before a version is opened.
-        overtaken: Another run or attempt took over; what is cached here is of no more use.
+        linked: Called once when Redis knows the checkpoint, before a version is opened.
+        overtaken: Called when another run or attempt took over, so the cache is of no more use.
     """
 
     linked: Callable[[], None] = _nothing
@@ -63,7 +63,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What is known once the checkpoint's name has an id."""
+    """Objects that exist once the checkpoint's name has an id."""
 
     gen: str
     client: PartitionClient
@@ -75,10 +75,10 @@ class PartitionState:
     """Opens and writes versions; may be used by several threads.
 
     Args:
-        family: The only one of the partition; ``None`` if it has many, which come and go.
-        gen: Of the run's checkpoint, which the name has to have; ``None`` means any.
-        versions_cached_max: Versions that stay in this process.
-        room: For what is read of them; ``None`` means as much as they need.
+        family: Only family of the partition; ``None`` if families are declared and dropped.
+        gen: Checkpoint id of the run, which the name must have; ``None`` accepts any.
+        versions_cached_max: Number of versions that stay in this process.
+        room: Memory budget of the rows that are read; ``None`` is unbounded.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class PartitionState:
         self._link: _Link | None = None
 
     def after_fork(self) -> None:
-        """The cache reads through the parent's connections; its threads may hold the lock."""
+        """Empties the cache, which uses the parent's connections, and replaces the lock."""
         self._lock = threading.Lock()
         self._cached = {}
 
     def take_over(self, other: PartitionState) -> None:
-        """Go on with the versions that another run has cached; a version is known by its uid.
+        """Takes the cached versions of an earlier run; a version is identified by its uid.
 
         Raises:
-            UsageError: It is another partition, or has another codec or client.
+            UsageError: The other state has another partition, codec or client.
         """
         if other._client is not self._client:
             raise UsageError(
@@ -149,10 +149,10 @@ class PartitionState:
             self._cached.update(cached)
 
     def open(self, version: int) -> tuple[LocalVersion, bool]:
-        """A version, and whether the run holds the partition.
+        """Opens a version; returns it, and whether the run holds the partition.
 
         Raises:
-            StateError: It is not there.
+            StateError: The version does not exist.
             ConflictError: The run went on, or has another attempt's version.
             QuotaError: The state has reached a limit.
         """
@@ -162,24 +162,24 @@ class PartitionState:
         return self._open(self._run_id, version)
 
     def read(self, version: int) -> LocalVersion:
-        """A version for reading, which changes nothing for anybody."""
+        """Opens a version for reading, without any effect on writers."""
         return self._open("", version)[0]
 
     def latest(self) -> int | None:
-        """The newest published version; ``None`` if nothing was ever written."""
+        """Returns the newest published version; ``None`` if no version was ever written."""
         link = self._linked()
         return None if link is None else link.client.latest()
 
     def families(self, local: LocalVersion) -> Families:
-        """The family table with which the next version begins."""
+        """Returns the family table with which the next version begins."""
         return self._own or local.families
 
     def acquire(self, pin: Pin, families: Families) -> None:
-        """Take the partition before the first change; what is new about the checkpoint is told.
+        """Acquires the partition before the first change, and reports a new checkpoint.
 
         Raises:
-            ConflictError: A newer run holds it, or the version was replaced.
-            StateError: The version is not there any more.
+            ConflictError: A newer run holds the partition, or the version was replaced.
+            StateError: The version no longer exists.
             QuotaError: The state has reached a limit.
         """
         link = self._made()
@@ -188,7 +188,7 @@ class PartitionState:
             self._client, link.gen, self._run_id, by_driver=False, tenant=self._tenant
         )
         store = self.id.store_id
-        # Before the partition is taken: a run that holds it can count on this being done.
+        # Before the acquire, so that a run that holds the partition can rely on the entry.
         confirm_checkpoint(
             self._client,
             link.gen,
@@ -209,10 +209,10 @@ class PartitionState:
     def commit(
         self, local: LocalVersion, changes: WriteSet, families: Families, uid: str
     ) -> LocalVersion:
-        """Publish the next version. Of families that are left out the changes remove all rows.
+        """Publishes the next version. The changes remove all rows of families that are left out.
 
         Raises:
-            RedisStateError: As `PartitionClient.commit`.
+            RedisStateError: See `PartitionClient.commit`.
         """
         link = self._made()
         version = local.pin.version + 1
@@ -259,18 +259,18 @@ class PartitionState:
         return next_version
 
     def abort(self, version: int, uid: str) -> None:
-        """Drop what an attempt sent. Never raises."""
+        """Drops the staged bytes of an attempt. Never raises."""
         if self._link is not None:
             self._link.client.abort(f"d:{version}:{uid}")
         log.info("%s: aborted an attempt of version %d", self.id.store_id, version)
 
     def maintain(self, *, make_room: bool = False) -> None:
-        """Add a snapshot if one is due, and drop what no kept version needs.
+        """Adds a snapshot if one is due, and drops segments that no kept version needs.
 
         Args:
-            make_room: Let go all cached versions, and add a snapshot if there are changes since the
-                last one: whoever opens the next version reads few changes, and of the snapshot only
-                what is asked for.
+            make_room: Drops all cached versions, and adds a snapshot if there are changes since the
+                last one. The next open reads few changes, and only the requested blocks of the
+                snapshot.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
@@ -299,10 +299,11 @@ class PartitionState:
         )
 
     def snapshot(self, local: LocalVersion) -> bool:
-        """Add a snapshot of an opened version; false if it is not needed any more."""
+        """Adds a snapshot of an opened version; returns false if it is no longer needed."""
         link = self._linked()
         if link is None or local.pin.version == 0:
             return False
+        # A partly read base is not loaded whole for the snapshot: it may not fit into memory.
         base = local.parts[1]
         if base is not None and not base.whole:
             size = self._compact(link, local.pin)
@@ -342,10 +343,10 @@ class PartitionState:
         return max(versions, key=lambda one: one.pin.version, default=None)
 
     def _compact(self, link: _Link, pin: Pin) -> int:
-        """A snapshot piece by piece from Redis, for a version that may not fit into memory.
+        """Adds a snapshot piece by piece from Redis, for a version that may not fit into memory.
 
         Returns:
-            Its bytes; 0 if it is not needed any more.
+            Bytes of the snapshot; 0 if it is no longer needed.
         """
         opened = link.client.open("", pin.version, [])
         entry = compaction.add_snapshot(link.client, opened) if opened.pin == pin else None
@@ -355,16 +356,16 @@ class PartitionState:
         return entry.bytes
 
     def cached_bytes(self) -> int:
-        """About what the cached versions take; what several share counts once."""
+        """Returns the approximate size of the cached versions; shared parts count once."""
         with self._lock:
             versions = list(self._cached.values())
         parts = {id(part): part for version in versions for part in version.all_parts}
         return sum(part.held_bytes for part in parts.values())
 
     def is_crowded(self, bytes_max: int) -> bool:
-        """Whether the newest cached version is larger, and its changes alone half as large.
+        """Returns whether the newest cached version is larger, and its changes alone half as large.
 
-        What was read of its base can be let go; its changes go with the whole version only.
+        The rows of its base can be evicted; its changes go only with the whole version.
         """
         newest = self._newest()
         if newest is None or newest.full_bytes <= bytes_max:
@@ -372,7 +373,7 @@ class PartitionState:
         return 2 * sum(layer.held_bytes for layer in newest.parts[0]) > bytes_max
 
     def drop_bases(self) -> None:
-        """Let go what was read of the bases of cached versions; it is read again when needed."""
+        """Evicts the decoded base blocks of cached versions."""
         with self._lock:
             versions = list(self._cached.values())
         for version in versions:
@@ -381,17 +382,17 @@ class PartitionState:
                 base.drop()
 
     def forget_older(self) -> None:
-        """Drop all cached versions but the one of the last open or commit, also after a rewind."""
+        """Drops all cached versions except that of the last open or commit, also after a rewind."""
         with self._lock:
             last = next(reversed(self._cached), None)
             self._cached = {pin: one for pin, one in self._cached.items() if pin == last}
 
     def values(self) -> dict[str, int]:
-        """The figures of `CUSTOM_METRICS`."""
+        """Returns the figures of `CUSTOM_METRICS`."""
         return self.counters.values | {"round_trips": self._client.round_trips}
 
     def close(self) -> None:
-        """Drop the cached versions."""
+        """Drops the cached versions."""
         with self._lock:
             self._cached.clear()
 
@@ -485,7 +486,7 @@ class PartitionState:
                 del self._cached[next(iter(self._cached))]
 
     def _rebase(self, local: LocalVersion, size: int) -> None:
-        """From now on history counts from the snapshot of a version."""
+        """Counts the history from the snapshot of a version."""
         was = local.history
         with self._lock:
             for version in self._cached.values():

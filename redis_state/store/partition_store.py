@@ -1,4 +1,4 @@
-"""The implementation of `StateStore`: one object for each opened version of a partition."""
+"""Implementation of `StateStore`: one object for each opened version of a partition."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class PartitionReadStore(OpenedVersion, ReadStateStore):
         self._decode_value = codec.decode_value
 
     def after_fork(self) -> None:
-        """The parent process goes on with this store; in the child it refuses."""
+        """Makes the child's copy refuse; the parent process keeps its store."""
         super().after_fork()
         self._stored.forget()
 
     def get(self, key: Any) -> Any:
-        """As `ReadStateStore.get`."""
+        """Implements `ReadStateStore.get`."""
         data = self._local.get(PREFIX + self._encode_key(key))
         return None if data is None else self._decode_value(data)
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """As `ReadStateStore.get_many`."""
+        """Implements `ReadStateStore.get_many`."""
         return self._values(self._local.get_many(self._stored(keys)))
 
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
-        """As `ReadStateStore.get_range`."""
+        """Implements `ReadStateStore.get_range`."""
         low = PREFIX if start is None else PREFIX + self._encode_key(start)
         return self._rows(low, None if end is None else PREFIX + self._encode_key(end))
 
     def prefix_scan(self, prefix: Any) -> Iterator[KeyValue]:
-        """As `ReadStateStore.prefix_scan`."""
+        """Implements `ReadStateStore.prefix_scan`."""
         low, high = self._codec.prefix_range(prefix)
         return self._rows(PREFIX + low, None if high is None else PREFIX + high)
 
@@ -98,11 +98,11 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
     def _use(self, codec: Codec) -> None:
         super()._use(codec)
         self._encode_value = codec.encode_value
-        # Bytes as they are need no call for each key and value.
+        # Raw bytes need no call for each key and value.
         self._raw = codec is RAW
 
     def get(self, key: Any) -> Any:
-        """As `ReadStateStore.get`."""
+        """Implements `ReadStateStore.get`."""
         stored = PREFIX + self._encode_key(key)
         data = self._changed.get(stored, _MISSING)
         if data is _MISSING:
@@ -110,12 +110,12 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
         return None if data is None else self._decode_value(data)  # type: ignore[arg-type]  # the marker
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """As `ReadStateStore.get_many`."""
+        """Implements `ReadStateStore.get_many`."""
         stored = self._stored(keys)
         return self._values(self._local.get_many(stored, self._changed))
 
     def put(self, key: Any, value: Any) -> None:
-        """As `StateStore.put`."""
+        """Implements `StateStore.put`."""
         if self._raw and type(key) is bytes and type(value) is bytes:
             stored, data = PREFIX + key, value
         else:
@@ -127,11 +127,11 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
         self._changed[stored] = data
 
     def put_many(self, keys: Any, values: Any = None, /) -> None:
-        """As `StateStore.put_many`."""
+        """Implements `StateStore.put_many`."""
         self._changed.update(self._rows_to_put(keys, values))
 
     def remove(self, key: Any) -> None:
-        """As `StateStore.remove`."""
+        """Implements `StateStore.remove`."""
         stored = PREFIX + self._encode_key(key)
         if self._state is not _UPDATING:
             self._update()
@@ -139,7 +139,7 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
             self._changed[stored] = None
 
     def remove_many(self, keys: Iterable[Any]) -> None:
-        """As `StateStore.remove_many`."""
+        """Implements `StateStore.remove_many`."""
         stored = self._stored(keys)
         if stored and self._state is not _UPDATING:
             self._update()
@@ -152,7 +152,7 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
         return self._decoded(self._local.rows_between(low, high, above))
 
     def _rows_to_put(self, keys: Any, values: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Stored keys and encoded values, none of which is refused any more."""
+        """Returns stored keys and encoded values, checked, so that none is refused later."""
         rows: Iterable[tuple[bytes, bytes]]
         if values is None:
             given = stored_rows(self._codec, keys)
@@ -171,7 +171,7 @@ class PartitionStore(WriteSession, PartitionReadStore, StateStore):
 
 
 class PartitionListStore(PartitionStore, ListStateStore):
-    """The same for lists; made by a provider."""
+    """One version of lists and changes over it; made by a provider."""
 
     def __init__(
         self, partition: Partition, codec: Codec, local: LocalVersion, *, held: bool
@@ -180,17 +180,17 @@ class PartitionListStore(PartitionStore, ListStateStore):
         self._encode_element = codec.encode_value
 
     def get(self, key: Any) -> Any:
-        """As `ReadStateStore.get`."""
+        """Implements `ReadStateStore.get`."""
         self._changes.settle()
         return super().get(key)
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """As `ReadStateStore.get_many`."""
+        """Implements `ReadStateStore.get_many`."""
         self._changes.settle()
         return super().get_many(keys)
 
     def put(self, key: Any, value: Any) -> None:
-        """As `StateStore.put`, with the elements of the list."""
+        """Implements `StateStore.put`; the value is the elements of the list."""
         stored = PREFIX + self._encode_key(key)
         data = self._encode_value(value)
         check_limits(stored, data)
@@ -199,12 +199,12 @@ class PartitionListStore(PartitionStore, ListStateStore):
         self._changes.replace(stored, data)
 
     def put_many(self, keys: Any, values: Any = None, /) -> None:
-        """As `StateStore.put_many`, with the elements of the lists."""
+        """Implements `StateStore.put_many`; each value is the elements of a list."""
         for stored, data in self._rows_to_put(keys, values):
             self._changes.replace(stored, data)
 
     def append(self, key: Any, value: Any) -> None:
-        """As `ListStateStore.append`."""
+        """Implements `ListStateStore.append`."""
         stored = PREFIX + self._encode_key(key)
         element = join_elements((self._encode_element(value),))
         check_limits(stored, element)
@@ -217,13 +217,13 @@ class PartitionListStore(PartitionStore, ListStateStore):
         self._changes.append(stored, element, below)
 
     def remove(self, key: Any) -> None:
-        """As `StateStore.remove`."""
+        """Implements `StateStore.remove`."""
         self._changes.settle()
         super().remove(key)
         self._changes.forget_end(PREFIX + self._encode_key(key))
 
     def remove_many(self, keys: Iterable[Any]) -> None:
-        """As `StateStore.remove_many`."""
+        """Implements `StateStore.remove_many`."""
         given = list(keys)
         self._changes.settle()
         super().remove_many(given)

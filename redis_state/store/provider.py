@@ -31,32 +31,31 @@ _PARTITION_MAX = (1 << 31) - 1
 
 
 class StateStoreProvider:
-    """Opens the versions of one partition; safe to share between threads, unlike its stores.
+    """Opens the versions of one partition; thread-safe, unlike its stores.
 
-    Nothing is sent before the first version is opened, and nothing is written to Redis before a
-    store's first change or commit.
+    Nothing is sent before the first version is opened. Nothing is written to Redis before a store's
+    first change or commit.
 
     Args:
         config: Checked options, a URL, or options by their names; or leave it out and give `url`.
-        url: The server, as docs/topologies.md says.
-        codec: How keys and values are written; a partition keeps the one it was begun with.
-        lists: Values are lists, and stores have `append`; a partition keeps that, too.
-        families: Versions have many families and rows of bytes; `get_family_store` opens them, and
-            neither `codec` nor `lists` counts.
-        expect_existing: Version 0 of a checkpoint that nobody wrote is an error, too.
-        run: The run if a driver registered it; otherwise it is registered when it first writes,
+        url: The server; see docs/topologies.md.
+        codec: Encoding of keys and values; a partition keeps its first codec.
+        lists: True if values are lists, and stores have `append`; also fixed for a partition.
+        families: True if versions have many families and rows of bytes. `get_family_store` opens
+            them; `codec` and `lists` are then ignored.
+        expect_existing: True makes version 0 of an unknown checkpoint an error, too.
+        run: The run if a driver registered it. Otherwise the run is registered at its first write,
             and may then not write on a version below the one that was opened last.
-        gen: Id of the checkpoint that the run was registered for, which the name has to have still;
-            ``None`` means any.
-        versions_cached_max: Versions that stay in this process, so that opening one of them or the
-            next one reads only what is new.
-        client: A connection to share, which the caller closes; it has to fit `config`.
-        events: Told when the checkpoint is known, and when another run or attempt went on.
-        after: A provider of the same partition, codec and `client` for an earlier run, whose cached
-            versions this one goes on with.
-        room: What bounds the rows that stay in memory after they were read; ``None`` means as much
-            as they need.
-        **options: Options of docs/configuration.md beside the URL, in snake case.
+        gen: Id of the checkpoint that the run was registered for, which the name must still have;
+            ``None`` accepts any.
+        versions_cached_max: Number of versions that stay in this process, so that opening one of
+            them or the next one reads only what is new.
+        client: A shared connection, which the caller closes; it must fit `config`.
+        events: Callbacks for a known checkpoint, and for another run or attempt that took over.
+        after: Provider of an earlier run with the same partition, codec and `client`, whose cached
+            versions this provider takes over.
+        room: Memory budget of the rows that were read; ``None`` is unbounded.
+        **options: Options of docs/configuration.md besides the URL, in snake case.
 
     Raises:
         ConfigError: An option is wrong.
@@ -113,20 +112,20 @@ class StateStoreProvider:
 
     @property
     def id(self) -> StateStoreProviderId:
-        """Which partition, and which run."""
+        """Returns the ids of the partition and the run."""
         return self._partition.id
 
     def get_store(self, version: int, *, codec: Codec | None = None) -> StateStore:
-        """A version to write on top of.
+        """Opens a version to write on top of.
 
         Args:
-            codec: Another one of the same name, as `Codec.with_values` gives it.
+            codec: Another codec of the same name, as `Codec.with_values` returns.
 
         Raises:
-            StateError: The version was lost, has expired, or never was.
-            ConflictError: The run went on from this version already.
-            UsageError: The version is not a number, the rows have another codec, or the
-                provider is one of families.
+            StateError: The version was lost, has expired, or never existed.
+            ConflictError: The run already went on from this version.
+            UsageError: The version is not a number, the rows have another codec, or the provider is
+                one of families.
         """
         self._check_kind(families=False)
         kind = PartitionListStore if self._lists else PartitionStore
@@ -134,10 +133,10 @@ class StateStoreProvider:
         return kind(self._partition, self._fitting(codec), local, held=held)
 
     def get_list_store(self, version: int, *, codec: Codec | None = None) -> ListStateStore:
-        """As `get_store`, for a provider of lists.
+        """Opens a version of lists; see `get_store`.
 
         Raises:
-            UsageError: The provider was made without `lists=True`; else as `get_store`.
+            UsageError: The provider was made without `lists=True`; else see `get_store`.
         """
         store = self.get_store(version, codec=codec)
         if not isinstance(store, ListStateStore):
@@ -150,25 +149,25 @@ class StateStoreProvider:
         return store
 
     def get_family_store(self, version: int) -> FamilyStore:
-        """As `get_store`, for a provider of families.
+        """Opens a version of families; see `get_store`.
 
         Raises:
-            UsageError: The provider is none of families, or the partition has one family; else as
-                `get_store`.
+            UsageError: The provider was made without `families=True`, or the partition has one
+                family; else see `get_store`.
         """
         self._check_kind(families=True)
         local, held = self._partition.open(_version(version))
         return FamilyStore(self._partition, local, held=held)
 
     def get_read_store(self, version: int, *, codec: Codec | None = None) -> ReadStateStore:
-        """A version to read, without disturbing whoever writes.
+        """Opens a version to read, without any effect on writers.
 
         Args:
-            codec: As `get_store`.
+            codec: See `get_store`.
 
         Raises:
-            StateError: The version was lost, has expired, or never was.
-            UsageError: As `get_store`.
+            StateError: The version was lost, has expired, or never existed.
+            UsageError: See `get_store`.
         """
         self._check_kind(families=False)
         local = self._partition.read(_version(version))
@@ -178,41 +177,41 @@ class StateStoreProvider:
         )
 
     def latest(self) -> int | None:
-        """The newest published version; ``None`` if nothing was ever written."""
+        """Returns the newest published version; ``None`` if no version was ever written."""
         return self._partition.latest()
 
     @property
     def counters(self) -> Counters:
-        """What it counts; it stays when the provider is gone."""
+        """Returns the counters, which outlive the provider."""
         return self._partition.counters
 
     @property
     def custom_metrics(self) -> dict[str, int]:
-        """The figures of `supported_custom_metrics`, counted since the provider was made."""
+        """Returns the figures of `supported_custom_metrics` since the provider was made."""
         return self._partition.values()
 
     def cached_bytes(self) -> int:
-        """About what the cached versions take in this process."""
+        """Returns the approximate size of the cached versions in this process."""
         return self._partition.cached_bytes()
 
     def is_crowded(self, bytes_max: int) -> bool:
-        """Whether the newest version does not fit, and its changes over a snapshot take half."""
+        """Returns whether the newest version is larger, and its changes alone half as large."""
         return self._partition.is_crowded(bytes_max)
 
     def drop_bases(self) -> None:
-        """Let go what was read of the snapshots below cached versions."""
+        """Evicts the cached base blocks."""
         self._partition.drop_bases()
 
     def forget_older(self) -> None:
-        """Drop all cached versions but the newest."""
+        """Drops all cached versions but the newest."""
         self._partition.forget_older()
 
     def do_maintenance(self, *, make_room: bool = False) -> None:
-        """Add a snapshot if one is due, and drop what no kept version needs.
+        """Adds a snapshot if one is due, and drops segments that no kept version needs.
 
         Args:
-            make_room: Let go the cached versions, and have the next one open with few changes over
-                a snapshot.
+            make_room: Drops the cached versions, and makes the next version open with few changes
+                over a snapshot.
 
         Raises:
             RedisStateError: The server refuses, or does not answer.
@@ -240,7 +239,7 @@ class StateStoreProvider:
         return codec or self._codec
 
     def close(self) -> None:
-        """Drop what is cached, and close the connections unless they were given."""
+        """Drops the cache, and closes the connections unless the caller passed them."""
         self._partition.close()
         if self._owns_client:
             self._client.close()

@@ -1,4 +1,4 @@
-"""A store of families that nobody keeps: in memory, without a server, for what runs once."""
+"""In-memory store of families without a server, for functions that run once."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from redis_state.store.local_state import LocalVersion
 
 
 def scratch_store(id_: StateStoreProviderId) -> FamilyStore:
-    """A store without rows, to be changed and then aborted: it cannot be committed.
+    """Returns an empty store to be changed and then aborted; it cannot be committed.
 
     Args:
-        id_: What errors call it.
+        id_: Id of the store in error messages.
     """
     return FamilyStore(_Scratch(id_), no_rows(id_), held=True)
 
 
 class _Scratch:
-    """The partition of such a store."""
+    """Partition of a scratch store."""
 
     def __init__(self, id_: StateStoreProviderId) -> None:
         self.id = id_
 
     def families(self, local: LocalVersion) -> Families:
-        """None at first."""
+        """Returns the families of the version, at first none."""
         return local.families
 
     def values(self) -> dict[str, int]:
-        """Nothing is counted: nothing is read or sent."""
+        """Returns no figures, since nothing is read or sent."""
         return {}
 
     def acquire(self, *_: object) -> NoReturn:
-        """Refuses: there is nobody to take it from."""
+        """Refuses to acquire, since there is no server."""
         raise self._kept()
 
     def commit(self, *_: object) -> NoReturn:
-        """Refuses."""
+        """Refuses to commit."""
         raise self._kept()
 
     def abort(self, *_: object) -> None:
-        """Nothing was sent."""
+        """Does nothing, since nothing was sent."""
 
     def _kept(self) -> InternalError:
         return InternalError(

@@ -1,8 +1,8 @@
-"""The loaded providers of this process, after Spark's `StateStore` object.
+"""Loaded providers of this process, after Spark's `StateStore` object.
 
-`get` opens a store by its id: its provider is made with the first call and kept, so that the next
-version is opened over the one that is here already. The maintenance thread starts with the first
-provider, and each partition is reported to the coordinator as served by this process.
+`get` opens a store by its id. The first call makes its provider and keeps it, so that the next
+version is opened over the cached one. The maintenance thread starts with the first provider. Each
+partition is reported to the coordinator as served by this process.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
 LOADED_MAX = 1024
-"""Providers that stay loaded; of more, the one that was used least recently is unloaded."""
+"""Number of providers that stay loaded; above it, the least recently used is unloaded."""
 
 log = logging.getLogger("redis_state.store")
 
 
 @dataclass(frozen=True, slots=True)
 class _StoresServer:
-    """What the stores of one server share."""
-
     client: Client
     coordinator: StateStoreCoordinator
 
@@ -60,14 +58,14 @@ class _Loaded:
 
 
 class LoadedStores:
-    """Providers by their ids; safe to share between threads, and empty in a forked process.
+    """Providers by their ids; thread-safe, and empty in a forked process.
 
     Args:
-        loaded_max: As `LOADED_MAX`.
-        threaded: ``False`` if the caller runs maintenance and heartbeat by itself.
+        loaded_max: See `LOADED_MAX`.
+        threaded: ``False`` if the caller itself runs maintenance and heartbeat.
 
     Attributes:
-        maintenance: The worker that maintains what is loaded.
+        maintenance: Worker that maintains the loaded providers.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class LoadedStores:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """The child has the providers, but not the threads, nor the right to serve partitions."""
+        """Empties the child's copy, which has no threads and may not serve partitions."""
         self._begin()
 
     def _begin(self) -> None:
@@ -108,7 +106,7 @@ class LoadedStores:
         run: RegisteredRun | None = None,
         **options: Unpack[Options],
     ) -> StateStore:
-        """A version to write on top of; arguments and errors as `StateStoreProvider` has them."""
+        """Opens a version to write on top of; see `StateStoreProvider` for arguments and errors."""
         checked = resolve(config, url, options)
         provider = self._provider(provider_id, checked, codec, expect_existing, run)
         return provider.get_store(version, codec=codec)
@@ -124,35 +122,35 @@ class LoadedStores:
         expect_existing: bool = False,
         **options: Unpack[Options],
     ) -> ReadStateStore:
-        """A version to read; arguments and errors as `StateStoreProvider` has them."""
+        """Opens a version to read; see `StateStoreProvider` for arguments and errors."""
         checked = resolve(config, url, options)
         provider = self._provider(provider_id, checked, codec, expect_existing, None)
         return provider.get_read_store(version, codec=codec)
 
     def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
-        """Whether a provider of this id is kept in this process."""
+        """Returns whether a provider of this id is loaded in this process."""
         with self._lock:
             return provider_id in self._loaded
 
     def loaded(self) -> list[StateStoreProviderId]:
-        """What is kept in this process, the one that was used last at the end."""
+        """Returns the loaded ids, the most recently used last."""
         with self._lock:
             return list(self._loaded)
 
     def maintain_every(self, interval: str | float | timedelta) -> None:
-        """Set how often what is loaded is maintained; 60 s unless set.
+        """Sets the interval of maintenance; 60 s by default.
 
         Args:
             interval: A text such as ``"30s"``, seconds, or a `timedelta`; 1 s to 1 d. Each interval
                 is up to a fifth longer or shorter.
 
         Raises:
-            ConfigError: It is not such an interval.
+            ConfigError: The interval is malformed or out of range.
         """
         self.maintenance.set_interval(interval_s(interval))
 
     def unload(self, provider_id: StateStoreProviderId) -> None:
-        """Let a provider go; stores that it opened go on until they are done."""
+        """Unloads a provider; stores that it opened remain usable until they end."""
         with self._lock:
             loaded = self._loaded.pop(provider_id, None)
             server = self._servers.get(loaded.config) if loaded else None
@@ -164,7 +162,7 @@ class LoadedStores:
             reference.withdraw_instance(provider_id)
 
     def stop(self) -> None:
-        """Unload all, end the threads and close the connections; `get` starts afresh."""
+        """Unloads all providers, ends the threads and closes connections; `get` starts afresh."""
         with self._lock:
             loaded, servers = list(self._loaded.values()), list(self._servers.values())
             self._loaded.clear()
@@ -183,7 +181,7 @@ class LoadedStores:
         url: str | None = None,
         **options: Unpack[Options],
     ) -> StateStoreCoordinator:
-        """The one that the stores of a server report to; it is given as for `get`."""
+        """Returns the coordinator of a server's stores; arguments as for `get`."""
         with self._lock:
             return self._server(resolve(config, url, options)).coordinator
 
@@ -201,7 +199,7 @@ class LoadedStores:
         with self._lock:
             known = self._loaded.get(id_)
             if known is not None and _fits(known, checked, codec, run):
-                # The last in the dict is the one that was used last.
+                # The last entry of the dict is the most recently used.
                 self._loaded[id_] = self._loaded.pop(id_)
                 return known.provider
             provider = StateStoreProvider(

@@ -1,4 +1,4 @@
-"""An opened version, and its life while it is changed: first change, commit, abort."""
+"""An opened version, and its life cycle during changes: first change, commit, abort."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from redis_state.store.write_set import WriteSet
 
 
 class Partition(Protocol):
-    """What a store asks of the partition that it is a version of; see `PartitionState`."""
+    """Operations that a store needs of its partition; see `PartitionState`."""
 
     @property
     def id(self) -> StateStoreProviderId:
-        """Which partition, and which run."""
+        """Returns the ids of the partition and the run."""
 
     def families(self, local: LocalVersion) -> Families:
-        """The family table with which the next version begins."""
+        """Returns the family table with which the next version begins."""
 
     def acquire(self, pin: Pin, families: Families) -> None:
-        """Take the partition before the first change."""
+        """Acquires the partition before the first change."""
 
     def commit(
         self, local: LocalVersion, changes: WriteSet, families: Families, uid: str
     ) -> LocalVersion:
-        """Publish the next version."""
+        """Publishes the next version."""
 
     def abort(self, version: int, uid: str) -> None:
-        """Drop what an attempt sent."""
+        """Drops the staged bytes of an attempt."""
 
     def values(self) -> dict[str, int]:
-        """Figures of the partition, by their names."""
+        """Returns figures of the partition, by their names."""
 
 
 class _Elsewhere:
-    """In place of a version that was opened in another process: all that is asked of it refuses."""
+    """Stand-in for a version that was opened in another process; every access raises."""
 
     parts: Parts = (), None
-    """For those who keep what is read most at hand: nothing, and a method that refuses."""
+    """Empty, for callers that bind the layers and `get` once."""
 
     def __init__(self, id_: StateStoreId, version: int) -> None:
         self._id, self._version = id_, version
 
     def get(self, _stored: bytes) -> NoReturn:
-        """Refuses."""
+        """Raises an error that names the store."""
         raise elsewhere(where=str(self._id), version=self._version)
 
     def __getattr__(self, _name: str) -> NoReturn:
@@ -57,7 +57,7 @@ class _Elsewhere:
 
 
 class OpenedVersion:
-    """One version of a partition that was opened."""
+    """One opened version of a partition."""
 
     def __init__(self, partition: Partition, local: LocalVersion) -> None:
         self._partition = partition
@@ -66,12 +66,12 @@ class OpenedVersion:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """This process has a copy of a store that its parent goes on with."""
+        """Disables the child's copy of a store that the parent keeps using."""
         self._local = cast(LocalVersion, _Elsewhere(self.id, self._version))
 
     @property
     def id(self) -> StateStoreId:
-        """Which partition this is."""
+        """Returns the id of the partition."""
         return self._partition.id.store_id
 
     def __repr__(self) -> str:
@@ -79,12 +79,12 @@ class OpenedVersion:
 
     @property
     def version(self) -> int:
-        """The version that was opened."""
+        """Returns the opened version."""
         return self._version
 
     @property
     def metrics(self) -> StateStoreMetrics:
-        """Counts of this store and its provider."""
+        """Returns the metrics of this store and its provider."""
         return StateStoreMetrics(
             num_keys=self._local.live - self._local.internal,
             memory_bytes=self._local.memory_bytes,
@@ -96,7 +96,7 @@ class WriteSession(OpenedVersion):
     """One version and changes over it, used by one thread at a time.
 
     Args:
-        held: Whether the run holds the partition.
+        held: True if the run holds the partition.
     """
 
     def __init__(self, partition: Partition, local: LocalVersion, *, held: bool) -> None:
@@ -108,7 +108,7 @@ class WriteSession(OpenedVersion):
         self._forget_changes()
 
     def after_fork(self) -> None:
-        """As of a version for reading; its changes are its parent's to commit."""
+        """Disables the child's copy; only the parent can commit its changes."""
         super().after_fork()
         if self._state not in (State.COMMITTED, State.ABORTED):
             self._state = State.LEFT
@@ -118,7 +118,7 @@ class WriteSession(OpenedVersion):
         return f"{super().__repr__()[:-1]}, state={self._state.value!r})"
 
     def commit(self) -> int:
-        """As `StateStore.commit`."""
+        """Implements `StateStore.commit`."""
         self._move(Operation.COMMIT)
         try:
             if not self._held:
@@ -135,9 +135,9 @@ class WriteSession(OpenedVersion):
         return self._local.pin.version
 
     def abort(self) -> None:
-        """As `StateStore.abort`."""
+        """Implements `StateStore.abort`."""
         if self._state is State.COMMITTING:
-            # Another thread is in the middle of it: what comes of it is known there.
+            # Another thread is inside `commit`, which reports the outcome to its own caller.
             return
         was = self._state
         self._move(Operation.ABORT)
@@ -148,18 +148,18 @@ class WriteSession(OpenedVersion):
 
     @property
     def has_committed(self) -> bool:
-        """Whether `commit` succeeded."""
+        """Returns whether `commit` succeeded."""
         return self._state is State.COMMITTED
 
     @property
     def metrics(self) -> StateStoreMetrics:
-        """Counts of this store and its provider."""
+        """Returns the metrics of this store and its provider."""
         found = super().metrics
         changed = sum(map(len, self._changed)) + ROW_BYTES * len(self._changed)
         return StateStoreMetrics(found.num_keys, found.memory_bytes + changed, found.custom)
 
     def _update(self) -> None:
-        """Before the first change."""
+        """Acquires the partition before the first change."""
         self._move(Operation.UPDATE)
         if not self._held:
             try:

@@ -1,4 +1,4 @@
-"""The write set: what one attempt has changed and not committed."""
+"""Write set: uncommitted changes of one attempt."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _INSERTS_MAX = 64
 
 
 class WriteSet:
-    """Uncommitted changes: the newest one of each key, and their order when it is asked for.
+    """Uncommitted changes: the newest change of each key, sorted on demand.
 
     Attributes:
-        rows: Values by stored key; ``None`` is removed. Keys are only ever added. What a list that
-            grows holds here is right after `settle`.
-        growing: The lists to which elements were added since then.
-        appended: The new end of lists of which the rest is in the version below.
+        rows: Values by stored key; ``None`` is removed. Keys are only ever added. The values of
+            growing lists are correct only after `settle`.
+        growing: Lists to which elements were added since the last `settle`.
+        appended: Elements added to lists whose beginning is in the version below.
     """
 
     __slots__ = ("_sorted", "appended", "growing", "rows")
@@ -27,14 +27,14 @@ class WriteSet:
         self._sorted: list[bytes] = []
 
     def size(self, key: bytes, below: bytes | None) -> int:
-        """Bytes of a list; `below` is what the version says, if the key is not changed."""
+        """Returns the bytes of a list; `below` is the version's value if the key is not changed."""
         found = self.growing.get(key)
         if found is None:
             return len(self.rows.get(key, below) or b"")
         return len(found)
 
     def append(self, key: bytes, element: bytes, below: bytes | None) -> None:
-        """Add an element to a list; `below` as in `size`."""
+        """Appends an element to a list; see `size` for `below`."""
         grown = self.growing.get(key)
         if grown is None:
             before = self.rows.get(key, below)
@@ -47,23 +47,23 @@ class WriteSet:
             self.appended[key] += element
 
     def forget_end(self, key: bytes) -> None:
-        """A list was removed, so that nothing of it is in the version below any more."""
+        """Forgets the appended elements of a removed list, whose old value no longer counts."""
         self.appended.pop(key, None)
 
     def replace(self, key: bytes, value: bytes | None) -> None:
-        """Replace a list, or remove it."""
+        """Replaces or removes a list."""
         self.growing.pop(key, None)
         self.appended.pop(key, None)
         self.rows[key] = value
 
     def settle(self) -> None:
-        """Put the lists that grew where the other rows are."""
+        """Moves the lists that grew into `rows`."""
         for key, grown in self.growing.items():
             self.rows[key] = bytes(grown)
         self.growing.clear()
 
     def in_order(self) -> list[bytes]:
-        """The keys in ascending order."""
+        """Returns the keys in ascending order."""
         known = self._sorted
         fresh = len(self.rows) - len(known)
         if fresh:
@@ -78,7 +78,7 @@ class WriteSet:
         return known
 
     def between(self, start: bytes, end: bytes | None) -> dict[bytes, bytes | None]:
-        """The changes in a range, as they are now."""
+        """Returns the current changes in a range."""
         keys = self.in_order()
         low = bisect_left(keys, start)
         high = len(keys) if end is None else bisect_left(keys, end)

@@ -1,7 +1,7 @@
 """Copies: backups of a query's state in its checkpoint folder (docs/format.md, section 11).
 
-The driver of a Spark query writes them, see the option `copyEveryBatches`; Python reads them. Begin
-with `restore.py`.
+The driver of a Spark query writes them (option `copyEveryBatches`); Python reads them. Begin with
+`restore.py`.
 """
 
 from redis_state.recovery.copies.files import Copy, CopyPart, copies_of, read_copy

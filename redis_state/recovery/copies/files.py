@@ -1,4 +1,4 @@
-"""The files of a copy: a manifest, and one file for each partition (docs/format.md, 11)."""
+"""Files of a copy: a manifest, and one file for each partition (docs/format.md, 11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "state/_redis_state_copies"
 MANIFEST = "manifest"
 FORMAT = 1
 _NAME = re.compile(r"([1-9][0-9]{0,18})-[0-9a-f]{32}")
-# What a copy may say of a query; runs and epochs of its time would fence the runs of today.
+# Fields that a copy may restore; runs and epochs of its time would fence today's runs.
 _QUERY_FIELD = re.compile(r"path|id|name|created|op:.+", re.DOTALL)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_BYTES_MAX = 256 << 20
@@ -27,11 +27,11 @@ _DIGEST_LINE = 65
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """One partition's file.
+    """File of one partition.
 
     Attributes:
-        bytes: Its length.
-        sha256: Of its bytes, in hexadecimal digits.
+        bytes: Length of the file.
+        sha256: SHA-256 of its bytes, in hexadecimal digits.
     """
 
     operator: int
@@ -42,11 +42,11 @@ class CopyPart:
 
     @property
     def name(self) -> str:
-        """Name of the file."""
+        """Returns the name of the file."""
         return f"{self.operator}-{self.partition}-{keys.store_hash(self.store)}"
 
     def id(self, gen: str, *, tenant: str = "") -> PartitionId:
-        """What the keys of the partition are made of."""
+        """Returns the id of the partition."""
         return PartitionId(StoreId(gen, self.operator, self.store, tenant), self.partition)
 
 
@@ -55,8 +55,8 @@ class Copy:
     """A complete copy.
 
     Attributes:
-        offsets: SHA-256 of the entry of the offset log whose batch wrote the version.
-        query: Fields of the query's registry; none but those that a copy may have.
+        offsets: SHA-256 of the offset log's entry for the batch that wrote the version.
+        query: Fields of the query's registry, limited to those that a copy may have.
         created_ms: Milliseconds since 1970.
     """
 
@@ -71,17 +71,17 @@ class Copy:
 
     @property
     def batch(self) -> int:
-        """The batch whose state it is."""
+        """Returns the batch that wrote the state."""
         return self.version - 1
 
     @property
     def bytes(self) -> int:
-        """Of all files but the manifest."""
+        """Returns the size of all files except the manifest."""
         return sum(part.bytes for part in self.parts)
 
 
 def copies_of(checkpoint: Folder) -> list[Folder]:
-    """Folders of the copies that were finished, newest version first.
+    """Returns the folders of complete copies, newest version first.
 
     Raises:
         ConfigError: The folder cannot be read.
@@ -93,13 +93,13 @@ def copies_of(checkpoint: Folder) -> list[Folder]:
 
 
 def version_of(folder: Folder) -> int:
-    """The version that the name of a copy's folder says."""
+    """Returns the version in the name of a copy's folder; 0 for any other name."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else 0
 
 
 def offsets_of(checkpoint: Folder, batch: int) -> str | None:
-    """What tells the timelines of a batch apart; ``None`` if the offset log no longer has it.
+    """Returns the hash of a batch's timeline; ``None`` if the offset log lacks the batch.
 
     Raises:
         ConfigError: The entry cannot be read.
@@ -109,11 +109,11 @@ def offsets_of(checkpoint: Folder, batch: int) -> str | None:
 
 
 def read_copy(folder: Folder) -> Copy:
-    """Read the manifest of a copy.
+    """Reads the manifest of a copy.
 
     Raises:
-        FormatError: It is damaged, or of a format that this release does not know.
-        ConfigError: It cannot be read.
+        FormatError: The manifest is damaged, or its format is unknown to this release.
+        ConfigError: The manifest cannot be read.
     """
     what = f"reading the copy in {folder}"
     raw = folder.read(MANIFEST, most=_MANIFEST_BYTES_MAX)
@@ -131,7 +131,7 @@ def read_copy(folder: Folder) -> Copy:
 
 
 def damaged(what: str, found: str) -> FormatError:
-    """The error for a copy that cannot be used."""
+    """Returns the error for a copy that cannot be used."""
     return FormatError(
         what,
         found=found,

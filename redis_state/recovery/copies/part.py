@@ -1,4 +1,4 @@
-"""The file of one partition in a copy: read piece by piece, and checked completely."""
+"""File of one partition in a copy: read piece by piece, and checked completely."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _LENGTH = struct.Struct(">I")
 _NAME_LENGTH = struct.Struct(">H")
 _HEAD_BYTES_MAX = 64 << 20
 _NAME_BYTES_MAX = 32
-# A signature goes before the block, and the block has a header.
+# A signature precedes the block, and the block has a header.
 _VALUE_BYTES_MAX = block.RAW_LENGTH_MAX + 64
 _NAME = re.compile(r"h|(?:0|[1-9][0-9]{0,9})(?:[./](?:0|[1-9][0-9]{0,9}))?")
 _HEAD_WORDS = 8
 
 OpenBlocks = Callable[[str, Sequence[str], list[bytes | None]], list[bytes | None]]
-"""Checks signatures: key of the segment, names and values of fields."""
+"""Checks signatures, given the key of the segment, and names and values of fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyHead:
-    """What the file says of itself.
+    """Head of a partition's file.
 
     Attributes:
-        uid: Of the attempt that wrote the version.
-        checkpoint_format: Of the run that held the partition, 1 or 2.
-        retained: Versions that this run retained.
-        segments: Newest first; the last one stands alone.
+        uid: Uid of the attempt that wrote the version.
+        checkpoint_format: Checkpoint format of the run that held the partition, 1 or 2.
+        retained: Number of versions that this run retained.
+        segments: Segments, newest first; the last one needs no other segment.
     """
 
     uid: str
@@ -49,17 +49,17 @@ class CopyHead:
 
     @property
     def floor(self) -> int:
-        """The lowest version that loads."""
+        """Returns the lowest version that loads."""
         last = self.segments[-1]
         return last.version if last.snapshot or last.entry.complete else last.version - 1
 
 
 class PartFile:
-    """The file of a partition.
+    """Reader of a partition's file.
 
     Args:
-        id_: Of the partition whose file it has to be.
-        open_blocks: As `redis_state.backend.client.Client.opened`.
+        id_: Partition that the file must belong to.
+        open_blocks: See `redis_state.backend.client.Client.opened`.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class PartFile:
         self._what = f"reading {copy.folder / part.name}"
 
     def head(self) -> CopyHead:
-        """The beginning of the file; only `fields` sees damage after it.
+        """Reads the head of the file; only `fields` detects damage after the head.
 
         Raises:
-            FormatError: It is damaged, or of another partition or version.
+            FormatError: The head is damaged, or names another partition or version.
         """
         with self._opened() as source:
             return self._head(source)
 
     def fields(self) -> Iterator[tuple[Segment, str, bytes]]:
-        """All fields as they are stored, segment by segment.
+        """Yields all fields as they are stored, segment by segment.
 
-        Nothing that was read may be used before the iteration ended well.
+        No field may be used before the iteration has ended without an error.
 
         Raises:
             FormatError: The file is damaged, or a signature does not match.
-        ConfigError: It cannot be read.
+            ConfigError: The file cannot be read.
         """
         with self._opened() as source:
             for segment in self._head(source).segments:
@@ -95,10 +95,10 @@ class PartFile:
             source.end(self._part.sha256)
 
     def check(self) -> CopyHead:
-        """Read all of it.
+        """Reads and checks the whole file, and returns its head.
 
         Raises:
-            FormatError: As `fields`.
+            FormatError: See `fields`.
         """
         for _ in self.fields():
             pass
@@ -132,7 +132,7 @@ class PartFile:
         return CopyHead(uid, format_, retained, segments)
 
     def _check_chain(self, segments: Sequence[Segment], uid: str) -> None:
-        """A version that a walk from it would not build is not restored."""
+        """Checks that the segments are a chain from the version down to its base."""
         version, last = self._copy.version, segments[-1]
         for segment in segments:
             if segment.version != version or segment.uid != uid:
@@ -178,7 +178,7 @@ class PartFile:
 
 
 class _CopyReader:
-    """Reads a file, and never more of it than it has to hold."""
+    """Reads a file up to its expected length, and hashes the bytes."""
 
     def __init__(self, file: OpenedFile, what: str, left: int) -> None:
         self._file = file
@@ -193,7 +193,7 @@ class _CopyReader:
         self._file.close()
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
+        """Reads the next bytes."""
         if length > self._left:
             raise damaged(self._what, "it is cut off")
         found = self._file.read(length)
@@ -204,14 +204,14 @@ class _CopyReader:
         return found
 
     def take_with_length(self, kind: struct.Struct, most: int) -> bytes:
-        """The next bytes, whose number stands before them."""
+        """Reads a length and then as many bytes."""
         (length,) = kind.unpack(self.take(kind.size))
         if length > most:
             raise damaged(self._what, f"a length of {length} is above {most}")
         return self.take(length)
 
     def end(self, sha256: str) -> None:
-        """Nothing may follow."""
+        """Checks that the file ends here and matches its SHA-256."""
         if self._left or self._file.read(1):
             raise damaged(self._what, "bytes follow after its end")
         if self._digest.hexdigest() != sha256:

@@ -1,4 +1,4 @@
-"""Brings a copy back into a Redis that has lost the state."""
+"""Restores a copy into a Redis that has lost the state."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _CHUNK_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """What has to be done so that a query goes on from a copy.
+    """Plan that lets a query continue from a copy.
 
     Attributes:
         missing: Partitions that Redis does not have.
-        there: Number of those that serve the version already.
-        rewind: What moves the newer entries of Spark's logs aside.
+        there: Number of partitions that already serve the version.
+        rewind: Moves the newer entries of Spark's logs aside.
         set_back: Python stores of the query, which go back with its logs.
     """
 
@@ -57,17 +57,17 @@ class Restore:
 
     @property
     def gens(self) -> list[str]:
-        """The checkpoints that it changes."""
+        """Returns the checkpoints that the restore changes."""
         return [self.copy.gen, *(store.gen for store in self.set_back)]
 
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
-        """Restore the partitions, then the registry, set stores back, then move the entries.
+        """Restores the partitions, then the registry, sets stores back, then moves the entries.
 
-        It can be interrupted anywhere and run again.
+        May be interrupted at any point and run again.
 
         Raises:
-            FormatError: A file changed meanwhile.
-            StateError: Another one made a partition meanwhile.
+            FormatError: A file changed in the meantime.
+            StateError: Another process made a partition in the meantime.
             ConfigError: An entry cannot be moved; all state is restored.
         """
         for number, part in enumerate(self.missing, 1):
@@ -94,10 +94,10 @@ class Restore:
 
 
 def newest_fitting(checkpoint: Folder, gen: str | None = None) -> Copy | None:
-    """The newest copy after whose batch Spark can go on, on the same timeline.
+    """Returns the newest copy of the same timeline after whose batch Spark can continue.
 
     Args:
-        gen: Only one that can be restored to this id of the checkpoint.
+        gen: Accepts only copies that can be restored to this checkpoint id; ``None`` accepts any.
 
     Raises:
         FormatError: A manifest is damaged.
@@ -121,14 +121,14 @@ def plan_restore(
     tenant: str = "",
     progress: Progress = silent,
 ) -> Restore:
-    """Choose a copy, read all of it, and look what Redis has; nothing is changed.
+    """Chooses a copy, reads all of it, and checks what Redis has; changes nothing.
 
     Args:
         gen: Id of the checkpoint.
-        to_batch: The batch whose state is wanted; ``None`` takes the newest there is.
+        to_batch: Batch whose state is wanted; ``None`` takes the newest copy.
 
     Raises:
-        NotFoundError: There is no such copy, or its batch is not in Spark's logs.
+        NotFoundError: The copy does not exist, or its batch is not in Spark's logs.
         FormatError: The copy is damaged, or of another checkpoint.
         StateError: Redis has a partition that does not serve the version.
         ConfigError: The folder is not a checkpoint, or cannot be read.
@@ -145,7 +145,7 @@ def plan_restore(
         id_ = part.id(gen, tenant=tenant)
         heads.append(PartFile(copy, part, id_, open_blocks=client.opened).check())
         progress("reading the copy", number, len(copy.parts))
-    # Whoever is told to remove what is there knows then that the copy is whole.
+    # After the whole copy was read: an error that advises a purge then implies a usable copy.
     missing = [
         part
         for part, head in zip(copy.parts, heads, strict=True)
@@ -208,7 +208,7 @@ def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> No
         reply = client.script(what, script("restore"), [keys.meta(id_)], args)
         if reply == ["OK"]:
             return
-        # Our own, if its answer was lost; else this raises.
+        # `PRESENT` after a lost reply is this restore's own partition; else `_serves` raises.
         if reply == ["PRESENT"] and _serves(client, id_, copy, head):
             return
     raise UnavailableError(
@@ -219,7 +219,7 @@ def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> No
 
 
 def _stage(client: Client, id_: PartitionId, file: PartFile) -> None:
-    """Send all fields as they are stored: signatures were made for this place."""
+    """Stages all fields as they are stored: signatures are bound to their segment's key."""
     of: Segment | None = None
     fields: dict[str, bytes] = {}
     size = 0

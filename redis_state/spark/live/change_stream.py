@@ -1,9 +1,9 @@
 """`readStream` of the data source: the change feed of a state (docs/dataframes.md).
 
-An offset of Spark is `{"since": <token>, "token": <token>}`: where the stream began, and where it
-is. Spark asks for the first offset again when it repeats the first batch, and then the state may
-have gone on: so the end of that batch says where it began. `start` in the place of a token stands
-before the whole state.
+An offset of Spark is `{"since": <token>, "token": <token>}`: the beginning of the stream, and its
+present position. Spark asks for the first offset again when it repeats the first batch. By then the
+state may have changed, so the end offset of that batch also holds the beginning. `start` in place
+of a token means the position before the whole state.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _ADVICE = Advice(
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What is asked of a stream.
+    """Options of a stream.
 
     Attributes:
         since: `START`, `NOW`, a token, or the number of a batch.
-        batches_max: In one micro-batch; ``None`` means all that there are.
+        batches_max: Maximum of batches in one micro-batch; ``None`` for all available ones.
     """
 
     since: str
@@ -61,13 +61,13 @@ class StreamOptions:
 
 @dataclass
 class _ChangePartition(InputPartition):
-    """What one task reads."""
+    """Input of one task."""
 
     span: Span
 
 
 class ChangeStream(DataSourceStreamReader):
-    """Plans micro-batches on the driver, and reads them in tasks; Spark pickles it in between."""
+    """Plans micro-batches on the driver, and reads them in tasks, to which Spark pickles it."""
 
     def __init__(self, state: LiveState, options: StreamOptions, schema: StructType) -> None:
         self._state = state
@@ -82,11 +82,11 @@ class ChangeStream(DataSourceStreamReader):
         return {**self.__dict__, "_first": None, "_feed": None}
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
-        """Where the stream begins; the same for as long as it runs.
+        """Returns the beginning of the stream, which stays the same while the stream runs.
 
         Raises:
-            ConfigError: `since` is no token of this state, nor the number of a batch.
-            RedisStateError: As `OperatorState.changes`.
+            ConfigError: `since` is neither a token of this state nor the number of a batch.
+            RedisStateError: See `OperatorState.changes`.
         """
         if self._first is None:
             token = self._begin(self._options.since)
@@ -96,18 +96,19 @@ class ChangeStream(DataSourceStreamReader):
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: dict[str, str] | None = None, limit: object = None
     ) -> dict[str, str]:
-        """How far the next micro-batch goes.
+        """Returns the end of the next micro-batch.
 
         Args:
-            start: Where it begins; Spark says so from 4.2 on.
-            limit: As `getDefaultReadLimit` gives it, or none; from 4.2 on.
+            start: Beginning of the micro-batch; given by Spark from 4.2 on.
+            limit: Value of `getDefaultReadLimit`, or ``None``; given from 4.2 on.
 
         Raises:
-            StateError: The feed cannot go on from there.
+            StateError: The feed cannot continue from there.
         """
         feed = self._changes()
         if start is None:
-            # Which is where nothing is known: `_before` takes the older one of two beginnings.
+            # The beginning of the stream may be unknown here: `_before` takes the older of two
+            # beginnings.
             token = feed.token(feed.newest())
             return {_SINCE: self._first[_SINCE] if self._first else token, _TOKEN: token}
         if start[_TOKEN] == START:
@@ -118,13 +119,13 @@ class ChangeStream(DataSourceStreamReader):
         return start if found == before else {_SINCE: start[_SINCE], _TOKEN: feed.token(found)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """What lies between two offsets: a task for each partition of the state that has changes.
+        """Plans the changes between two offsets: a task for each partition with changes.
 
         Raises:
-            StateError: Retention has dropped some of it, or the query went back.
+            StateError: Retention has dropped some of the changes, or the query went back.
         """
         if start == end:
-            # So says Spark 4.0 and 4.1 where a stream is when it starts again.
+            # Spark 4.0 and 4.1 announce the position of a restarted stream by two equal offsets.
             self._first = {_SINCE: end[_SINCE], _TOKEN: end[_SINCE]}
             return []
         before = self._before(start, end)
@@ -134,10 +135,10 @@ class ChangeStream(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of a partition of the state.
+        """Reads the changes of a partition of the state.
 
         Raises:
-            RedisStateError: As `span_rows`.
+            RedisStateError: See `span_rows`.
         """
         assert isinstance(partition, _ChangePartition)
         span, state = partition.span, self._state.with_password()
@@ -155,10 +156,11 @@ class ChangeStream(DataSourceStreamReader):
         return feed.token(feed.behind(feed.position(since) if number is None else number))
 
     def _before(self, start: Mapping[str, str], end: Mapping[str, str]) -> Position | None:
-        """Where a micro-batch begins; ``None`` means before the whole state."""
+        """Returns the beginning of a micro-batch; ``None`` is before the whole state."""
         tokens = {start[_TOKEN]}
         if start[_TOKEN] == start[_SINCE]:
-            # The first one, whose beginning was asked for anew: the older answer is the true one.
+            # The first micro-batch, whose beginning was asked for anew: the older answer is the
+            # right one.
             tokens.add(end[_SINCE])
         if START in tokens:
             return None
@@ -186,10 +188,10 @@ class ChangeStream(DataSourceStreamReader):
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions | None:
-    """What the options say of a stream, by their names in lower case; ``None`` without `since`.
+    """Parses the options of a stream, by their lower-case names; ``None`` without `since`.
 
     Raises:
-        ConfigError: One is wrong, or needs a newer Spark.
+        ConfigError: An option is wrong, or needs a newer Spark.
     """
     since, most = options.get(_SINCE), options.get(_BATCHES_MAX.lower())
     number = None if most is None else text_number(most)
@@ -209,5 +211,5 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions | None:
 
 
 def has_limits() -> bool:
-    """Whether Spark hands limits to sources in Python, as it does from 4.2 on."""
+    """Returns whether Spark passes limits to Python sources, as it does from 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None

@@ -1,4 +1,4 @@
-"""The data source ``redis_state``: a plan pins one version, tasks read it (docs/dataframes.md)."""
+"""Data source ``redis_state``: a plan pins one version, tasks read it (docs/dataframes.md)."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _OWN = {
     )
 }
 _PATH = "path"
-"""The option that `load("flights")` sets."""
+"""Name of the option that `load("flights")` sets."""
 
 
 def state_of(options: Mapping[str, str]) -> LiveState:
-    """What the options of a DataFrame name, in whatever case they are written.
+    """Parses the options of a DataFrame, in any case.
 
     Raises:
-        ConfigError: One is wrong, or holds a secret.
+        ConfigError: An option is wrong, or contains a secret.
     """
     given: dict[str, object] = {}
     own = _own(options)
@@ -107,7 +107,7 @@ def state_of(options: Mapping[str, str]) -> LiveState:
 
 
 def _own(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that are of the data source alone, by their names in lower case."""
+    """Returns the data source's own options, by their lower-case names."""
     found = {name.lower(): value for name, value in options.items()}
     if _PATH in found:
         found.setdefault(_QUERY, found[_PATH])
@@ -115,10 +115,10 @@ def _own(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of a state, or with `since` those of its changes, as Spark's types.
+    """Returns the columns of a state, or with `since` those of its changes, as Spark's types.
 
     Raises:
-        RedisStateError: As `state_of` and `LiveState.pinned`.
+        RedisStateError: See `state_of` and `LiveState.pinned`.
     """
     state = state_of(options).with_password()
     client = Client(state.config)
@@ -131,7 +131,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Columns as Spark's types.
+    """Converts columns to Spark's types.
 
     Raises:
         UsageError: Spark's exchange with Python has no such type.
@@ -151,10 +151,10 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
-    """What plans a read of these columns.
+    """Creates the reader of these columns.
 
     Raises:
-        ConfigError: An option is wrong, or one of streams.
+        ConfigError: An option is wrong, or is for streams.
     """
     if stream_options(_own(options)) is not None:
         raise ConfigError(
@@ -166,7 +166,7 @@ def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStream:
-    """What plans and reads a stream of these columns.
+    """Creates the stream reader of these columns.
 
     Raises:
         ConfigError: An option is wrong.
@@ -196,10 +196,10 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStrea
 
 @dataclass
 class _RowPartition(InputPartition):
-    """What one task reads.
+    """Input of one task.
 
     Attributes:
-        keys: ``None`` means all rows.
+        keys: Keys to read; ``None`` for all rows.
     """
 
     pinned: Pinned
@@ -207,13 +207,13 @@ class _RowPartition(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Plans a read on the driver, and reads in tasks; Spark pickles it in between.
+    """Plans a read on the driver, and reads in tasks, to which Spark pickles it.
 
-    It takes no filters (`pushFilters`): up to Spark 4.3, what one use of a DataFrame or view has
-    planned with its filters is kept for all others, which would lack rows then.
+    The reader takes no filters (`pushFilters`). Up to Spark 4.3, a plan with the filters of one use
+    of a DataFrame or view is reused by all other uses, which would then lack rows.
 
     Args:
-        keys: The option of that name.
+        keys: The option `keys`.
     """
 
     def __init__(self, state: LiveState, schema: StructType, keys: str | None = None) -> None:
@@ -222,11 +222,11 @@ class StateReader(DataSourceReader):
         self._keys = keys
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition for each one of the state, all at one version; one for keys.
+        """Plans one task for each partition of the state, all at one version; one task for keys.
 
         Raises:
             ConfigError: The keys are malformed.
-            RedisStateError: As `LiveState.pinned`.
+            RedisStateError: See `LiveState.pinned`.
         """
         state = self._state.with_password()
         pinned = state.pinned()
@@ -240,11 +240,11 @@ class StateReader(DataSourceReader):
         return [_RowPartition(pinned, keys_of_json(columns, self._keys))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition.
+        """Reads the rows of a partition.
 
         Raises:
             StateError: Retention was faster than the query, which can be started again.
-            RedisStateError: As `OperatorState.to_batches`.
+            RedisStateError: See `OperatorState.to_batches`.
         """
         if not isinstance(partition, _RowPartition):
             return  # a state without partitions

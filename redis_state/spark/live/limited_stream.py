@@ -1,4 +1,4 @@
-"""A change stream for Spark 4.2 and newer: with limits, and an end for `Trigger.AvailableNow`."""
+"""Change stream for Spark 4.2 and newer: with limits, and an end for `Trigger.AvailableNow`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from redis_state.spark.live.change_stream import ChangeStream
 
 
 class LimitedStream(ChangeStream, SupportsTriggerAvailableNow):
-    """Gives out so many batches at a time as the option says."""
+    """Limits each micro-batch to the number of batches in the options."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """The limit of the options; Spark has none of batches, and files are what comes nearest."""
+        """Returns the limit of the options in files, as Spark has no limit in batches."""
         most = self._options.batches_max
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """What is confirmed from now on is left for the next run.
+        """Fixes the end of this run; changes confirmed later are left to the next run.
 
         Raises:
-            RedisStateError: As `ChangeSpans.newest`.
+            RedisStateError: See `ChangeSpans.newest`.
         """
         self._top = self._changes().newest().version
 

@@ -1,4 +1,4 @@
-"""State of another query, as tasks read it: chosen once, read at one version; no pyspark."""
+"""State of another query for Spark tasks: chosen once, read at one version; no pyspark."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from redis_state.reader.versions import VersionRequest
 from redis_state.rows.decoding import AS_WRITTEN, Decoding
 
 _WORDS = 3
-"""Of a version as text."""
+"""Number of words in the text of a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """Which state is read, and where.
+    """Selected state of a query, and its server.
 
     Attributes:
-        at: As docs/reading.md has it.
-        decoding: The forms of values.
+        at: Version to read; see docs/reading.md.
+        decoding: Forms of values.
     """
 
     config: Config
@@ -48,29 +48,29 @@ class LiveState:
     decoding: Decoding = AS_WRITTEN
 
     def pinned(self) -> Pinned:
-        """All partitions, at the version that `at` names now.
+        """Pins all partitions at the version that `at` names now.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         with Reader(self.config) as reader:
             view = reader.query(self.query).view(self.operator, at=self.at)
             return pin(view, self.operator, self.store)
 
     def table(self, client: Client, pinned: Pinned) -> StateTable:
-        """The rows of a pinned version."""
+        """Returns the table of a pinned version."""
         return StateTable(client, pinned, self.operator, self.store, self.family, self.decoding)
 
     def changes(self, client_of: Callable[[Config], Client], advice: Advice) -> ChangeSpans:
-        """The change feed of the checkpoint that the query has now.
+        """Returns the change feed of the query's present checkpoint.
 
         Args:
-            client_of: Connections to a server.
-            advice: As `ChangeSpans`.
+            client_of: Returns the connections to a server.
+            advice: See `ChangeSpans`.
 
         Raises:
-            NotFoundError: There is no such query.
-            RedisStateError: As `Reader.query`.
+            NotFoundError: The query does not exist.
+            RedisStateError: See `Reader.query`.
         """
         with Reader(self.config) as reader:
             gen = reader.query(self.query).info.gen
@@ -79,19 +79,19 @@ class LiveState:
         return ChangeSpans(lambda: self.place(client_of(self.config), gen), store, advice)
 
     def place(self, client: Client, gen: str) -> FamilyLocation:
-        """Where the family lies, in a checkpoint.
+        """Returns the location of the family in a checkpoint.
 
         Raises:
-            NotFoundError: There is no such operator or store any more.
+            NotFoundError: The operator or store no longer exists.
         """
         choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
         return place_of(client, self._query(client, gen), self.operator, self.store, choice)
 
     def codec(self, client: Client, pinned: Pinned) -> RowCodec:
-        """What decodes the rows of a pinned version.
+        """Returns the codec of a pinned version's rows.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
         stored = StoredRows(client, pinned, self.operator, self.store, choice)
@@ -102,15 +102,15 @@ class LiveState:
         return Query(client, QueryInfo(gen, "", self.query, 0, 0), tenant=tenant)
 
     def reopened(self, client: Client, text: str, blocks: BlockCache | None = None) -> Pinned:
-        """The version of a text that `pin_text` made.
+        """Opens the version of a text that `pin_text` made.
 
         Args:
-            blocks: What was read of other versions of it.
+            blocks: Cached blocks of other versions of this state.
 
         Raises:
-            StateError: Retention has dropped the version, or the query went back and has written it
-                anew.
-            FormatError: It is no such text.
+            StateError: Retention has dropped the version, or the query went back and has written
+                the version again.
+            FormatError: The text is malformed.
         """
         words = text.split(" ")
         numbers = [text_number(number) for number in words[1].split(",")] if words[1:] else []
@@ -140,7 +140,7 @@ class LiveState:
         return found
 
     def with_password(self) -> LiveState:
-        """With the password of this process's environment, which no plan holds."""
+        """Adds the password of this process's environment, which no plan contains."""
         password = os.environ.get(PASSWORD_VARIABLE)
         if self.config.password_file is not None or self.config.password or not password:
             return self
@@ -148,7 +148,7 @@ class LiveState:
 
 
 def pin_text(pinned: Pinned) -> str:
-    """A version in a few characters: the checkpoint, the number, and what tells attempts apart."""
+    """Encodes a version as a short text: checkpoint, version numbers, digest of the attempts."""
     versions: Sequence[int] = [one.pin.version for one in pinned.partitions]
     if len(set(versions)) == 1:
         versions = versions[:1]

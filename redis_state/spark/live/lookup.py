@@ -1,4 +1,4 @@
-"""`lookup`: a DataFrame with columns of another query's live state, by key."""
+"""`lookup`: adds columns of another query's live state to a DataFrame, by key."""
 
 from __future__ import annotations
 
@@ -55,30 +55,31 @@ def lookup(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> DataFrame:
-    """Join a DataFrame with the live state of another query, key by key and without a scan.
+    """Joins a DataFrame with the live state of another query, key by key and without a scan.
 
-    All tasks of a batch read one version, and so does a batch that is run again, while it can be
-    read; docs/dataframes.md says how. A null is equal to no key. A watermark stays.
+    All tasks of a batch read one version. A batch that is run again reads the same version, while
+    it exists; see docs/dataframes.md. A null equals no key. A watermark is kept.
 
     Args:
-        df: Streaming or not.
+        df: A streaming or batch DataFrame.
         query: Name or id of the query whose state is read.
-        on: The columns whose values are the key: names that both have, or a mapping of `df`'s
-            columns to key columns. For a store of Python the columns that are its keys, of several
-            a tuple.
-        operator: As `Query.operator`; `store` and `family` too.
-        columns: Value columns to add, or a mapping of them to new names; ``None`` means all. Of a
-            store of Python there is one, ``value``, as JSON text.
-        prefix: What the names of added columns begin with.
+        on: Columns whose values are the key: names that both sides have, or a mapping of `df`'s
+            columns to key columns. For a Python store, the columns whose value, or tuple of values,
+            is the key.
+        operator: See `Query.operator`; also for `store` and `family`.
+        columns: Value columns to add, or a mapping of them to new names; ``None`` for all. A Python
+            store has one column, ``value``, as JSON text.
+        prefix: Prefix of the names of added columns.
         how: ``inner`` leaves out rows whose key has no state.
-        at: As docs/reading.md has it; looked at for each batch.
-        url: The server; ``None`` means that of the session's configuration.
-        **options: Options of `docs/configuration.md` in snake case, before those of the session.
+        at: Version to read, resolved for each batch; see docs/reading.md.
+        url: The server; ``None`` uses the session's configuration.
+        **options: Options of `docs/configuration.md` in snake case; they override those of the
+            session.
 
     Raises:
-        UsageError: A column is not there, of another type than the key column, or comes twice; the
+        UsageError: A column is missing, of another type than the key column, or duplicated; the
             state has lists; equal values of a column may differ in bytes.
-        NotFoundError: There is no such query, operator, store or family.
+        NotFoundError: The query, operator, store or family does not exist.
         ConfigError: An option is wrong, or rows cannot be looked up by a key column of the state.
         RedisStateError: The state cannot be read.
     """
@@ -111,7 +112,7 @@ def lookup(
         import pyarrow as pa
 
         for _ in batches:
-            pass  # Spark wants its input read
+            pass  # Spark requires that the input is read.
         yield pa.RecordBatch.from_pydict({PIN: [choice.run(_batch())]})
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,7 +124,7 @@ def lookup(
 
 
 def _batch() -> LookupBatch | None:
-    """The batch that this task belongs to; ``None`` outside of a streaming query."""
+    """Returns the batch of this task; ``None`` outside of a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -135,7 +136,7 @@ def _batch() -> LookupBatch | None:
 
 
 def _by(df: DataFrame, on: str | Sequence[str] | Mapping[str, str], table: StateTable) -> list[str]:
-    """The columns of the rows, in the order of the key columns."""
+    """Returns the columns of the rows, in the order of the key columns."""
     if isinstance(on, Mapping):
         pairs = dict(on)
     else:
@@ -162,7 +163,7 @@ def _added(
     prefix: str,
     table: StateTable,
 ) -> dict[str, str]:
-    """Value columns that are added, and their names in the answer."""
+    """Returns the value columns to add, and their names in the result."""
     there = table.value_names
     if columns is None:
         chosen = {name: name for name in there}
@@ -200,7 +201,7 @@ def _schema(df: DataFrame, added: Mapping[str, str], table: StateTable) -> Struc
 
 
 def _check_types(df: DataFrame, by: Sequence[str], table: StateTable) -> None:
-    """Refuse columns that are not of the types of the key: values would be found nowhere."""
+    """Refuses columns of other types than the key's, whose values would never be found."""
     if table.key is None:
         check_key_types(df, by, attempted=_WHAT)
         return

@@ -1,7 +1,7 @@
-"""What `lookup` runs in Spark's tasks: one chooses the version, the others read it; no pyspark.
+"""Tasks of `lookup`: one chooses the version, the others read it; no pyspark.
 
-All tasks of a batch have to read one version, though each starts at its own time. So one task of
-one row chooses it, before the others begin, and Spark gives them its answer with their rows.
+All tasks of a batch must read one version, although each starts at its own time. So a task with one
+row chooses the version before the others begin, and Spark adds its result to their rows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIN = "__redis_state_version"
-"""The column that carries the version to the tasks."""
+"""Column that carries the version to the tasks."""
 
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
-"""How long the version of a batch is remembered, for a batch that is run again."""
+"""Time for which the version of a batch is remembered, for a rerun."""
 
 ROWS_MAX = 100_000
-"""Rows that a task looks up together; more only if Spark hands over more at a time."""
+"""Number of rows that a task looks up together; a larger batch of Spark is not split."""
 
 BYTES_MAX = 64 << 20
-"""Of these rows and of the state's rows of their keys, about; one batch of Spark may have more."""
+"""Approximate bytes of these rows and of the state's rows; a larger batch of Spark is not split."""
 
 _KEPT_MAX = 4
 _FORMAT = "1"
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LookupBatch:
-    """A batch of a streaming query that looks up.
+    """A batch of a streaming query with a look-up.
 
     Attributes:
         query_id: Spark's id of the query.
@@ -63,20 +63,20 @@ class VersionChoice:
     """Chooses the version of a batch.
 
     Attributes:
-        name: Of the look-up among those of its query.
+        name: Name of the look-up among those of its query.
     """
 
     state: LiveState
     name: str
 
     def run(self, batch: LookupBatch | None) -> str:
-        """The version: that of the batch's first run if it still can be read, else the confirmed.
+        """Returns the version of the batch's first run if readable, else the confirmed version.
 
         Args:
             batch: ``None`` outside of a streaming query.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         state = self.state.with_password()
         if batch is None:
@@ -95,7 +95,7 @@ class VersionChoice:
             else:
                 return before
         text = pin_text(state.pinned())
-        # Another attempt at the batch may have chosen meanwhile: both read what that one chose.
+        # Another attempt at the batch may have chosen first: both then read its choice.
         return _version_in(_remember(client, key, raw, batch, text), batch) or text
 
 
@@ -116,29 +116,30 @@ def _version_in(raw: bytes, batch: LookupBatch) -> str | None:
 
 
 def _remember(client: Client, key: str, before: bytes, batch: LookupBatch, text: str) -> bytes:
-    """What is remembered from now on: this version, or that of who was faster."""
+    """Remembers this version unless another attempt was faster; returns the remembered one."""
     value = f"{_FORMAT} {batch.number} {text}"
     what, ms = "keeping the version of a batch", str(REMEMBERED_MS)
     try:
         (found,) = client.script(what, script("choose"), [key], [before, value, ms])
     except (ConfigError, FormatError) as error:
-        # A reader has no right to it. A batch that is run again takes the version of then.
+        # A reader lacks the right to write. A rerun of the batch then takes the version of its
+        # time.
         _log.info("versions of batches are not remembered: %s", error)
         return b""
     return found.encode()
 
 
 def join_names(count: int) -> list[str]:
-    """What the columns of the rows are called on the way: Spark asks for them by unquoted names."""
+    """Returns internal column names, since Spark uses names of columns without quotes."""
     return [f"c{number}" for number in range(count)]
 
 
 def name_of(state: LiveState, on: Sequence[str], columns: Mapping[str, str], *, inner: bool) -> str:
-    """What tells look-ups of one query apart; those that are alike in all share a version.
+    """Returns a name that identifies a look-up of a query; equal look-ups share a version.
 
     Args:
-        on: As `LookUp` has it, `inner` too.
-        columns: Those that are added, and their names in the answer.
+        on: See `LookUp`; also for `inner`.
+        columns: Added columns, and their names in the result.
     """
     of = (state.query, state.operator, state.store, state.family, state.at)
     words = (of, tuple(on), tuple(columns.items()), inner)
@@ -150,10 +151,10 @@ class LookUp:
     """Joins rows with state.
 
     Attributes:
-        on: Columns of the rows as `join_names` calls them, in the order of the key columns.
-        columns: Of the state, those that are added.
-        inner: Whether rows without state are left out.
-        schema: Of the answer.
+        on: Columns of the rows by the names of `join_names`, in the order of the key columns.
+        columns: Columns of the state to add.
+        inner: True if rows without state are left out.
+        schema: Schema of the result.
     """
 
     state: LiveState
@@ -163,11 +164,11 @@ class LookUp:
     schema: pa.Schema
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows with the columns of their keys.
+        """Yields the rows with the added columns of their keys.
 
         Raises:
-            StateError: The version is not there any more.
-            RedisStateError: As `OperatorState.get_many`.
+            StateError: The version no longer exists.
+            RedisStateError: See `OperatorState.get_many`.
         """
         for group in self._groups(batches):
             for made in self._joined(group):
@@ -175,7 +176,7 @@ class LookUp:
                     yield made
 
     def _groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-        """Batches of one version that are looked up together, so that a block is read once."""
+        """Groups batches of one version for one look-up, so that a block is read once."""
         group: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -215,7 +216,7 @@ class LookUp:
             yield made.filter(there.take(at).fill_null(False)) if self.inner else made
 
     def _bytes_of(self, batch: pa.RecordBatch) -> int:
-        """With the rows of the state, about; while these are unknown, more than a group has."""
+        """Estimates bytes with the state's rows; above `BYTES_MAX` while their size is unknown."""
         each = self._read(batch).row_bytes
         return BYTES_MAX + 1 if each is None else batch.nbytes + batch.num_rows * each
 
@@ -230,12 +231,12 @@ def _version(batch: pa.RecordBatch) -> str:
 
 @dataclass(slots=True)
 class _Read:
-    """What this worker has opened of a state.
+    """Opened state of this worker.
 
     Attributes:
-        row_bytes: Of a row of the state, about, decoded: the mean, or more where more was found;
-            ``None`` as long as nothing is known.
-        blocks: Versions that follow each other share most of them.
+        row_bytes: Approximate decoded size of a row of the state: the mean, or the largest mean
+            found; ``None`` while unknown.
+        blocks: Shared cache, since successive versions share most blocks.
     """
 
     version: str
@@ -245,23 +246,23 @@ class _Read:
     blocks: BlockCache
 
     def learn(self, rows: int, size: int) -> None:
-        """Take note of how many bytes rows had."""
+        """Updates `row_bytes` by the size of these rows."""
         if rows:
             self.row_bytes = max(self.row_bytes or 0, ROW_BYTES + size // rows)
 
 
 _read: dict[LiveState, _Read] = {}
-"""The state that was looked up last stands at the end."""
+"""States by use, the most recently used last."""
 
 
 def _opened(state: LiveState, version: str) -> _Read:
     found = _read.pop(state, None)
     client = WORKER.client(state.config)
-    # The worker closes clients that others have pushed out.
+    # The worker closes clients that others have displaced.
     if found is None or found.version != version or found.client is not client:
         blocks = BlockCache() if found is None else found.blocks
         pinned = state.reopened(client, version, blocks)
-        # The rows of families together say little about those of one.
+        # The mean over several families says little about one of them.
         alone = len(pinned.info.families) == 1
         each = mean_row_bytes(client, pinned.partitions) if alone else None
         found = _Read(version, client, state.table(client, pinned), each, blocks)
@@ -272,12 +273,12 @@ def _opened(state: LiveState, version: str) -> _Read:
 
 
 def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Array]:
-    """The different keys of rows, and for each row which of them it has.
+    """Returns the different keys of rows, and for each row the index of its key.
 
-    As in SQL, a null is equal to nothing: rows with one have no key.
+    As in SQL, a null equals nothing: a row with a null has no key.
 
     Args:
-        alone: A key of one column is the value itself.
+        alone: True if a key of one column is the value itself, not a tuple.
     """
     import pyarrow as pa
 
@@ -289,7 +290,7 @@ def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Ar
 
 
 def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
-    """As `asked`, without an object of Python for each row."""
+    """Implements `asked` without a Python object for each row."""
     import numpy as np
     import pyarrow as pa
 
@@ -299,7 +300,7 @@ def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]
     for one in encoded:
         null |= one.indices.is_null().to_numpy(zero_copy_only=False)
         places = one.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        # Renumbered each time, so that the product stays small.
+        # Renumbered for each column, so that the product stays small.
         _, code = np.unique(code * max(1, len(one.dictionary)) + places, return_inverse=True)
     code = code.reshape(-1)
     there = np.flatnonzero(~null)
@@ -312,7 +313,7 @@ def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; a date or time that Python has none for as `Internal`."""
+    """Returns the values of a column; dates and times outside Python's range as `Internal`."""
     import pyarrow as pa
 
     try:
@@ -334,7 +335,7 @@ def _value(scalar: pa.Scalar, whole: int | None) -> Any:
 
 
 def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
-    """As `asked`, for structs, which Arrow does not tell apart."""
+    """Implements `asked` for nested types, which Arrow cannot tell apart."""
     import pyarrow as pa
 
     wanted: dict[tuple[Any, ...], int] = {}
@@ -354,10 +355,10 @@ def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...
 
 
 def _hashable(value: Any) -> Any:
-    """A value of a key column; a struct as its values.
+    """Returns a hashable value of a key column; a struct as a tuple of its values.
 
-    Two times of one zone are equal if the clock shows the same, which it does twice when summer
-    ends. In UTC it shows each time once.
+    Two times of one zone are equal if their clock shows the same, which happens twice at the end of
+    summer time. So times are converted to UTC.
     """
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(timezone.utc)

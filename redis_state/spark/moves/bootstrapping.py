@@ -1,4 +1,4 @@
-"""The state of a query from the rows of a DataFrame, in a new checkpoint."""
+"""Bootstraps the state of a query from the rows of a DataFrame, in a new checkpoint."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CLASS = "Bootstrap"
 
 @dataclass(frozen=True, slots=True)
 class BootstrapColumns:
-    """Which rows an operator takes, or one of its state variables.
+    """Rows that an operator accepts, or one of its state variables.
 
     Attributes:
-        operator: Its number.
+        operator: Number of the operator.
         name: Spark's name of the operator.
-        variable: Of a processor; ``None`` where the operator has no variables.
-        columns: What the rows have to have, as DDL; ``None`` if it takes none.
-        refused: Why it takes none.
+        variable: State variable of a processor; ``None`` if the operator has no variables.
+        columns: Required columns as DDL; ``None`` if the operator accepts no rows.
+        refused: Reason why the operator accepts no rows.
     """
 
     operator: int
@@ -62,32 +62,32 @@ def bootstrap(
     progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
-    """Make a new checkpoint in which rows of yours are the state of an operator.
+    """Makes a new checkpoint in which the given rows are the state of an operator.
 
-    For a query that is to begin with a state, and to repair a state that is wrong or lost. The
-    query must not run. Its checkpoint gives the logs, the schemas and the state of all other
-    operators; nothing of it is changed. The new folder becomes a checkpoint in one step, the last
-    one; if this call is interrupted, Spark refuses the folder, and the same call with the same rows
-    does it again. Start the query with the new folder then.
+    Use it to begin a query with a state, or to repair a state that is wrong or lost. The query must
+    not run. Its checkpoint supplies the logs, the schemas and the state of all other operators, and
+    is not changed. The new folder becomes a checkpoint in one last step. If this call is
+    interrupted, Spark refuses the folder, and the same call with the same rows repeats the work.
+    Then start the query with the new folder.
 
     Args:
-        spark: A session with our jar, as `configure` makes it.
-        rows: The columns that `bootstrap_columns` names, in any order; each key once. Of a
-            processor a mapping: state variable → its rows.
+        spark: A session with the project's jar, as `configure` makes it.
+        rows: The columns of `bootstrap_columns`, in any order; each key once. For a processor, a
+            mapping of state variables to their rows.
         checkpoint: The query's `checkpointLocation`, in any file system that Spark reads.
         to_checkpoint: A folder that does not exist.
-        operator: Whose state it is; ``None`` where the query has one operator.
-        mode: ``replace``: no other rows. Where rows for all variables are given, the state that is
-            there is not even opened. ``merge``: rows of other keys stay as they are.
-        to: As `migrate` takes it; ``None`` means the Redis of the session.
-        dry_run: Only read, count and check.
-        progress: As `migrate` takes it.
-        **options: Of the server that `to` names, as in `configure`.
+        operator: Operator that gets the state; ``None`` if the query has only one.
+        mode: ``replace`` keeps no other rows. With rows for all variables, the existing state is
+            not even opened. ``merge`` keeps the rows of other keys.
+        to: See `migrate`; ``None`` uses the Redis of the session.
+        dry_run: Only reads, counts and checks.
+        progress: See `migrate`.
+        **options: Options of the server that `to` names; see `configure`.
 
     Raises:
-        ConfigError: As `migrate`; or the operator takes no such rows, or they have other columns,
-            nulls where the state has none, or a key twice. Nothing was changed.
-        FormatError: As `migrate`.
+        ConfigError: See `migrate`. Also if the operator accepts no such rows, or they have other
+            columns, nulls where the state has none, or a key twice. Nothing was changed.
+        FormatError: See `migrate`.
         FullError: The server has too little memory.
         RedisStateError: Another error of the server.
     """
@@ -116,14 +116,14 @@ def bootstrap(
 
 
 def bootstrap_columns(spark: SparkSession, checkpoint: str) -> tuple[BootstrapColumns, ...]:
-    """Which rows `bootstrap` takes for each operator and state variable of a checkpoint.
+    """Lists the rows that `bootstrap` accepts for each operator and state variable.
 
     Args:
-        spark: A session with our jar, as `configure` makes it.
+        spark: A session with the project's jar, as `configure` makes it.
         checkpoint: The query's `checkpointLocation`, in any file system that Spark reads.
 
     Raises:
-        ConfigError: The folder is no checkpoint, or its last batch is not committed.
+        ConfigError: The folder is not a checkpoint, or its last batch is not committed.
         FormatError: A file of the checkpoint cannot be read.
     """
     made = mover(spark, _CLASS)

@@ -1,4 +1,4 @@
-"""Moves the state of a stopped query to another provider, in a Spark session that has our jar."""
+"""Moves the state of a stopped query to another provider, in a session with the project's jar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGETS = {
     "rocksdb": f"{_SPARKS}.RocksDBStateStoreProvider",
     "hdfs-backed": f"{_SPARKS}.HDFSBackedStateStoreProvider",
 }
-"""Spark's own providers, by what `migrate` calls them."""
+"""Spark's own providers, by their names in `migrate`."""
 
 _POLL_S = 0.2
 MoveProgress = Callable[[int, int, int], None]
@@ -31,17 +31,17 @@ MoveProgress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class MovedStore:
-    """One store of an operator.
+    """One store of an operator after a move.
 
     Attributes:
         name: Spark's name of the operator.
         families: Number of column families that can hold rows.
-        rows: Keys with what they hold; a list is one row.
+        rows: Number of keys with a value; a list is one row.
         size: Bytes of keys and values as Spark has them in memory.
-        source: Digest of what was read, 32 hexadecimal digits: two sums of XXH64 hashes.
-        target: Digest of what can be read where it was written; equal to `source`. Of a dry run
-            that of nothing.
-        written: Partitions that were written now. The others were there from an interrupted move.
+        source: Digest of the rows that were read, 32 hexadecimal digits: two sums of XXH64 hashes.
+        target: Digest of the rows read back from the target; equal to `source`. A dry run has the
+            digest of no rows.
+        written: Partitions written by this call. The others existed from an interrupted move.
     """
 
     operator: int
@@ -58,12 +58,12 @@ class MovedStore:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What was moved, or would be.
+    """Result of a move, or of its dry run.
 
     Attributes:
-        batch: The last committed batch, whose state it is.
-        source: Class of the provider that the checkpoint has.
-        target: Class of the provider that it goes to.
+        batch: The last committed batch, whose state was moved.
+        source: Provider class of the checkpoint.
+        target: Provider class of the new checkpoint.
         format: Spark's checkpoint format, 1 or 2.
     """
 
@@ -75,12 +75,12 @@ class Migration:
 
     @property
     def rows(self) -> int:
-        """Of all stores."""
+        """Returns the number of rows of all stores."""
         return sum(store.rows for store in self.stores)
 
     @property
     def size(self) -> int:
-        """Bytes of keys and values of all stores."""
+        """Returns the bytes of keys and values of all stores."""
         return sum(store.size for store in self.stores)
 
 
@@ -94,28 +94,27 @@ def migrate(
     progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
-    """Make a new checkpoint with the same state in another provider.
+    """Makes a new checkpoint with the same state in another provider.
 
-    The query must not run. Nothing of its checkpoint is changed. The new folder becomes a
-    checkpoint in one step, the last one; if this call is interrupted, Spark refuses the folder, and
-    the same call goes on where it was. Start the query with the new folder then, with the provider
-    of `to`.
+    The query must not run. Its checkpoint is not changed. The new folder becomes a checkpoint in
+    one last step. If this call is interrupted, Spark refuses the folder, and the same call
+    continues the move. Then start the query with the new folder and the provider of `to`.
 
     Args:
-        spark: A session with our jar, as `configure` makes it. If the state is in Redis now, it has
-            the options of the server.
+        spark: A session with the project's jar, as `configure` makes it. If the state is in Redis,
+            the session has the options of that server.
         checkpoint: The query's `checkpointLocation`, in any file system that Spark reads.
         to_checkpoint: A folder that does not exist.
         to: ``redis://…`` as in `configure`, ``rocksdb`` or ``hdfs-backed``.
-        dry_run: Only read, count and check.
-        progress: Called now and then with the partitions that are done, all partitions, and the
-            rows that were moved.
-        **options: Of the server that `to` names, as in `configure`.
+        dry_run: Only reads, counts and checks.
+        progress: Called repeatedly with the number of finished partitions, of all partitions, and
+            of moved rows.
+        **options: Options of the server that `to` names; see `configure`.
 
     Raises:
-        ConfigError: The folder is no checkpoint, its last batch is not committed, or the target
+        ConfigError: The folder is not a checkpoint, its last batch is not committed, or the target
             cannot take the state. Nothing was changed.
-        FormatError: A file of the checkpoint cannot be read, or what was written is not equal.
+        FormatError: A file of the checkpoint cannot be read, or the written state is not equal.
         FullError: The server has too little memory.
         RedisStateError: Another error of the server.
     """
@@ -127,10 +126,10 @@ def migrate(
 
 
 def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
-    """The class of our jar that moves checkpoints, or another one beside it.
+    """Returns the jar's class that moves checkpoints, or another class of its package.
 
     Raises:
-        ConfigError: The session has none.
+        ConfigError: The session has no such class.
     """
     made = java_class(spark, f"move.{name}")
     if made is None:
@@ -143,10 +142,10 @@ def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
 
 
 def carried_out(move: Any, *, dry_run: bool, progress: MoveProgress | None) -> Migration:
-    """What a move did.
+    """Runs a move and returns its result.
 
     Raises:
-        RedisStateError: As the JVM has it.
+        RedisStateError: The error of the JVM.
     """
     return _report(_watched(move, dry_run=dry_run, progress=progress))
 
@@ -181,7 +180,7 @@ def _tell(move: Any, progress: MoveProgress | None) -> None:
 
 
 def named_error(error: Exception) -> RedisStateError | None:
-    """What the JVM means by an error, if it is one of ours."""
+    """Converts an error of the JVM; ``None`` if the project did not raise it."""
     cause = getattr(error, "java_exception", None)
     if cause is None or not cause.getClass().getName().startswith("org.redisstate.core.errors."):
         return None

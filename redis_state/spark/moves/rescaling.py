@@ -1,4 +1,4 @@
-"""Another number of partitions for the state of a Spark query, in a new checkpoint."""
+"""Rescales the state of a Spark query to another number of partitions, in a new checkpoint."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def rescale(
     progress: MoveProgress | None = None,
     **options: Unpack[Options],
 ) -> Migration:
-    """Make a new checkpoint whose stateful operators have another number of partitions.
+    """Makes a new checkpoint whose stateful operators have another number of partitions.
 
-    The query must not run. Nothing of its checkpoint is changed, nor of its state. The new folder
-    becomes a checkpoint in one step, the last one; if this call is interrupted, Spark refuses the
-    folder, and the same call begins its rows anew. Start the query with the new folder then: it
-    goes on with the next batch, and gives out what a query gives out that always had this number.
+    The query must not run. Its checkpoint and state are not changed. The new folder becomes a
+    checkpoint in one last step. If this call is interrupted, Spark refuses the folder, and the same
+    call writes the rows again. Then start the query with the new folder. The query continues with
+    the next batch, and its output is that of a query that always had this number.
 
-    Every row is looked at: one that does not lie where Spark's hash of its key says ends the call.
+    Every row is checked. A row whose partition differs from Spark's hash of its key fails the call.
 
     Args:
-        spark: A session with our jar, as `configure` makes it.
+        spark: A session with the project's jar, as `configure` makes it.
         checkpoint: The query's `checkpointLocation`, in any file system that Spark reads.
         to_checkpoint: A folder that does not exist.
-        partitions: Of each operator from now on, whatever ``spark.sql.shuffle.partitions`` says.
-        url: The server of the new state; ``None`` means that of the session.
-        dry_run: Only read, count and check.
-        progress: As `migrate` takes it.
-        **options: Of the server that `url` names, as in `configure`.
+        partitions: New number for each operator, regardless of ``spark.sql.shuffle.partitions``.
+        url: The server of the new state; ``None`` uses the server of the session.
+        dry_run: Only reads, counts and checks.
+        progress: See `migrate`.
+        **options: Options of the server that `url` names; see `configure`.
 
     Raises:
-        ConfigError: As `migrate`; or the checkpoint has so many partitions already, or it cannot be
-            told where the rows of an operator belong. Nothing was changed.
-        FormatError: A row does not lie where its key says, or as `migrate`.
+        ConfigError: See `migrate`. Also if the checkpoint already has that many partitions, or the
+            partition of an operator's rows cannot be determined. Nothing was changed.
+        FormatError: A row lies in another partition than its key's; else see `migrate`.
         FullError: The server has too little memory.
         RedisStateError: Another error of the server.
     """

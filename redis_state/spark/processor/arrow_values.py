@@ -1,4 +1,4 @@
-"""Values of Arrow arrays as the rules of rows take them; no pyspark."""
+"""Conversion of Arrow arrays to the values that the row codecs take; no pyspark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ArrowRule = Callable[[Any], Any]
 
 
 def values_of(column: pa.Array | pa.ChunkedArray, declared: pa.DataType, what: str) -> list[Any]:
-    """The values of a column, none of which is rounded or moved to another time.
+    """Returns the values of a column; none is rounded or moved to another time.
 
     Args:
         declared: The type that the column is stored as.
-        what: Names the column in an error.
+        what: Name of the column in an error.
 
     Raises:
-        UsageError: A time has no zone, and is declared to be a moment; or Python has no object for
+        UsageError: A time has no zone, but is declared to be a moment; or Python has no object for
             a value: a year outside 1 to 9999, or a text that is not UTF-8.
     """
     if _lacks_zone(column.type, declared):
@@ -55,7 +55,7 @@ def _objects(column: pa.Array | pa.ChunkedArray, what: str) -> list[Any]:
 
 
 def _lacks_zone(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether a time without a zone stands where a moment is declared."""
+    """Returns whether a time without a zone is found where a moment is declared."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(found):
@@ -87,7 +87,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _converter(kind: pa.DataType) -> _ArrowRule | None:
-    """What makes maps of Arrow's pairs; ``None`` where a type has no maps."""
+    """Returns a converter of Arrow's pairs into maps; ``None`` if the type has no maps."""
     import pyarrow as pa
 
     if pa.types.is_map(kind):

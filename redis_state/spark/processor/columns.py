@@ -27,15 +27,15 @@ ColumnFunction = Callable[["ColumnState", "pa.Table"], "pa.Table | None"]
 
 
 class ColumnState:
-    """The state of all keys of a partition, one row of state columns for each key.
+    """State of all keys of a partition, one row of state columns for each key.
 
-    Keys are given as an Arrow array where there is one key column, else as a table with the key
-    columns. They are keys of this partition: those of its rows and of its due timers. Nothing is
-    written before the function has returned and its output was read.
+    Keys are an Arrow array if there is one key column, else a table with the key columns. They must
+    be keys of this partition: those of its rows and of its due timers. Nothing is written before
+    the function has returned and its output was read.
 
     Attributes:
-        times: The processing time and the watermark of the batch, in ms since 1970.
-        info: Which query, run and batch this is.
+        times: Processing time and watermark of the batch, in ms since 1970.
+        info: Ids of query, run and batch.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class ColumnState:
         self.info = info
 
     def get(self, keys: Any) -> pa.Table:
-        """The state of keys, in their order: a row of nulls where one has none.
+        """Returns the state of keys, in their order: a row of nulls for each key without state.
 
         Raises:
-            UsageError: The keys are of other types than the key columns, or one of another
+            UsageError: The keys are of other types than the key columns, or a key is of another
                 partition.
         """
         import pyarrow as pa
@@ -86,7 +86,7 @@ class ColumnState:
         return pa.table(arrays, schema=self._schema)
 
     def put(self, keys: Any, columns: pa.Table | pa.RecordBatch) -> None:
-        """Set the state of keys; of two rows of one key the later one counts.
+        """Sets the state of keys; of two rows of one key the later one counts.
 
         Args:
             columns: The state columns by their names, with a row for each key.
@@ -116,11 +116,11 @@ class ColumnState:
         self._store.put_many({key: encode(row) for key, row in rows})
 
     def remove(self, keys: Any) -> None:
-        """Remove the state of keys; nothing happens where there is none.
+        """Removes the state of keys; keys without state are ignored.
 
         Raises:
-            UsageError: The keys are of other types than the key columns, or one without state is of
-                another partition.
+            UsageError: The keys are of other types than the key columns, or a key without state is
+                of another partition.
         """
         columns, encoded = self._encoded(keys)
         stored = self._stored(encoded)
@@ -130,9 +130,9 @@ class ColumnState:
         self._store.remove_many(stored)
 
     def expired(self) -> pa.Table:
-        """The timers that are due: the key columns, and ``expiry_ms``; they are taken out.
+        """Removes the due timers and returns them: the key columns, and ``expiry_ms``.
 
-        In the order of their times. Empty where there is no time mode.
+        The rows are in the order of their times. Without a time mode the table is empty.
         """
         import pyarrow as pa
 
@@ -150,7 +150,7 @@ class ColumnState:
         return pa.table([*arrays, times], names=[*self._keys.names, EXPIRY])
 
     def set_timers(self, keys: Any, expiry_ms: Any) -> None:
-        """Set a timer for each key, in ms since 1970.
+        """Sets a timer for each key, in ms since 1970.
 
         Raises:
             UsageError: There is no time mode, there are more keys than times or fewer, or a key is
@@ -159,10 +159,10 @@ class ColumnState:
         self._each_timer(keys, expiry_ms, self._handle.registerTimer)
 
     def delete_timers(self, keys: Any, expiry_ms: Any) -> None:
-        """Take a timer of each key out; nothing happens where there is none.
+        """Deletes a timer of each key; an absent timer is ignored.
 
         Raises:
-            UsageError: As `set_timers`.
+            UsageError: See `set_timers`.
         """
         self._each_timer(keys, expiry_ms, self._handle.deleteTimer)
 
@@ -185,7 +185,7 @@ class ColumnState:
         return [prefix + key for key in encoded]
 
     def _encoded(self, keys: Any) -> tuple[list[list[Any]], list[bytes]]:
-        """The values of the key columns, and the encoded keys."""
+        """Returns the values of the key columns, and the encoded keys."""
         if hasattr(keys, "column_names"):
             columns = [self._key_values(keys.column(field.name), field) for field in self._keys]
         elif len(self._keys) == 1:
@@ -206,7 +206,7 @@ class ColumnState:
         found: Sequence[bytes | None],
         attempted: str,
     ) -> None:
-        """Refuse keys of other partitions that have no state here; an earlier release put some."""
+        """Refuses keys of other partitions, except those that an earlier release put here."""
         absent = [at for at, data in enumerate(found) if data is None]
         if absent:
             some = [[column[at] for at in absent] for column in columns]
@@ -220,13 +220,14 @@ class ColumnState:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEngine:
-    """Runs a function over the table of one partition; travels to the tasks.
+    """Runs a function over the table of one partition; is serialized to the tasks.
 
     Attributes:
-        state: The state columns, as Spark's JSON, and their Arrow schema.
-        name: What the state is called for live reads.
-        output: The schema of what is given out.
-        partitions: Of the store; ``None`` for a batch DataFrame, whose state ends with it.
+        state: The state columns, as Spark's JSON; `state_schema` is their Arrow schema.
+        name: Name of the state for live reads.
+        output: Schema of the output.
+        partitions: Number of the store's partitions; ``None`` for a batch DataFrame, whose state
+            ends with it.
     """
 
     function: ColumnFunction
@@ -245,8 +246,8 @@ class ColumnEngine:
         watermark_ms: int,
         info: ProcessorQueryInfo,
     ) -> Iterator[pa.RecordBatch]:
-        """What the function gives out; arguments and errors as `Engine.run`."""
-        # It imports pyspark, which those who read have not.
+        """Yields the output of the function; see `Engine.run` for arguments and errors."""
+        # Imported here: these modules import pyspark, which readers lack.
         from redis_state.spark.processor.handle import Handle, Times
 
         table = note_times(store, table, self.inputs.event_time, watermark_ms)

@@ -1,7 +1,7 @@
-"""One partition of a batch: the processor's calls in Spark's order, and what they give out.
+"""One partition of a batch: the processor's calls in Spark's order, and their output.
 
 The order is that of Spark's `TransformWithStateInPandasExec`: initial state, the rows of each
-group, the timers that are due; then what has expired goes.
+group, the due timers, and then the removal of expired state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Runs a processor over the rows of one partition; travels to the tasks.
+    """Runs a processor over the rows of one partition; is serialized to the tasks.
 
     Attributes:
-        form: What the processor takes and gives.
-        output: The schema of what is given out.
+        form: Row form of the processor's input and output.
+        output: Schema of the output.
     """
 
     processor: StatefulProcessor
@@ -48,17 +48,17 @@ class Engine:
         info: ProcessorQueryInfo,
         initial: pa.Table | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """What the processor gives out. The caller commits the store when all of it is read.
+        """Yields the processor's output. The caller commits the store after reading all of it.
 
         Args:
             table: Rows of the partition.
-            initial: Rows of an initial state, which the processor takes in first.
-            began_ms: The processing time of the batch, in ms since 1970.
-            watermark_ms: That of the batch, in ms since 1970.
+            initial: Rows of an initial state, which the processor handles first.
+            began_ms: Processing time of the batch, in ms since 1970.
+            watermark_ms: Watermark of the batch, in ms since 1970.
 
         Raises:
-            UsageError: The processor declares what does not fit, or gives out something that does
-                not fit the schema.
+            UsageError: The processor declares a variable that does not fit, or its output does not
+                fit the schema.
         """
         table = note_times(store, table, self.inputs.event_time, watermark_ms)
         times = Times(self.inputs.mode, began_ms, watermark_ms)
@@ -68,14 +68,14 @@ class Engine:
     def take_initial(
         self, store: FamilyStore, table: pa.Table, began_ms: int, info: ProcessorQueryInfo
     ) -> None:
-        """Let the processor take an initial state, before the first batch.
+        """Passes an initial state to the processor, before the first batch.
 
         Args:
-            table: Its rows in the partition.
+            table: Rows of the initial state in the partition.
             began_ms: The processing time, in ms since 1970.
 
         Raises:
-            UsageError: The processor declares what does not fit.
+            UsageError: The processor declares a variable that does not fit.
         """
         declare_notes(store)
         with self._handle(store, Times(self.inputs.mode, began_ms, 0), info) as handle:
@@ -89,7 +89,7 @@ class Engine:
         info: ProcessorQueryInfo,
         initial: pa.Table | None,
     ) -> Iterator[Any]:
-        """Frames, rows or tables, as the form says."""
+        """Yields frames, rows or tables, depending on the form."""
         with self._handle(store, times, info) as handle:
             if initial is not None:
                 self._initial(handle, initial)
@@ -110,9 +110,9 @@ class Engine:
             self.processor.close()
 
     def _begin(self, handle: Handle, found: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A group is at work from now on: its key, as the processor gets it."""
+        """Makes a group the current one; returns its key for the processor."""
         handle.group.key = handle.keys.encode(found)
-        # Keys of timers come from these bytes: a group has one key, wherever it comes from.
+        # Keys of timers are decoded from these bytes, too: so a group has one key in all calls.
         return found if handle.keys.plain else handle.keys.decode(handle.group.key)
 
     def _initial(self, handle: Handle, table: pa.Table) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a partition by groups: sorted by the key, as pandas frames, rows or Arrow tables."""
+"""Groups rows of a partition by key, as pandas frames, rows or Arrow tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RowForm = Literal["pandas", "rows", "arrow"]
 FORMS: tuple[RowForm, ...] = ("pandas", "rows", "arrow")
 
 KeyedRows = tuple[tuple[Any, ...], Any]
-"""A key and its rows, in the form that was asked for."""
+"""A key and its rows, in the requested form."""
 
 
 def groups(
     table: pa.Table, keys: Sequence[str], form: RowForm, time_zone: str
 ) -> Iterator[KeyedRows]:
-    """The groups in the order of their keys; rows of a group stay in the order of the table."""
+    """Yields the groups in the order of their keys; rows of a group keep the table's order."""
     if not table.num_rows:
         return
     ordered = _in_order(table, keys)
@@ -58,7 +58,7 @@ def _in_order(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _starts(keys: Sequence[pa.Array]) -> list[int]:
-    """Where each group begins."""
+    """Returns the index at which each group begins."""
     import numpy as np
 
     begins = np.zeros(len(keys[0]), dtype=bool)
@@ -72,7 +72,7 @@ def _starts(keys: Sequence[pa.Array]) -> list[int]:
 
 
 def _parts(column: pa.Array) -> Iterator[pa.Array]:
-    """What Arrow can sort and compare: of a struct whether it is there, and its fields."""
+    """Yields columns that Arrow can sort and compare: for a struct its validity, and its fields."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -85,7 +85,7 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _as_key(column: pa.Array) -> pa.Array:
-    """Floating-point numbers as Spark groups them: one zero, and one that is not a number."""
+    """Normalizes floating-point numbers as Spark groups them: one zero, and one NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +96,7 @@ def _as_key(column: pa.Array) -> pa.Array:
 
 
 def rows_of(table: pa.Table) -> list[Any]:
-    """Rows as PySpark's."""
+    """Converts a table to PySpark's rows."""
     from pyspark.sql import Row
 
     make = Row(*table.schema.names)

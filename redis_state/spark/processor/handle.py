@@ -1,4 +1,4 @@
-"""The handle that a processor declares its state variables with."""
+"""Handle by which a processor declares its state variables."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ VariableShape = Literal["value", "list", "map"]
 
 _INTERNAL = "$"
 _TIMERS = "timers"
-_TIMES = 1 << 63  # Spark's are signed, of 64 bits
+_TIMES = 1 << 63  # Spark's times are signed 64-bit integers
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorQueryInfo:
-    """Which query, run and batch a processor is called in; as Scala's `ProcessorQueryInfo`.
+    """Ids of query, run and batch of a processor's call, like Scala's `ProcessorQueryInfo`.
 
     Attributes:
-        query_id: The same after a restart from the checkpoint.
-        run_id: Another one after each start.
+        query_id: Stays the same after a restart from the checkpoint.
+        run_id: Changes at each start.
     """
 
     query_id: str
@@ -55,26 +55,26 @@ class ProcessorQueryInfo:
     batch_id: int
 
     def getQueryId(self) -> str:  # noqa: N802  # Spark's name
-        """The id of the query."""
+        """Returns the id of the query."""
         return self.query_id
 
     def getRunId(self) -> str:  # noqa: N802  # Spark's name
-        """The id of the run."""
+        """Returns the id of the run."""
         return self.run_id
 
     def getBatchId(self) -> int:  # noqa: N802  # Spark's name
-        """The batch."""
+        """Returns the batch id."""
         return self.batch_id
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of a batch, in ms since 1970.
+    """Times of a batch, in ms since 1970.
 
     Attributes:
-        mode: What timers go by.
-        processing_ms: When the batch began; the same when it is run again.
-        watermark_ms: Of the batch; 0 before there is one.
+        mode: Time mode of the timers.
+        processing_ms: Begin of the batch; the same when the batch is run again.
+        watermark_ms: Watermark of the batch; 0 before the first watermark.
     """
 
     mode: TimeMode
@@ -83,14 +83,14 @@ class Times:
 
     @property
     def values(self) -> pyspark_state.TimerValues:
-        """As a processor gets them; -1 where it asked for none, as in Spark."""
+        """Returns the times for a processor; -1 without a time mode, as in Spark."""
         if self.mode == "none":
             return pyspark_state.TimerValues(-1, -1)
         return pyspark_state.TimerValues(self.processing_ms, self.watermark_ms)
 
     @property
     def due_ms(self) -> int | None:
-        """Timers up to this time fire; ``None`` where there are no timers."""
+        """Returns the time up to which timers fire; ``None`` without timers."""
         return {
             "none": None,
             "processingtime": self.processing_ms,
@@ -99,10 +99,10 @@ class Times:
 
 
 class Handle(pyspark_state.StatefulProcessorHandle):
-    """State variables and timers of one task; as PySpark's `StatefulProcessorHandle`.
+    """State variables and timers of one task; implements PySpark's `StatefulProcessorHandle`.
 
     Args:
-        key_schema: Of the grouping key, as Spark's JSON.
+        key_schema: Schema of the grouping key, as Spark's JSON.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
 
     def close_declarations(self) -> None:
-        """From now on variables are there: none may be declared any more."""
+        """Ends the declarations: later ones are refused."""
         self._initialized = True
 
     def getValueState(  # noqa: N802  # PySpark's name
@@ -137,11 +137,11 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         schema: Any,
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> ValueState:
-        """Declare a variable with one row for each group.
+        """Declares a variable with one row for each group.
 
         Raises:
-            UsageError: The name is taken, the schema cannot be stored or does not fit what was
-                written, or `init` is over.
+            UsageError: The name is taken, the schema cannot be stored or does not fit the written
+                rows, or `init` has ended.
         """
         prefix, row = self._declare(stateName, "value", schema_json(schema))
         made = ValueState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
@@ -154,7 +154,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         schema: Any,
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> ListState:
-        """Declare a variable with a list of rows for each group; errors as `getValueState`."""
+        """Declares a variable with a list of rows for each group; errors of `getValueState`."""
         prefix, row = self._declare(stateName, "list", schema_json(schema))
         made = ListState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
         self.variables[stateName] = made
@@ -167,7 +167,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         valueSchema: Any,  # noqa: N803  # PySpark's name
         ttlDurationMs: int | None = None,  # noqa: N803  # PySpark's name
     ) -> MapState:
-        """Declare a variable with rows by a key for each group; errors as `getValueState`."""
+        """Declares a variable with rows by a key for each group; errors of `getValueState`."""
         user_key = self._user_key(stateName, userKeySchema)
         prefix, row = self._declare(stateName, "map", schema_json(valueSchema), user_key)
         keys = TypedKey(user_key, what=f"a key of state variable '{stateName}'")
@@ -178,7 +178,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         return made
 
     def _user_key(self, name: str, given: Any) -> str:
-        """The schema of a map's keys. A map that is there goes by the bytes that it has."""
+        """Returns the schema of a map's keys; an existing map keeps the encoding that it has."""
         if name in self._store.families:
             return schema_json(given)
         return key_schema_json(
@@ -186,20 +186,20 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         )
 
     def declare_columns(self, name: str, schema: str) -> tuple[bytes, TypedRow]:
-        """Declare the state columns of a function, as a variable with one row for each key.
+        """Declares the state columns of a function, as a variable with one row for each key.
 
-        Time stamps come back in UTC: Arrow has the moments, not what a clock shows.
+        Time stamps are decoded in UTC: Arrow stores moments, not local times.
 
         Returns:
-            What the stored keys of its rows begin with, and how the rows are written.
+            Prefix of the stored keys of its rows, and the codec of the rows.
 
         Raises:
-            UsageError: As `getValueState`.
+            UsageError: See `getValueState`.
         """
         return self._declare(name, "value", schema, zone=timezone.utc)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
-        """Set a timer of the group, in ms since 1970.
+        """Registers a timer of the group, in ms since 1970.
 
         Raises:
             UsageError: The processor has no time mode, or the time is not a whole number.
@@ -208,7 +208,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self._with_timers(what).register(_whole(what, expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
-        """Take a timer of the group out; nothing happens if it is not there.
+        """Deletes a timer of the group; an absent timer is ignored.
 
         Raises:
             UsageError: The processor has no time mode, or the time is not a whole number.
@@ -217,7 +217,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self._with_timers(what).delete(_whole(what, expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:  # noqa: N802  # PySpark's name
-        """The times of the group's timers, in ascending order.
+        """Yields the times of the group's timers, in ascending order.
 
         Raises:
             UsageError: The processor has no time mode.
@@ -225,10 +225,10 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         return self._with_timers("listing timers").of_group()
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803  # PySpark's names
-        """Remove a variable that an earlier version of the processor declared, and its rows.
+        """Removes a variable that an earlier version of the processor declared, and its rows.
 
         Raises:
-            UsageError: `init` is over, or the variable is declared now.
+            UsageError: `init` has ended, or the variable is declared now.
         """
         self._check_open(f"deleting state variable '{stateName}'")
         if stateName in self.variables:
@@ -241,16 +241,16 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self._store.drop(EXPIRY_OF + stateName)
 
     def getQueryInfo(self) -> ProcessorQueryInfo:  # noqa: N802  # Spark's name
-        """Which query, run and batch this is."""
+        """Returns the ids of query, run and batch."""
         return self._info
 
     def due_timers(self) -> Iterator[tuple[int, bytes]]:
-        """Time and encoded key of the timers that fire in this batch."""
+        """Yields time and encoded key of the timers that fire in this batch."""
         due = self.times.due_ms
         return self._timers.expired(due) if self._timers and due is not None else iter(())
 
     def expire(self) -> None:
-        """Remove what has lived long enough."""
+        """Removes expired rows, and empty indexes of variables without a time to live."""
         for variable in self.variables.values():
             variable.expire()
         for name, ttl in self._running_out.items():
@@ -258,7 +258,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 self._store.drop(EXPIRY_OF + name)
 
     def _check_mode(self) -> None:
-        """Refuse timers whose times are of another clock: they would fire at a wrong time."""
+        """Refuses timers of another time mode, which would fire at a wrong time."""
         family = self._store.families.get(TIMERS)
         known = None if family is None else json.loads(family.value_schema).get(_TIMERS)
         if known not in (None, self.times.mode):
@@ -337,7 +337,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         return TimeToLive(self._store, self._internal(EXPIRY_OF + name), self.group, duration_ms)
 
     def _ttl_before(self, name: str) -> TimeToLive | None:
-        """Of a variable that has none any more, while rows are there that were written with it."""
+        """Returns the former time to live of a variable, while its index still has rows."""
         if EXPIRY_OF + name not in self._store.families:
             return None
         prefix = self._internal(EXPIRY_OF + name)
@@ -351,7 +351,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 
 
 def _whole(what: str, time_ms: Any) -> int:
-    """A time as Python's int; NumPy has whole numbers of its own."""
+    """Converts a time, which may be a NumPy integer, to Python's int."""
     try:
         found = operator.index(time_ms)
     except TypeError:
@@ -370,7 +370,7 @@ def _whole(what: str, time_ms: Any) -> int:
 
 
 def described_key(shape: VariableShape, key: str, user_key: str | None) -> str:
-    """What a family says of its keys."""
+    """Describes the keys of a family."""
     described: dict[str, Any] = {
         "type": "redis-state.python",
         "codec": ROW_CODEC,
@@ -383,7 +383,7 @@ def described_key(shape: VariableShape, key: str, user_key: str | None) -> str:
 
 
 def described_value(row: TypedRow) -> str:
-    """What a family says of its values."""
+    """Describes the values of a family."""
     return json.dumps(
         {"type": "redis-state.python", "codec": ROW_CODEC, "written": row.written, "now": row.id},
         separators=(",", ":"),
@@ -391,12 +391,12 @@ def described_value(row: TypedRow) -> str:
 
 
 def described_timers(mode: TimeMode) -> str:
-    """What the family of timers says of its values, which are empty: what the times are of."""
+    """Describes the empty values of the timers' family by the time mode."""
     return json.dumps({**json.loads(RAW_SCHEMA), _TIMERS: mode})
 
 
 def _as_spelled(mode: str) -> str:
-    """A time mode as `transform_with_state` takes it."""
+    """Returns a time mode in the spelling of `transform_with_state`."""
     return {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}.get(
         mode, mode
     )

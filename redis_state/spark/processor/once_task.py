@@ -1,7 +1,7 @@
-"""What a Spark task does for a processor on a batch DataFrame: it runs once, and keeps no state.
+"""Spark task of a processor on a batch DataFrame, which runs once and keeps no state.
 
-As Spark's operator does there: each group begins without state, or with its initial state; nothing
-is late, and there is no watermark.
+As in Spark's operator, each group begins without state or with its initial state. No row is late,
+and there is no watermark.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ if TYPE_CHECKING:
     from redis_state.spark.processor.columns import ColumnEngine
 
 PLANNED, ROW, INITIAL = "planned", "row", "initial"
-"""Columns of the input: the time for which Spark planned the query, in ms since 1970; rows as
-structs; rows of the initial state, where there is one. One of the two structs is null."""
+"""Columns of the input: planned time, rows, and rows of the initial state, if any.
+
+The time is the one for which Spark planned the query, in ms since 1970. Rows are structs, one of
+which is null.
+"""
 
 _NO_WATERMARK = -1
 _BATCH = 0
-_QUERY_ID = "00000000-0000-0000-0000-000000000000"  # Spark's, for a query that is none
+_QUERY_ID = "00000000-0000-0000-0000-000000000000"  # Spark's id outside of a streaming query
 
 
 @dataclass(frozen=True, slots=True)
 class OnceTask:
-    """Runs a processor over the rows of one partition; travels to the tasks.
+    """Runs a processor over the rows of one partition; is serialized to the tasks.
 
     Attributes:
-        name: Of the store, for errors.
-        run_id: Of the call.
+        name: Name of the store, for errors.
+        run_id: Id of the call.
         input: Columns of the rows.
-        initial: Columns of the initial state; ``None`` if there is none.
+        initial: Columns of the initial state; ``None`` without one.
     """
 
     name: str
@@ -53,10 +56,10 @@ class OnceTask:
     counted: BatchCounters | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give out what the processor gives out.
+        """Yields the processor's output.
 
         Raises:
-            UsageError: The DataFrame is one of a streaming query's batch, or as `Engine.run`.
+            UsageError: The DataFrame is a batch of a streaming query; else see `Engine.run`.
         """
         partition = self._partition()
         read = [batch for batch in batches if batch.num_rows]

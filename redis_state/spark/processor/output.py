@@ -1,7 +1,7 @@
-"""What a processor gives out, as Arrow batches of the output's schema; no pyspark.
+"""Converts the output of a processor to Arrow batches of the output's schema; no pyspark.
 
-A processor gives out one small frame or a few rows for each of very many groups: they are put
-together by column before Arrow sees them.
+A processor yields one small frame or a few rows for each of very many groups. They are collected by
+column before Arrow sees them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SHORT = 64
 
 
 def output_of(given: Iterable[Any], form: RowForm, schema: pa.Schema, zone: str) -> Iterator[Any]:
-    """Record batches of what was given out.
+    """Converts the output to record batches.
 
     Raises:
-        UsageError: It is not what the form says, or does not fit the schema.
+        UsageError: The output is not of the given form, or does not fit the schema.
     """
     if form == "arrow":
         return RowFormat("arrow", schema, zone).write(given)

@@ -1,4 +1,4 @@
-"""Which keys belong to a partition: a task that keeps state of others' keys hides it from them."""
+"""Keys of a partition: state that a task keeps for another task's keys is hidden from that task."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from redis_state.rows.spark_types import parse_schema
 
 
 class OwnKeys:
-    """Tells the keys of a partition from those of others, by Spark's hash of the key columns.
+    """Separates the keys of a partition from those of others, by Spark's hash of the key columns.
 
     Args:
-        schema: Of the key columns, as Spark's JSON.
-        partitions: How many the store has; ``None`` where no later task asks for a key.
+        schema: Schema of the key columns, as Spark's JSON.
+        partitions: Number of the store's partitions; ``None`` if no later task reads the state.
     """
 
     def __init__(self, schema: str, partition: int, partitions: int | None) -> None:
@@ -27,10 +27,10 @@ class OwnKeys:
         self._codec = TypedKey(schema, zone=timezone.utc)
 
     def others(self, columns: Sequence[Sequence[Any]], encoded: Sequence[bytes]) -> list[int]:
-        """The places of keys that belong to other partitions.
+        """Returns the indexes of keys that belong to other partitions.
 
         Args:
-            columns: For each key column its values.
+            columns: The values of each key column.
             encoded: The same keys, encoded.
         """
         if self._partitions == 1 or not encoded:
@@ -49,17 +49,17 @@ class OwnKeys:
     def check(
         self, columns: Sequence[Sequence[Any]], encoded: Sequence[bytes], attempted: str
     ) -> None:
-        """Refuse keys that belong to other partitions.
+        """Refuses keys that belong to other partitions.
 
         Raises:
-            UsageError: One does.
+            UsageError: A key belongs to another partition.
         """
         others = self.others(columns, encoded)
         if others:
             raise self.refused(attempted, len(others), len(encoded))
 
     def refused(self, attempted: str, others: int, count: int) -> UsageError:
-        """The error for keys that belong to other partitions."""
+        """Returns the error for keys that belong to other partitions."""
         return UsageError(
             attempted,
             found=f"{others} of {count} keys do not belong to this partition, {self._partition} of "

@@ -1,9 +1,10 @@
-"""Brings the rows of a stream into the partitions of their keys, each with a marker row.
+"""Distributes the rows of a stream to the partitions of their keys, each with a marker row.
 
-A task has to show which batch its rows are of, also where it has none. So each partition gets one
-row more, which carries what Spark decides when it plans a batch: the time of the batch, and an id
-that it draws anew. `current_timestamp()` and `uuid()` are literals of a planned batch (Spark class
-`IncrementalExecution`), so all tasks of a frame show the same two, however often it is evaluated.
+A task must prove which batch its rows belong to, even without rows. So each partition gets one more
+row with two values that Spark decides when it plans a batch: the time of the batch, and a newly
+drawn id. `current_timestamp()` and `uuid()` are literals of a planned batch (Spark class
+`IncrementalExecution`). So all tasks of a frame have the same two values, however often it is
+evaluated.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def spread_with_markers(
 ) -> DataFrame:
     """Returns the rows in the partition of their key, and one marker row in each partition.
 
-    Behind the columns of `df` stand those of `stream_batches`: the planned time, the frame id, both
-    null but in marker rows, and the partition.
+    The columns of `df` are followed by those of `streams`: the planned time and the frame id, both
+    null except in marker rows, and the partition.
 
     Args:
         df: A streaming DataFrame.
         store: Name of the store.
-        ticks: Adds a source that has a row each second. Its rows have a time and no frame id.
+        ticks: Adds a source with a row each second. Its rows have a time and no frame id.
     """
     from pyspark.sql import functions as f
 
@@ -58,7 +59,7 @@ def spread_with_markers(
 
 
 def _frame_in_each(df: DataFrame, store: str, partitions: int) -> DataFrame:
-    """The frame id, once for each partition."""
+    """Returns the frame id, once for each partition."""
     from pyspark.sql import functions as f
 
     one = _one_row(df, store)
@@ -70,11 +71,11 @@ def _frame_in_each(df: DataFrame, store: str, partitions: int) -> DataFrame:
 
 
 def _one_row(df: DataFrame, store: str) -> DataFrame:
-    """A streaming DataFrame of one row in each batch, without a source.
+    """Returns a streaming DataFrame of one row in each batch, without a source.
 
     Spark refuses the union of a stream and a batch DataFrame. With the driver in this process,
-    `Range` is declared as streaming. Spark Connect has no such call, so there an empty part of the
-    stream itself is handed to a task, which adds the row.
+    `Range` is declared as streaming. Spark Connect has no such call. There an empty part of the
+    stream itself is passed to a task, which adds the row.
     """
     spark = df.sparkSession
     jvm = getattr(spark, "_jvm", None)
@@ -97,6 +98,6 @@ def _one_row(df: DataFrame, store: str) -> DataFrame:
         yield pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
 
     empty = df.where(f.lit(False)).select(f.lit(0).cast("long").alias("id"))
-    # Spark does not look through an observation, so it leaves the empty part in the plan.
+    # Spark does not optimize through an observation, so the empty part stays in the plan.
     kept = empty.observe(f"redis_state_{store}", f.count(f.lit(1)).alias("rows"))
     return kept.repartition(1).mapInArrow(add, "id long")

@@ -1,7 +1,7 @@
-"""State variables of a processor: the members of PySpark's, on the rows of a `FamilyStore`.
+"""State variables of a processor, with the members of PySpark's, on the rows of a `FamilyStore`.
 
-Rows of a variable are found by the key of the group that is at work, which all variables of a task
-share. How they lie: docs/format.md, section 10.6.
+Rows of a variable are found by the key of the current group, which all variables of a task share.
+For their layout see docs/format.md, section 10.6.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
 
 _ABOVE = b"\xff"
-_NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # their items are no rows, or in no order
+_NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # their items are not rows, or are unordered
 
 
 class CurrentGroup:
-    """The group that is at work.
+    """The group that the processor is called for.
 
     Attributes:
         key: Its encoded key.
-        now_ms: The processing time of the batch.
+        now_ms: Processing time of the batch.
     """
 
     __slots__ = ("key", "now_ms")
@@ -39,14 +39,12 @@ class CurrentGroup:
 
 
 class TimeToLive:
-    """When rows of a variable expire: an index of them by that time.
+    """Index of a variable's rows by their expiry.
 
-    Its rows are ``expiry ‖ key of the row``; one that is out of date is taken out when its time has
-    come.
+    Its rows are ``expiry ‖ key of the row``. An outdated entry is removed when its time has come.
 
     Attributes:
-        duration_ms: ``None`` for a variable that had a time to live: only what was written then
-            expires.
+        duration_ms: ``None`` for a variable that had a time to live: only rows written then expire.
     """
 
     __slots__ = ("_group", "_prefix", "_store", "duration_ms")
@@ -60,11 +58,11 @@ class TimeToLive:
         self.duration_ms = duration_ms
 
     def begins(self) -> int | None:
-        """When a row expires that is written now."""
+        """Returns the expiry of a row that is written now."""
         return None if self.duration_ms is None else self._group.now_ms + self.duration_ms
 
     def begin(self, row: bytes, before: int | None) -> int | None:
-        """A row is written now: when it expires; `before` is when it would have."""
+        """Indexes a row that is written now, returns its expiry; `before` is its former expiry."""
         expiry = self.begins()
         if expiry is None:
             self.end(row, before)
@@ -75,26 +73,26 @@ class TimeToLive:
         return expiry
 
     def end(self, row: bytes, before: int | None) -> None:
-        """A row is gone."""
+        """Removes a deleted row from the index."""
         if before is not None:
             self._store.remove(self._prefix + encode_key(before) + row)
 
     def due(self) -> Iterator[bytes]:
-        """The keys of the rows whose time has come; their places in the index go."""
+        """Removes the due entries from the index, and yields the keys of their rows."""
         prefix, store = self._prefix, self._store
         for stored, _ in store.rows(prefix, prefix + encode_key(self._group.now_ms + 1)):
             store.remove(stored)
             yield stored[decode_first(stored, len(prefix))[1] :]
 
     def is_over(self) -> bool:
-        """Whether nothing will ever expire here again."""
+        """Returns whether no entry is left and none will be added."""
         if self.duration_ms is not None:
             return False
         return next(self._store.rows(self._prefix, self._prefix + _ABOVE), None) is None
 
 
 class _Variable:
-    """What every state variable has."""
+    """Common fields of state variables."""
 
     def __init__(
         self,
@@ -115,10 +113,10 @@ class _Variable:
 
 
 class _SingleRows(_Variable):
-    """Single rows by their places: what comes behind the prefix of the variable."""
+    """Single rows by their places, the part of a stored key after the variable's prefix."""
 
     def expire(self) -> None:
-        """Remove the values whose time has come."""
+        """Removes the expired values."""
         if self._ttl is not None:
             for place in self._ttl.due():
                 expiry = self._expiry(place)
@@ -136,7 +134,8 @@ class _SingleRows(_Variable):
         if self._ttl is None:
             self._put(self._prefix + place, self._encode(value))
             return
-        # What cannot be encoded must not reach the index.
+        # Encoded before the index is changed: a value that has no encoding must not reach the
+        # index.
         self._encode(value)
         expiry = self._ttl.begin(place, self._expiry(place))
         self._put(self._prefix + place, self._encode(value, expiry))
@@ -152,18 +151,18 @@ class _SingleRows(_Variable):
 
 
 class ValueState(_SingleRows, pyspark_state.ValueState):
-    """One row for each group; as PySpark's `ValueState`."""
+    """One row for each group; implements PySpark's `ValueState`."""
 
     def exists(self) -> bool:
-        """Whether the group has a value."""
+        """Returns whether the group has a value."""
         return self.get() is not None
 
     def get(self) -> tuple[Any, ...] | None:
-        """The value; ``None`` if there is none, or if it has expired."""
+        """Returns the value; ``None`` if it is absent or has expired."""
         return self._at(self._group.key)
 
     def update(self, newValue: Any) -> None:  # noqa: N803  # PySpark's name
-        """Set the value: a tuple with a value for each column.
+        """Sets the value: a tuple with a value for each column.
 
         Raises:
             UsageError: A value does not fit its column; nothing was changed.
@@ -171,21 +170,21 @@ class ValueState(_SingleRows, pyspark_state.ValueState):
         self._set(self._group.key, newValue)
 
     def clear(self) -> None:
-        """Remove the value."""
+        """Removes the value."""
         self._drop(self._group.key)
 
 
 class ListState(_Variable, pyspark_state.ListState):
-    """A list of rows for each group; as PySpark's `ListState`."""
+    """A list of rows for each group; implements PySpark's `ListState`."""
 
     def exists(self) -> bool:
-        """Whether the list has an element that has not expired."""
+        """Returns whether the list has an element that has not expired."""
         if self._ttl is None:
             return self._load(self._prefix + self._group.key) is not None
         return next(self.get(), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """The elements, oldest first."""
+        """Yields the elements, oldest first."""
         data = self._load(self._prefix + self._group.key)
         now = self._group.now_ms
         for element in split_elements(data) if data is not None else ():
@@ -194,7 +193,7 @@ class ListState(_Variable, pyspark_state.ListState):
                 yield row
 
     def put(self, newState: list[Any]) -> None:  # noqa: N803  # PySpark's name
-        """Set the list.
+        """Sets the list.
 
         Raises:
             UsageError: An element does not fit the columns; nothing was changed.
@@ -207,19 +206,19 @@ class ListState(_Variable, pyspark_state.ListState):
         self._note()
 
     def appendValue(self, newState: Any) -> None:  # noqa: N802, N803  # PySpark's names
-        """Add an element, without reading the list.
+        """Appends an element, without reading the list.
 
         Raises:
-            UsageError: It does not fit the columns; nothing was changed.
+            UsageError: The element does not fit the columns; nothing was changed.
         """
         self._store.append(self._prefix + self._group.key, self._encoded((newState,))[0])
         self._note()
 
     def appendList(self, newState: list[Any]) -> None:  # noqa: N802, N803  # PySpark's names
-        """Add elements, without reading the list.
+        """Appends elements, without reading the list.
 
         Raises:
-            UsageError: One does not fit the columns; nothing was changed.
+            UsageError: An element does not fit the columns; nothing was changed.
         """
         stored = self._prefix + self._group.key
         elements = self._encoded(newState)
@@ -229,11 +228,11 @@ class ListState(_Variable, pyspark_state.ListState):
             self._note()
 
     def clear(self) -> None:
-        """Remove the list."""
+        """Removes the list."""
         self._store.remove(self._prefix + self._group.key)
 
     def expire(self) -> None:
-        """Remove the elements whose time has come."""
+        """Removes the expired elements."""
         now = self._group.now_ms
         for key in self._ttl.due() if self._ttl is not None else ():
             data = self._load(self._prefix + key)
@@ -256,12 +255,12 @@ class ListState(_Variable, pyspark_state.ListState):
 
     def _note(self) -> None:
         if self._ttl is not None:
-            # Elements expire one by one: what stands in the index for older ones stays there.
+            # Elements expire one by one, so the index keeps the entries of older elements.
             self._ttl.begin(self._group.key, None)
 
 
 class MapState(_SingleRows, pyspark_state.MapState):
-    """Rows by a key of the user for each group; as PySpark's `MapState`."""
+    """Rows by a user's key for each group; implements PySpark's `MapState`."""
 
     def __init__(
         self,
@@ -276,19 +275,19 @@ class MapState(_SingleRows, pyspark_state.MapState):
         self._keys = keys
 
     def exists(self) -> bool:
-        """Whether the map has a row that has not expired."""
+        """Returns whether the map has a row that has not expired."""
         return next(self.iterator(), None) is not None
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:  # noqa: N802  # PySpark's name
-        """The value of a key; ``None`` if there is none, or if it has expired."""
+        """Returns the value of a key; ``None`` if it is absent or has expired."""
         return self._at(self._group.key + self._keys.encode(key))
 
     def containsKey(self, key: Any) -> bool:  # noqa: N802  # PySpark's name
-        """Whether a key has a value."""
+        """Returns whether a key has a value."""
         return self.getValue(key) is not None
 
     def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802  # PySpark's name
-        """Set the value of a key.
+        """Sets the value of a key.
 
         Raises:
             UsageError: Key or value does not fit its columns; nothing was changed.
@@ -296,7 +295,7 @@ class MapState(_SingleRows, pyspark_state.MapState):
         self._set(self._group.key + self._keys.encode(key), value)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """Keys and values in the order of the keys, as of the moment of the call."""
+        """Yields keys and values in the order of the keys, as of the call."""
         return self._items(self._store.rows(*self._range()))
 
     def _items(
@@ -309,19 +308,19 @@ class MapState(_SingleRows, pyspark_state.MapState):
                 yield self._keys.decode_first(stored, at)[0], row
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        """The keys in order."""
+        """Yields the keys in order."""
         return (key for key, _ in self.iterator())
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        """The values in the order of their keys."""
+        """Yields the values in the order of their keys."""
         return (value for _, value in self.iterator())
 
     def removeKey(self, key: Any) -> None:  # noqa: N802  # PySpark's name
-        """Remove a key and its value."""
+        """Removes a key and its value."""
         self._drop(self._group.key + self._keys.encode(key))
 
     def clear(self) -> None:
-        """Remove the map."""
+        """Removes the map."""
         for stored, _ in self._store.rows(*self._range()):
             self._drop(stored[len(self._prefix) :])
 
@@ -331,7 +330,7 @@ class MapState(_SingleRows, pyspark_state.MapState):
 
 
 class Timers:
-    """Timers of all groups, by their time and by their group."""
+    """Timers of all groups, indexed by time and by group."""
 
     def __init__(
         self, store: FamilyStore, by_time: bytes, by_group: bytes, group: CurrentGroup
@@ -342,25 +341,25 @@ class Timers:
         self._group = group
 
     def register(self, at_ms: int) -> None:
-        """Set a timer of the group; nothing happens if it is there."""
+        """Registers a timer of the group; an existing timer is ignored."""
         time, key = encode_key(at_ms), self._group.key
         self._store.put(self._by_time + time + key, b"")
         self._store.put(self._by_group + key + time, b"")
 
     def delete(self, at_ms: int) -> None:
-        """Take a timer of the group out; nothing happens if it is not there."""
+        """Deletes a timer of the group; an absent timer is ignored."""
         time, key = encode_key(at_ms), self._group.key
         self._store.remove(self._by_time + time + key)
         self._store.remove(self._by_group + key + time)
 
     def of_group(self) -> Iterator[int]:
-        """The times of the group's timers in ascending order."""
+        """Yields the times of the group's timers in ascending order."""
         low = self._by_group + self._group.key
         for stored, _ in self._store.rows(low, low + _ABOVE):
             yield decode_first(stored, len(low))[0]
 
     def expired(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Time and encoded key of the timers up to a time, in the order of time."""
+        """Yields time and encoded key of the timers up to a time, in the order of time."""
         low = self._by_time
         for stored, _ in self._store.rows(low, low + encode_key(until_ms + 1)):
             at_ms, end = decode_first(stored, len(low))

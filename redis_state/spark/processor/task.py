@@ -1,4 +1,4 @@
-"""What a Spark task does for one partition of a processor's batch: join, run, commit."""
+"""Spark task of a processor for one partition of a batch: join, run, commit."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTask:
-    """Runs a processor over the rows of one partition; travels to the tasks.
+    """Runs a processor over the rows of one partition; is serialized to the tasks.
 
     Attributes:
-        input: Columns of the input; three of ours come behind them.
+        input: Columns of the input, which the three columns of `streams` follow.
     """
 
     plan: StreamPlan
@@ -55,10 +55,10 @@ class ProcessorTask:
     counted: BatchCounters | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give out what the processor gives out, then commit.
+        """Yields the processor's output, then commits.
 
         Raises:
-            RedisStateError: As `join_batch`, and what opening and committing raise.
+            RedisStateError: See `join_batch`; also errors of open and commit.
         """
         place, table = self._read(batches)
         client = WORKER.client(self.config)
@@ -87,18 +87,18 @@ class ProcessorTask:
             "num_keys": store.metrics.num_keys,
             "memory_bytes": store.metrics.memory_bytes,
         }
-        # They hold the version, which may have to make room.
+        # Both reference the version, whose memory maintenance may have to free.
         del store, table
         WORKER.maintain(self.config, provider, place.batch + place.partition)
         if self.counted is not None:
             figures |= provider.custom_metrics
-            # Of the process, whose other tasks it has too.
+            # This counter belongs to the process, and includes its other tasks.
             del figures["round_trips"]
             self.counted.add(place.batch, place.partition, figures)
         WORKER.keep(warm, provider, place.run_id)
 
     def _read(self, batches: Iterator[pa.RecordBatch]) -> tuple[TaskPlace, pa.Table]:
-        """Where the task stands, by the marker row of its partition, and the other rows."""
+        """Returns the task's place, from the marker row of its partition, and the other rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -127,9 +127,9 @@ class ProcessorTask:
 
 @dataclass(frozen=True, slots=True)
 class InitialTask:
-    """Takes the rows of an initial state into one partition, as version 1; travels to the tasks.
+    """Writes an initial state into one partition, as version 1; is serialized to the tasks.
 
-    Rows come as those of `PartitionTask` do: a partition without rows runs, too.
+    Rows have the form of `PartitionTask`'s rows: a partition without rows runs, too.
 
     Attributes:
         input: Columns of the initial state.
@@ -144,7 +144,7 @@ class InitialTask:
     began_ms: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Commit version 1; gives the partition's number out."""
+        """Commits version 1 and yields the partition's number."""
         import pyarrow as pa
 
         partition = PartitionRows(self.plan.name, batches)
@@ -174,7 +174,7 @@ class InitialTask:
 
 
 def _without_marks(table: pa.Table) -> tuple[pa.Table, int, str]:
-    """The rows of the input, without a copy; and the planned time and frame id of a marker row."""
+    """Returns the input rows, without a copy, and the planned time and frame id of a marker row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -200,14 +200,14 @@ def _context() -> TaskContext:
 
 
 def task_place(plan: StreamPlan, planned: str, frame: str) -> TaskPlace:
-    """Returns where this task stands in its streaming query.
+    """Returns the place of this task in its streaming query.
 
     Args:
-        planned: The time that the batch was planned for, by the marker row.
-        frame: The frame id, by the marker row.
+        planned: Time for which the batch was planned, from the marker row.
+        frame: Frame id, from the marker row.
 
     Raises:
-        UsageError: It is none of a streaming query.
+        UsageError: The task does not belong to a streaming query.
     """
     context = _context()
     batch = context.getLocalProperty("streaming.sql.batchId")

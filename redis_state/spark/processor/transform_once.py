@@ -1,4 +1,4 @@
-"""A processor on a batch DataFrame: one run over all rows, without a server; no state is kept."""
+"""Runs a processor over a batch DataFrame once, without a server; no state is kept."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def transformed_once(
     partitions: int | None,
     counted: BatchCounters | None,
 ) -> DataFrame:
-    """What the processor gives out for all rows of a batch DataFrame.
+    """Returns the processor's output for all rows of a batch DataFrame.
 
     Args:
-        store: A name for errors.
-        partitions: ``None`` leaves their number to Spark.
+        store: Name for errors.
+        partitions: ``None`` leaves the number to Spark.
         counted: Gets the figures of all partitions.
     """
     from redis_state.spark.processor.once_task import OnceTask
@@ -57,7 +57,7 @@ def transformed_once(
 def _spread(
     df: DataFrame, initial: DataFrame | None, keys: Sequence[str], partitions: int | None
 ) -> DataFrame:
-    """Rows as structs, all of a group in one partition, beside those of the initial state."""
+    """Returns rows as structs with those of the initial state, a group's in one partition."""
     from pyspark.sql import functions as f
 
     from redis_state.spark.processor.once_task import INITIAL, PLANNED, ROW

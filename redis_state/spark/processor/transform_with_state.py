@@ -53,27 +53,27 @@ if TYPE_CHECKING:
     from redis_state.spark.processor.engine import Engine
 
     class ProcessedDataFrame(DataFrame):
-        """The DataFrame that `transform_with_state` returns."""
+        """DataFrame that `transform_with_state` returns."""
 
         def state_metrics(self) -> dict[str, int]:
-            """What the partitions counted in all batches since the call, together.
+            """Returns the sums over all partitions and all batches since the call.
 
             ``rows_read``, ``function_ms``, and the figures of
             `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
-            What is evaluated again counts again.
+            A second evaluation counts again.
 
             Raises:
                 UsageError: The session is one of Spark Connect, which has no accumulators.
             """
 
         def batch_metrics(self) -> dict[int, dict[str, int]]:
-            """The same for each of the ten newest batches, by batch id.
+            """Returns the sums over all partitions for each of the ten newest batches, by batch id.
 
-            With ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was run
-            again only the last run counts. That of a batch DataFrame has the id 0.
+            These include ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was
+            run again only the last run counts. The batch of a batch DataFrame has the id 0.
 
             Raises:
-                UsageError: As `state_metrics`.
+                UsageError: See `state_metrics`.
             """
 
 
@@ -96,41 +96,42 @@ def transform_with_state(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> ProcessedDataFrame:
-    """Run a `StatefulProcessor` of PySpark over a DataFrame, without our jar.
+    """Runs a `StatefulProcessor` of PySpark over a DataFrame, without the project's jar.
 
-    Stands where ``df.groupBy(key).transformWithStateInPandas(processor, …)`` stood. The state is
-    kept in the Python worker and in Redis, so that `get`, `update` and timers take no round trip to
-    the JVM. Each batch of a stream commits one version of every partition; Spark may run a batch
-    again at any time.
+    Replaces ``df.groupBy(key).transformWithStateInPandas(processor, …)``. The state is kept in the
+    Python worker and in Redis, so `get`, `update` and timers need no round trip to the JVM. Each
+    batch of a stream commits one version of every partition. Spark may run a batch again at any
+    time.
 
-    A batch DataFrame is run over once, as by Spark's operator: every group begins without state or
-    with its initial one, there is no watermark, and the state is gone afterwards. It takes no
-    server: `store`, `ticks`, `first_batch_id`, `url` and options have no effect then.
+    A batch DataFrame is processed once, as by Spark's operator. Every group begins without state or
+    with its initial state, there is no watermark, and the state is dropped afterwards. No server is
+    needed: `store`, `ticks`, `first_batch_id`, `url` and options then have no effect.
 
     Args:
-        df: A DataFrame. Event time of a stream goes by its `withWatermark`, of which there is one.
-        processor: As it is: `init`, `handleInputRows`, `handleExpiredTimer`, `close`.
-        store: Name of the store; any text. It is made with the first batch of the query and belongs
-            to that query's checkpoint.
+        df: A DataFrame. Event time of a stream needs exactly one `withWatermark`.
+        processor: An unchanged processor: `init`, `handleInputRows`, `handleExpiredTimer`, `close`.
+        store: Name of the store; any text. The first batch of the query creates the store, which
+            then belongs to that query's checkpoint.
         key: The grouping columns; they never change.
-        schema: Of what the processor gives out.
-        rows: What the processor takes and gives: ``pandas`` frames as in
-            `transformWithStateInPandas`, ``rows`` as in `transformWithState`, or ``arrow`` tables.
-        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``, as Spark's. Once the processor
-            could set timers, it never changes.
-        initial_state: A batch DataFrame with the key columns, whose rows `handleInitialState` gets.
-            The call takes it into a new store at once, by a job of Spark; give it at each start.
-            That of a batch DataFrame is taken in where the rows are.
-        ticks: Have a batch at each trigger, at most one a second, also where there are no rows, so
-            that timers fire in time. It adds a source (``rate``) to the query, so it never changes
-            for a checkpoint; a batch without rows costs what Spark's batches cost, some 0.3 s.
-        partitions: Never changes; ``None`` means those of the store, or
-            ``spark.sql.shuffle.partitions`` if it is new. For a batch DataFrame ``None`` leaves the
-            number to Spark.
-        first_batch_id: The batch id that the store begins with: 0, unless a query that ran already
-            gets the operator.
-        url: The server; ``None`` means that of the session's configuration.
-        **options: Options of `docs/configuration.md` in snake case, before those of the session.
+        schema: Schema of the processor's output.
+        rows: Row form of the processor: ``pandas`` frames as in `transformWithStateInPandas`,
+            ``rows`` as in `transformWithState`, or ``arrow`` tables.
+        time_mode: Spark's ``None``, ``ProcessingTime`` or ``EventTime``. Once the processor can set
+            timers, the mode never changes.
+        initial_state: A batch DataFrame with the key columns, for `handleInitialState`. The call
+            writes it into a new store at once, by a Spark job; pass it at each start. For a batch
+            DataFrame the initial state is handled together with the rows.
+        ticks: Runs a batch at each trigger, at most one a second, even without rows, so that timers
+            fire in time. This adds a source (``rate``) to the query, so it never changes for a
+            checkpoint. A batch without rows costs as much as Spark's own, about 0.3 s.
+        partitions: Never changes; ``None`` uses the store's number, or
+            ``spark.sql.shuffle.partitions`` for a new store. For a batch DataFrame ``None`` leaves
+            the number to Spark.
+        first_batch_id: Id of the store's first batch: 0, unless the operator is added to a query
+            that has already run.
+        url: The server; ``None`` uses the session's configuration.
+        **options: Options of `docs/configuration.md` in snake case; they override those of the
+            session.
 
     Raises:
         UsageError: Columns, names, the time mode or the schema do not fit.
@@ -177,18 +178,18 @@ def transform_columns_with_state(
     url: str | None = None,
     **options: Unpack[Options],
 ) -> ProcessedDataFrame:
-    """Run a function over the whole Arrow table of each partition, beside the state of its keys.
+    """Runs a function over the whole Arrow table of each partition, with the state of its keys.
 
-    The fast form of `transform_with_state`: nothing is called for each key.
+    This is the fast form of `transform_with_state`: nothing is called for each key.
 
     Args:
         df: A DataFrame, streaming or batch.
-        function: Gets a `ColumnState` and the table of the partition's rows, and returns a table
-            with the columns of `schema`, or ``None``. It is called once for each partition and
-            batch, also where there are no rows.
+        function: Takes a `ColumnState` and the table of the partition's rows; returns a table with
+            the columns of `schema`, or ``None``. Called once for each partition and batch, even
+            without rows.
         state: The state columns of a key, such as ``total long, seen timestamp``.
-        schema: Of what the function gives out.
-        name: What the state is called for live reads.
+        schema: Schema of the function's output.
+        name: Name of the state for live reads.
 
     The other arguments and the errors are those of `transform_with_state`.
     """
@@ -258,7 +259,7 @@ def _operator(
     inputs = Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
     made = engine(inputs)
     _check_numbers(first_batch_id, partitions)
-    # It imports pyspark, which workers without Spark have not.
+    # Imported here: the module imports pyspark, which workers without Spark lack.
     from redis_state.spark import batch_metrics
 
     counted = batch_metrics.counted_by(spark)
@@ -319,10 +320,10 @@ def _with_metrics(mapped: DataFrame, counted: BatchCounters | None) -> Processed
 
 
 def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
-    """The key columns as Spark's JSON.
+    """Returns the key columns as Spark's JSON.
 
     Raises:
-        UsageError: One has a type that cannot be kept as a key.
+        UsageError: A column has a type that cannot be a key.
     """
     for name, kind in grouping:
         if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "udt")):
@@ -351,7 +352,7 @@ def _check_numbers(first: int, partitions: int | None) -> None:
 def _take_initial(
     client: Client, initial: DataFrame, plan: StreamPlan, config: Config, engine: Engine
 ) -> None:
-    """Commit version 1 of each partition of a new store; one that began a batch has it already."""
+    """Commits version 1 of each partition of a new store; a store that began a batch has it."""
     from redis_state.spark.processor.task import InitialTask
 
     if known_partitions(client, plan.gen, tenant=plan.tenant) is not None:
@@ -360,7 +361,7 @@ def _take_initial(
     owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
     schema = arrow_schema(initial.sparkSession, initial.schema)
     (time,) = client.call("reading the time of the server", [("TIME",)])
-    # Values with a time to live expire by it, as those of batches do.
+    # Values with a time to live expire by the server's time, like those of batches.
     began_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     task = InitialTask(plan, config, owner, engine, schema, began_ms)
 

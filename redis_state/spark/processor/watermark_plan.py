@@ -1,4 +1,4 @@
-"""Finds the watermark that the timers of a processor go by in the plan of a DataFrame."""
+"""Finds the watermark of a processor's timers in the plan of a DataFrame."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ANALYZED = "== Analyzed Logical Plan =="
 def watermark_of_plan(df: DataFrame, what: str) -> tuple[str, int]:
     """Returns the column with the watermark, and its delay in ms.
 
-    Spark has a watermark for each `withWatermark`, and the query goes by the least (Spark class
-    `WatermarkTracker`). A task sees the rows behind all of them and cannot tell them apart. So one
-    watermark is served: that of all rows.
+    Spark has a watermark for each `withWatermark`, and the query uses the least (Spark class
+    `WatermarkTracker`). A task sees the rows behind all of them and cannot tell them apart. So only
+    one watermark is supported: that of all rows.
 
     Args:
         df: A streaming DataFrame.
@@ -33,7 +33,7 @@ def watermark_of_plan(df: DataFrame, what: str) -> tuple[str, int]:
     found = [
         (field.name, int(field.metadata[_DELAY]))
         for field in df.schema
-        # window() hands the watermark of its times on to itself.
+        # window() copies the watermark of its times to itself.
         if _DELAY in (field.metadata or {}) and field.dataType.typeName() in _TIMES
     ]
     if len(found) != 1:
@@ -59,16 +59,16 @@ def watermark_of_plan(df: DataFrame, what: str) -> tuple[str, int]:
 
 
 def _analyzed(df: DataFrame) -> str:
-    """The tree of the analyzed plan, as Spark prints it."""
+    """Returns the tree of the analyzed plan, as Spark prints it."""
     if hasattr(df, "_jdf"):
         return str(df._jdf.queryExecution().analyzed().toString())
-    # Spark Connect has no other way to a resolved plan.
+    # Spark Connect has no other access to a resolved plan.
     sections: str = df._explain_string(extended=True)  # type: ignore[operator]
     return sections.split(_ANALYZED, 1)[-1].split("\n== ", 1)[0]
 
 
 def _watermarks_in(tree: str) -> tuple[int, bool]:
-    """How many watermarks a plan has, and whether one is that of a part of a union alone."""
+    """Counts the watermarks of a plan; true if one of them covers only a part of a union."""
     count, partial = 0, False
     above: list[tuple[int, str]] = []
     for line in tree.splitlines():
