@@ -53,7 +53,7 @@ class StoreId:
 
 @dataclass(frozen=True, slots=True)
 class PartitionId:
-    """One partition of a store."""
+    """Partition of a store."""
 
     store: StoreId
     partition: int
@@ -65,7 +65,7 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
-    """One partition of a Python store, by the name of its checkpoint.
+    """Partition of a Python store, by the name of its checkpoint.
 
     Attributes:
         checkpoint: A name, not a folder: any valid UTF-8 text.

@@ -105,7 +105,7 @@ class Reader:
     def query(self, which: str) -> Query:
         """Finds a query by its name, its id, or the id of its checkpoint.
 
-        Of several checkpoints with one name or id, returns the one that was started last.
+        Of several checkpoints with one name or id, returns the newest.
 
         Raises:
             NotFoundError: No query matches.

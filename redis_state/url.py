@@ -41,7 +41,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server: host without brackets, port, database number, and true for TLS."""
+    """A server: host without brackets, port, database number, and true for TLS."""
 
     host: str
     port: int

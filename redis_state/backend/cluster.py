@@ -209,7 +209,7 @@ class ClusterTransport:
 
 
 class _Master:
-    """One master of a cluster, on the connections of the cluster."""
+    """Master of a cluster, on the connections of the cluster."""
 
     def __init__(self, cluster: ClusterTransport, address: Address) -> None:
         self._cluster = cluster

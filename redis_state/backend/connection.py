@@ -341,7 +341,7 @@ def is_hung_up(error: BaseException) -> bool:
 
 
 def hint(error: Exception, config: Config, *, was_answered: bool) -> str:
-    """Returns a hint at another cause for a missing answer; empty if there is none.
+    """Returns a hint at another cause for a missing answer; empty without one.
 
     Args:
         was_answered: True if a Redis has answered at this address before.

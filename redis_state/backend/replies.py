@@ -169,7 +169,7 @@ def is_transient(message: str) -> bool:
 
 
 def hint_of(message: str) -> str:
-    """Returns advice for a transient reply that does not go away; empty if there is none."""
+    """Returns advice for a transient reply that does not go away; empty without advice."""
     if MAXCLIENTS in message:
         return _MAXCLIENTS_HINT
     return _HINTS.get(bare(message).split(" ", 1)[0], "")

@@ -17,7 +17,7 @@ def check_room(client: Client, stored: int, *, what: str) -> None:
     """Rejects a write that exceeds the servers' free memory.
 
     The limit of a server is its `maxmemory`, or else the memory of its machine. A user that may not
-    call `INFO` gets a warning and goes on, because a full server refuses writes itself.
+    call `INFO` only gets a warning, because a full server refuses writes itself.
 
     Args:
         stored: Bytes of the blocks.

@@ -18,7 +18,7 @@ _INCLUDE = "--#include "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One atomic step.
+    """Script of one atomic step.
 
     Attributes:
         sha: The server's name of the script; equal in the JVM adapter.

@@ -29,7 +29,7 @@ def replica_to(config: Config, *, clock: Clock = SYSTEM) -> Transport:
     """Returns a read-only transport to a replica; for a single server, to the server itself.
 
     Args:
-        clock: Limits how often a replica is searched while there is none.
+        clock: Limits how often a missing replica is searched again.
 
     Raises:
         ConfigError: The URL is a cluster, or the password file cannot be read.

@@ -194,7 +194,7 @@ def _by_halves(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Start:
-    """Start of a payload whose rows have one layout. Equal starts are one cached object.
+    """Beginning of a payload whose rows have one layout. Equal beginnings are one cached object.
 
     Attributes:
         first: Position of the first row.

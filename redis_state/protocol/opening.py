@@ -62,7 +62,7 @@ def open_args(
     Args:
         run_id: `NO_RUN`, or the run that opens the version to write on top of it.
         version: ``None`` for the newest confirmed one.
-        uid: The wanted attempt at the version; empty for the one on the living timeline.
+        uid: The wanted attempt at the version; empty for that on the living timeline.
         cached: Pins that the caller has cached, best first. Only the first few are sent.
     """
     pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]

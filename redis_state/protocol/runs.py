@@ -49,7 +49,7 @@ class RegisteredRun:
 
     @property
     def by_driver(self) -> bool:
-        """True if the run may write on a version below the one that was opened last."""
+        """True if the run may write on a version below the version opened last."""
         return self.source == _DRIVER
 
 
