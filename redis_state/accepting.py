@@ -1,7 +1,8 @@
-"""Accepts connections of clients that may be slow, silent or many: for exporter and dashboard.
+"""Accepts connections of clients that may be slow, silent or many, for exporter and dashboard.
 
-A place is bounded in two ways. Whoever holds one too long loses it by a deadline of its own. When
-all places are taken, a new connection gets that of the oldest one that waits for its client.
+Connections are bounded in two ways. Each has a deadline. At the limit, a new connection replaces
+the
+oldest one that waits for its client.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Protocol, cast
 
 CONNECTIONS_MAX = 100
 CLIENT_S = 10.0
-"""Within which a client completes a TLS handshake, sends the head of a request, takes an answer."""
+"""Deadline for a TLS handshake, for the head of a request, and for the client to read an answer."""
 
 _REST_S = 0.1
-"""After an accept that failed for want of something, such as files."""
+"""Pause after an accept that failed for lack of a resource, such as file descriptors."""
 
 _LOG = logging.getLogger("redis_state.accepting")
 
 
 class AcceptedConnection(Protocol):
-    """What an acceptor needs to know of a protocol.
+    """The part of a protocol that an acceptor uses.
 
     Attributes:
         lost: Set once the connection is gone.
@@ -36,12 +37,12 @@ class AcceptedConnection(Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the client has to do the next step, rather than this process."""
+        """True if the next step is the client's, not this process's."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A connection that was accepted; without a `connection` during the handshake of TLS."""
+    """An accepted connection; `connection` is ``None`` during the TLS handshake."""
 
     task: asyncio.Task[None]
     connection: AcceptedConnection | None = None
@@ -55,11 +56,11 @@ class Acceptor:
     """Accepts connections on a listening socket.
 
     Args:
-        listening: Is closed by whoever opened it.
-        new_connection: Makes the protocol of a connection.
+        listening: The listening socket, which the caller closes.
+        new_connection: Creates the protocol of a connection.
         tls: ``None`` serves without TLS.
-        handshake_s: Within which a client completes the handshake of TLS.
-        connections_max: How many there are at once.
+        handshake_s: Deadline of the TLS handshake.
+        connections_max: Limit of concurrent connections.
     """
 
     def __init__(
@@ -81,23 +82,23 @@ class Acceptor:
 
     @property
     def connections(self) -> int:
-        """How many there are now, those in the handshake of TLS among them."""
+        """Number of connections, including those in the TLS handshake."""
         return len(self._places)
 
     def start(self) -> None:
-        """Accept from now on, in the running loop."""
+        """Starts accepting, in the running loop."""
         self._listening.setblocking(False)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self) -> None:
-        """Accept no more; the connections that there are stay."""
+        """Stops accepting; open connections stay."""
         if self._accepting is not None:
             self._accepting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._accepting
 
     async def drop(self) -> None:
-        """End all connections at once."""
+        """Ends all connections at once."""
         tasks = [place.task for place in self._places]
         for task in tasks:
             task.cancel()
@@ -116,7 +117,7 @@ class Acceptor:
             place = _Slot(task=None)  # type: ignore[arg-type]  # its task needs it
             place.task = loop.create_task(self._hold(place, accepted))
             self._places[place] = None
-            # Its task begins before another connection can take the place.
+            # # Lets the task start before another connection can take its place.
             await asyncio.sleep(0)
 
     def _make_room(self) -> None:

@@ -1,4 +1,4 @@
-"""The least rights that a job, a reader or a maintainer needs, as rules of Redis ACLs."""
+"""Minimal rights of a job, a reader or a maintainer, as rules of Redis ACLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis_state.backend.durability import WAITAOF_SINCE, Durability
 from redis_state.errors import ConfigError
 
 OLDEST = (6, 2)
-"""Before, ACLs have no rules for channels, and redis-state does not run."""
+"""Oldest supported server; ACLs of older ones have no rules for channels."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?")
 
@@ -28,7 +28,7 @@ _SUBCOMMANDS = ("cluster|slots",)
 
 
 class Role(str, Enum):
-    """Who connects to the server, and so which rights are needed.
+    """Role of a client, which decides its rights.
 
     Attributes:
         JOB: A Spark job or a Python store, with the maintenance and the coordinator inside it.
@@ -52,12 +52,13 @@ _COMMANDS: dict[Role, tuple[str, ...]] = {
 
 
 def commands(role: Role, *, version: str, durability: str = "none") -> tuple[str, ...]:
-    """The commands that a role needs, in the form of ACL rules without their sign.
+    """Returns the commands that a role needs, as ACL rules without their sign.
 
     Args:
-        version: Of the server, such as ``7.2``.
-        durability: The option of the job. Where the server has no `WAITAOF`, a job that waits for
-            its file needs to ask how it is written: a right that shows all settings.
+        version: Version of the server, such as ``7.2``.
+        durability: The option of the job. Without `WAITAOF`, a job that waits for the append-only
+            file
+            must read the server's settings, and so needs a right that shows them all.
 
     Raises:
         ConfigError: The version is malformed, or too old.
@@ -73,13 +74,13 @@ def commands(role: Role, *, version: str, durability: str = "none") -> tuple[str
 def rules(
     role: Role, *, version: str, key_prefix: str | None = None, durability: str = "none"
 ) -> list[str]:
-    """Rules for `ACL SETUSER`, which begin with nothing allowed; no password is among them.
+    """Returns rules for `ACL SETUSER` that start from nothing allowed, without a password.
 
     Args:
-        version: Of the server, such as ``7.2``.
-        key_prefix: The option `keyPrefix`; tenants with different ones, or with none, cannot touch
-            each other.
-        durability: As for `commands`.
+        version: Version of the server, such as ``7.2``.
+        key_prefix: The option `keyPrefix`. Tenants with different prefixes, or without one, cannot
+            touch each other.
+        durability: See `commands`.
 
     Raises:
         ConfigError: The version is malformed, or too old.

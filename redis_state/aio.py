@@ -1,11 +1,11 @@
-"""Live reads for asyncio: the names of `redis_state.reader`, to be awaited.
+"""Live reads for asyncio: awaitable versions of the calls in `redis_state.reader`.
 
-Every call runs in a thread of a small pool of its own, by the same code as elsewhere: there is one
-reader, and the loop never waits for a server. What a call of the reader gives is what the awaited
-one gives; where it gives an iterator, `async for` takes the rows, which come in pieces. A call that
-is cancelled goes on in its thread to its end, at the latest to the option `deadline`, and its
-answer is dropped; nothing is left half done by that, since reads change nothing. A feed that
-follows holds one of the threads while it waits; closing or cancelling it lets the thread go.
+Each call runs in a thread of a small pool, with the same code as the synchronous reader, so the
+loop
+never waits for a server. An awaited call returns the result of the synchronous one. An iterator
+becomes asynchronous, and fetches its rows in pieces. A cancelled call runs on in its thread, at
+most until the option `deadline`, and its result is dropped. That is safe, because reads change
+nothing. A feed that follows holds a thread while it waits; closing or cancelling frees it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from redis_state.option_types import Options
 
 THREADS = 8
-"""Calls that run at once, unless it is said; others wait for one of them."""
+"""Default number of concurrent calls; further calls wait for a thread."""
 
 _ROWS_AT_ONCE = 1_000
 _BATCHES_AT_ONCE = 1
@@ -58,7 +58,7 @@ class _Calls:
         self._check_open()
 
         def once() -> T:
-            # It may have waited for a thread until the reader was closed.
+            # # The reader may have been closed while the call waited for a thread.
             self._check_open()
             return call()
 
@@ -81,7 +81,7 @@ class _Calls:
     async def feed(
         self, call: Callable[[], Any], stop: threading.Event
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """Batches as they come, until `stop` is set, which closing any of the two does."""
+        """Yields batches until `stop` is set. Closing the reader or this iterator sets it."""
         self._feeds.add(stop)
         try:
             batches = await self.run(call)
@@ -95,7 +95,7 @@ class _Calls:
             self._feeds.discard(stop)
 
     async def close(self, then: Callable[[], None]) -> None:
-        """End what waits, wait for the calls that run, and do something, also when cancelled."""
+        """Ends waiting feeds, waits for running calls, and then calls `then`, even if cancelled."""
         self._closed = True
         for stop in list(self._feeds):
             stop.set()
@@ -108,7 +108,7 @@ class _Calls:
 
 
 class _Face:
-    """Stands in front of an object of `redis_state.reader`."""
+    """Asynchronous wrapper of an object of `redis_state.reader`."""
 
     _front: Any
     _calls: _Calls
@@ -126,10 +126,11 @@ class _Face:
 
 
 def _face_of(front: type) -> Callable[[F], F]:
-    """Gives a class what the other one offers, to be awaited.
+    """Adds awaitable versions of a class's methods to its wrapper.
 
-    Methods that give iterators give asynchronous ones. What asks nothing of Redis, as `operator`
-    and properties, stays as it is.
+    Methods that return iterators return asynchronous ones. Properties stay synchronous, as do
+    methods
+    without a request to Redis, such as `operator`.
     """
 
     def made(face: F) -> F:
@@ -170,23 +171,23 @@ def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ChangeBatch(_Face):
-    """`redis_state.reader.ChangeBatch`; `async for` takes its pairs of key and value."""
+    """`redis_state.reader.ChangeBatch`; `async for` yields its pairs of key and value."""
 
     _front: reader.ChangeBatch
 
     @property
     def number(self) -> int:
-        """Which batch; -1 for the state before all batches."""
+        """Number of the batch; -1 for the state before all batches."""
         return self._front.number
 
     @property
     def token(self) -> str:
-        """Where to go on once the batch is dealt with: ``changes(since=token)``."""
+        """Token to continue after this batch: ``changes(since=token)``."""
         return self._front.token
 
     @property
     def whole(self) -> bool:
-        """The rows are the whole state after the batch, and no other key has a value."""
+        """True if the rows are the whole state after the batch, and no other key has a value."""
         return self._front.whole
 
     def __aiter__(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -195,7 +196,7 @@ class ChangeBatch(_Face):
 
 @_face_of(reader.OperatorState)
 class OperatorState(_Face):
-    """`redis_state.reader.OperatorState`, to be awaited; rows come by `async for`."""
+    """Awaitable `redis_state.reader.OperatorState`; `async for` yields the rows."""
 
     def changes(
         self,
@@ -205,16 +206,18 @@ class OperatorState(_Face):
         interval_s: float = 1.0,
         stop: threading.Event | None = None,
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """What each batch changed, one batch after the other, as soon as it is there.
+        """Yields the changes of each batch, one batch after the other, as soon as it exists.
 
-        Closing the iterator or the reader, or cancelling who waits, ends a feed that follows.
+        Closing the iterator or the reader, or cancelling the waiting task, ends a feed that
+        follows.
 
         Args:
-            since: As that of `redis_state.reader.OperatorState`, and so are the others.
-            stop: Ends a follower that waits; it is set when the feed ends otherwise, too.
+            since: See `redis_state.reader.OperatorState.changes`, also for the other arguments.
+            stop: Ends a waiting feed; also set when the feed ends otherwise.
 
         Raises:
-            RedisStateError: As `redis_state.reader.OperatorState.changes`, when batches are taken.
+            RedisStateError: See `redis_state.reader.OperatorState.changes`; raised when batches are
+                read.
         """
         ends = threading.Event() if stop is None else stop
         call = partial(self._front.changes, since, follow=follow, interval_s=interval_s, stop=ends)
@@ -224,37 +227,37 @@ class OperatorState(_Face):
 class _StoresFace(_Face):
     @property
     def info(self) -> reader.QueryInfo:
-        """What the list of checkpoints says of the query."""
+        """The query's entry in the list of checkpoints."""
         found: reader.QueryInfo = self._front.info
         return found
 
     def operator(self, *args: Any, **given: Any) -> OperatorState:
-        """As that of `redis_state.reader.Query`; asks nothing of Redis, so it is not awaited."""
+        """Returns what `redis_state.reader.Query.operator` does; synchronous, without I/O."""
         return OperatorState(self._front.operator(*args, **given), self._calls)
 
 
 @_face_of(reader.Query)
 class Query(_StoresFace):
-    """`redis_state.reader.Query`, to be awaited."""
+    """Awaitable `redis_state.reader.Query`."""
 
     def live_view(self, *args: Any, **given: Any) -> LiveView:
-        """As that of `redis_state.reader.Query`; asks nothing of Redis, so it is not awaited."""
+        """Returns what `redis_state.reader.Query.live_view` does; synchronous, without I/O."""
         return LiveView(self._front.live_view(*args, **given), self._calls)
 
 
 @_face_of(reader.QueryView)
 class QueryView(_StoresFace):
-    """`redis_state.reader.QueryView`, to be awaited."""
+    """Awaitable `redis_state.reader.QueryView`."""
 
 
 @_face_of(reader.LiveView)
 class LiveView(_StoresFace):
-    """`redis_state.reader.LiveView`, to be awaited."""
+    """Awaitable `redis_state.reader.LiveView`."""
 
 
 @_face_of(live.Reader)
 class Reader(_Face):
-    """`redis_state.live.Reader`, to be awaited; `connect` makes it."""
+    """Awaitable `redis_state.live.Reader`, created by `connect`."""
 
     async def export(
         self,
@@ -267,16 +270,17 @@ class Reader(_Face):
         file_bytes: int = FILE_BYTES,
         progress: Progress = silent,
     ) -> Export:
-        """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
+        """Exports one version of a whole query to a folder, as Parquet files; docs/export.md.
 
-        Cancelled, it goes on in its thread. What a killed process leaves, the same call completes.
+        A cancelled export runs on in its thread. The same call completes what a killed process
+        left.
 
         Args:
-            which: As that of `redis_state.reader.Reader`, and so are the others.
-            progress: Called in a thread of the reader's.
+            which: See `redis_state.live.Reader.export`, also for the other arguments.
+            progress: Called in a thread of the reader.
 
         Raises:
-            RedisStateError: As `redis_state.reader.Reader.export`.
+            RedisStateError: See `redis_state.live.Reader.export`.
         """
         call = partial(
             self._front.export,
@@ -292,9 +296,9 @@ class Reader(_Face):
         return found
 
     async def close(self) -> None:
-        """Wait for the calls that run, and close the connections.
+        """Waits for running calls, and closes the connections.
 
-        Calls that wait for a thread then, and later ones, raise `UsageError`.
+        Calls that still wait for a thread, and later ones, raise `UsageError`.
         """
         await self._calls.close(self._front.close)
 
@@ -326,13 +330,13 @@ def _faced(found: Any, calls: _Calls) -> Any:
 async def connect(
     url: str, *, threads: int = THREADS, replica: bool = False, **options: Unpack[Options]
 ) -> Reader:
-    """Prepare to read state, as `redis_state.connect`; the first call connects.
+    """Prepares to read state, like `redis_state.connect`; the first call connects.
 
     Args:
-        url: As `redis_state.connect`.
-        threads: Calls that run at once, and so connections.
-        replica: As `redis_state.connect`.
-        options: As `redis_state.connect`.
+        url: See `redis_state.connect`.
+        threads: Number of concurrent calls, and thus of connections.
+        replica: See `redis_state.connect`.
+        options: See `redis_state.connect`.
 
     Raises:
         ConfigError: The URL or an option is wrong.

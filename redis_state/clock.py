@@ -1,4 +1,4 @@
-"""The only place that reads time or sleeps, so that tests can use another clock."""
+"""The only module that reads time or sleeps, so that tests can inject a clock."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time as the package sees it."""
+    """Clock of the package."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Returns seconds since a fixed moment; never decreases."""
 
     def sleep_s(self, seconds: float) -> None:
-        """Wait for at least so many seconds."""
+        """Waits for at least this many seconds."""
 
 
 class SystemClock:
     """The machine's own clock."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Implements `Clock.monotonic_s`."""
         return time.monotonic()
 
     def sleep_s(self, seconds: float) -> None:
-        """Wait for at least so many seconds."""
+        """Implements `Clock.sleep_s`."""
         time.sleep(seconds)
 
 
@@ -32,5 +32,5 @@ SYSTEM = SystemClock()
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970 by this machine's clock, to show, or to compare with a server's."""
+    """Returns milliseconds since 1970 by this machine's clock, for display or comparison."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""The one table of options (`options.json`) as Python sees it: names, types and checks."""
+"""Options from the table in `options.json`: names, types and checks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _BOOLS = {"true": True, "false": False}
 
 
 PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
-"""The variable of the environment by which commands and the data source get a password."""
+"""Environment variable with the password for commands and the data source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table.
+    """A row of the table of options.
 
     Attributes:
-        default: In the option's own notation; ``None`` means that there is none.
-        minimum: Least number allowed, bytes for sizes and milliseconds for durations.
-        auto: Whether the word ``auto`` is allowed beside a size.
+        default: In the option's own notation; ``None`` means no default.
+        minimum: Smallest allowed number: bytes for sizes, milliseconds for durations.
+        auto: True if a size may also be the word ``auto``.
         pattern: Regular expression that the whole text must match.
         needs_any: Options of which at least one must be given too.
         excludes: Option that must not be given too.
-        needs_tls: Whether the URL must speak TLS.
+        needs_tls: True if the URL must use TLS.
     """
 
     name: str
@@ -86,25 +86,25 @@ def _table() -> _Table:
 
 
 def options() -> Mapping[str, Option]:
-    """All options by name, in the order of the table."""
+    """Returns all options by name, in the order of the table."""
     return _table().options
 
 
 def conf_prefix() -> str:
-    """What stands before an option's name in Spark's configuration."""
+    """Returns the prefix of option names in Spark's configuration."""
     return _table().prefix
 
 
 def spark_minors() -> tuple[str, ...]:
-    """Versions of Spark that this release has a jar for, such as ``4.3``."""
+    """Returns the Spark versions that this release has a jar for, such as ``4.3``."""
     return _table().spark_minors
 
 
 def option_named(name: str) -> Option:
-    """Find an option by its name, keyword name or full configuration name.
+    """Finds an option by its name, keyword name or full configuration name.
 
     Raises:
-        ConfigError: There is none; the nearest name is given.
+        ConfigError: No option has this name; the message has the nearest one.
     """
     prefix, table = conf_prefix(), options()
     short = name.removeprefix(prefix)
@@ -199,7 +199,8 @@ def _parse_text(option: Option, text: str) -> str:
     if not text or any(ord(c) < 32 or ord(c) == 127 for c in text):
         raise _bad(option, "it is empty or holds control characters", "Give one line of text.")
     if text != text.strip():
-        # Spark drops them from a properties file, so the password would differ by way of starting.
+        # # Spark strips blanks in a properties file, so the password would depend on how Spark is
+        # started.
         raise ConfigError(
             f"option '{option.name}'",
             found="its value begins or ends with a blank",
@@ -227,10 +228,11 @@ _PARSERS: Mapping[str, Callable[[Option, str], OptionValue]] = {
 
 
 def to_text(option: Option, value: object) -> str:
-    """Write a Python value in the notation of Spark's configuration.
+    """Converts a Python value to the notation of Spark's configuration.
 
-    Booleans, whole numbers, paths and `datetime.timedelta` are accepted where they fit; a number
-    as a duration means seconds.
+    Booleans, whole numbers, paths and `datetime.timedelta` are accepted where they fit. A number as
+    a
+    duration means seconds.
 
     Raises:
         ConfigError: The value's Python type does not fit the option.
@@ -250,7 +252,7 @@ def to_text(option: Option, value: object) -> str:
     if option.type == "path" and isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
-        # A secret is taken as it is; elsewhere blanks around a value are never meant.
+        # # A secret keeps its blanks; around other values they are never intended.
         return value if option.secret else value.strip()
     hint = {
         "bytes": "a text such as '2g'",
@@ -261,10 +263,10 @@ def to_text(option: Option, value: object) -> str:
 
 
 def duration_ms(option: Option, value: object) -> int:
-    """A duration that is not an option, read by the rules of one.
+    """Parses a duration that is not itself an option.
 
     Raises:
-        ConfigError: It is not a duration, or out of the range of `option`.
+        ConfigError: The value is not a duration, or outside the range of `option`.
     """
     return _parse_duration(option, to_text(option, value))
 
@@ -275,9 +277,9 @@ class Config:
 
     Attributes:
         versions_to_retain: ``None`` means Spark's ``minBatchesToRetain``.
-        rescale_to: ``None`` leaves the number of partitions as it is.
+        rescale_to: ``None`` keeps the number of partitions.
         local_memory: ``auto`` or bytes.
-        state_bytes_max: ``None`` means that there is no limit, as for `prefix_bytes_max`.
+        state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
 
     url: Location
@@ -305,7 +307,7 @@ class Config:
     connections_max: int = 16
 
     def read_password(self) -> str | None:
-        """The password, from `password` or from the file; ``None`` means that there is none.
+        """Returns the password from `password` or the file; ``None`` without a password.
 
         Raises:
             ConfigError: The file cannot be read or is empty.
@@ -330,7 +332,7 @@ class Config:
         return text
 
     def read_signer(self) -> BlockSigner | None:
-        """What signs blocks by the key in the file; ``None`` if no file is given.
+        """Returns the signer with the key in the file; ``None`` without a file.
 
         Raises:
             ConfigError: The file cannot be read, or is too short.
@@ -368,9 +370,9 @@ def _no_key(found: str) -> ConfigError:
 
 
 def normalize(values: Mapping[str, object]) -> dict[str, str]:
-    """Check options under any of their names and write them as text under their table names.
+    """Checks options under any of their names, and returns them as text under their table names.
 
-    ``None`` as a value means that the option is not given.
+    A value of ``None`` means that the option is not given.
 
     Raises:
         ConfigError: A name is unknown or given twice, a value is wrong, or two options
@@ -380,10 +382,10 @@ def normalize(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def parse(values: Mapping[str, object]) -> Config:
-    """Check options under any of their names and return them typed; see `normalize`.
+    """Checks options under any of their names, and returns them typed; see `normalize`.
 
     Raises:
-        ConfigError: As `normalize`.
+        ConfigError: See `normalize`.
     """
     typed = _checked(values)[1]
     fields: dict[str, Any] = {options()[name].python_name: value for name, value in typed.items()}
@@ -395,15 +397,15 @@ def resolve(
     url: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Config:
-    """Checked options, from whatever form they were given in.
+    """Checks options in any of their forms.
 
     Args:
-        given: Checked options, a URL, or options by any of their names, the URL among them.
+        given: Checked options, a URL, or options by any of their names, including the URL.
         url: The server, instead of `given`.
-        options: More of them, by any of their names.
+        options: More options, by any of their names.
 
     Raises:
-        ConfigError: As `parse`; or the server is missing, or given twice.
+        ConfigError: See `parse`; or the server is missing, or given twice.
     """
     more = {name: value for name, value in (options or {}).items() if value is not None}
     if isinstance(given, Config):

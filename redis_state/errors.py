@@ -1,7 +1,7 @@
-"""The error tree: one class for each thing that a caller would do differently.
+"""The error tree: one class for each different reaction of a caller.
 
-Every error carries a stable ``kind``; the JVM adapter uses the same strings. The message says what
-was attempted on what, what was found and what to do next. It never holds a state value, a key's
+Every error has a stable ``kind``; the JVM adapter uses the same strings. The message names the
+attempt and its target, the finding, and the next step. It never contains a state value, a key's
 bytes or a password.
 """
 
@@ -45,17 +45,17 @@ class RedisStateError(Exception):
     """Base of all errors of this package.
 
     Args:
-        attempted: What was tried, as a clause without a full stop.
-        found: What was found instead.
-        advice: What to do next, as one or more sentences. ``None`` means the advice of the class.
-        where: What it was tried on, for example ``operator 0 partition 3``.
-        kind: Must be one of the class's `kinds`; ``None`` means the first of them.
+        attempted: The attempt, as a clause without a full stop.
+        found: The finding.
+        advice: The next step, as one or more sentences. ``None`` means the advice of the class.
+        where: Target of the attempt, for example ``operator 0 partition 3``.
+        kind: One of the class's `kinds`; ``None`` means the first of them.
         store: Text that names the store, or ``None`` if no store is concerned.
         version: State version concerned, or ``None``.
         operation: Name of the public operation that failed, or ``None``.
 
     Attributes:
-        retryable: Whether the same call may succeed later without any change by the caller.
+        retryable: True if the same call may succeed later without any change by the caller.
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = tuple(Kind)
@@ -87,7 +87,7 @@ class RedisStateError(Exception):
         super().__init__(_message(self))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The inherited pickling would call the class with the message alone.
+        # # The inherited pickling would call the class with only the message.
         state = dict(self.__dict__)
         return (_rebuild, (type(self), state))
 
@@ -142,10 +142,10 @@ class FullError(RedisStateError):
 
 
 class CommitOutcomeUnknownError(RedisStateError):
-    """A commit was sent, and by the deadline it was not certain that it will last.
+    """A commit was sent, but by the deadline it was not certain that it will last.
 
-    `OUTCOME_UNKNOWN`: its reply was lost. `NOT_DURABLE`: the server has it, but not yet what the
-    option `durability` asks for, so that a crash might undo it.
+    `OUTCOME_UNKNOWN`: its reply was lost. `NOT_DURABLE`: the server applied it, but without the
+    durability that the option `durability` demands. A crash might undo it.
     """
 
     kinds = (Kind.OUTCOME_UNKNOWN, Kind.NOT_DURABLE)
@@ -164,7 +164,7 @@ class FormatError(RedisStateError):
 
 
 class UnreadableError(RedisStateError):
-    """The state is whole, and a reader cannot hand out a value as it was asked for.
+    """The state is intact, but a value cannot be returned in the requested form.
 
     Attributes:
         column: The column, and the fields inside of it, joined by dots.
@@ -179,14 +179,14 @@ class UnreadableError(RedisStateError):
 
     @classmethod
     def of(cls, type_: str, found: str, *, advice: str | None = None, column: str = "") -> Self:
-        """The error for a value of a type."""
+        """Returns the error for a value of a type."""
         place = f"column '{column}'" if column else "a value"
         error = cls(f"reading {place} of type {type_}", found=found, advice=advice)
         error.column, error.type = column, type_
         return error
 
     def within(self, name: str) -> UnreadableError:
-        """The same error for a value that lies inside of a field of this name."""
+        """Returns the same error with a field's name prepended to the column."""
         column = f"{name}.{self.column}" if self.column else name
         return type(self).of(self.type, self.found, advice=self.advice, column=column)
 
@@ -199,7 +199,7 @@ class LimitError(RedisStateError):
 
 
 class QuotaError(RedisStateError):
-    """The state has as many bytes as `stateBytesMax` or `prefixBytesMax` allows; it stays whole."""
+    """The state has reached `stateBytesMax` or `prefixBytesMax`; it stays intact."""
 
     kinds = (Kind.QUOTA,)
     default_advice = (
@@ -234,7 +234,7 @@ class InternalError(RedisStateError):
 
 
 def of_jvm(message: str) -> RedisStateError:
-    """An error that the JVM adapter built, as one of this package with the same text.
+    """Converts an error of the JVM adapter to one of this package with the same text.
 
     Args:
         message: Begins with ``[REDIS_<kind>]``.

@@ -1,9 +1,8 @@
-"""What Prometheus scrapes: how queries stand, and what their instances have counted.
+"""Metrics for Prometheus: query status, and the counts of instances.
 
-Each scrape is one look at Redis, by metadata alone. Gauges come from the status of the queries.
-Counters come from the totals that instances show with their heartbeats (docs/format.md, section 9):
-this process adds up their increases and gives one counter for each store. It begins with what the
-instances show when it starts.
+Each scrape reads only metadata. Gauges come from the status of the queries. Counters come from the
+totals that instances publish with their heartbeats (docs/format.md, section 9). This process adds
+up their increases to one counter for each store, starting from the totals at its own start.
 """
 
 from __future__ import annotations
@@ -171,15 +170,16 @@ METRICS = (
     *(f"{counter.name}_total" for counter in _COUNTERS),
     *(f"{name}_total" for name, _, _ in _ERROR_COUNTERS),
 )
-"""The names of all metrics but `redis_state_up`."""
+"""Names of all metrics except `redis_state_up`."""
 
 
 class QueryCollector(Collector):
-    """Looks at one Redis, database and key prefix whenever it is scraped; thread-safe.
+    """Collects metrics of one Redis, database and key prefix for each scrape; thread-safe.
 
-    A scrape never fails: `redis_state_up` is 0 when Redis gives no answer, and the log says why.
-    However many scrape, Redis is looked at for a tenth of the time at most, or once a minute: in
-    between they get the last look.
+    A scrape never fails: if Redis does not answer, `redis_state_up` is 0, and the log has the
+    reason.
+    Reading takes at most a tenth of the time, or happens once a minute. Scrapes in between get the
+    previous result, however many there are.
     """
 
     def __init__(self, reader: Reader, *, clock: Clock = SYSTEM) -> None:
@@ -192,25 +192,25 @@ class QueryCollector(Collector):
         self._failed = ErrorIncreases(clock)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that registering it asks nothing of Redis."""
+        """Returns nothing, so that registering the collector sends no request to Redis."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of one scrape."""
+        """Yields the metrics of one scrape."""
         with self._lock:
             began_s = self._clock.monotonic_s()
             if not self._metrics or began_s >= self._fresh_until_s:
                 found = self._look()
                 self._metrics = [_up(0.0 if found is None else 1.0), *(found or ())]
                 ended_s = self._clock.monotonic_s()
-                # A server that did not answer is asked again sooner.
+                # # A server that did not answer is asked again sooner.
                 share = 1.0 if found is None else 1 / _BUSY_SHARE - 1
                 self._fresh_until_s = ended_s + min((ended_s - began_s) * share, _FRESH_S_MAX)
             metrics = self._metrics
         yield from metrics
 
     def _look(self) -> list[Metric] | None:
-        """``None`` if Redis gave no answer."""
+        """Returns the metrics; ``None`` if Redis gave no answer."""
         try:
             queries = [one for one in self._reader.status() if not one.replaced_by]
             gens = [one.gen for one in queries]
@@ -220,8 +220,8 @@ class QueryCollector(Collector):
             return [*_gauges(queries), *_counters(queries, sums), *_errors(queries, errors)]
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
-        except Exception:  # noqa: BLE001  # what is foreign may raise anything
-            # One odd entry of one query takes no other metric away, such as this one's absence.
+        except Exception:  # noqa: BLE001  # foreign entries may cause any exception
+            # # An exception would fail the scrape, and take even `redis_state_up` away.
             _LOG.exception("what Redis answered could not be shown")
         return None
 

@@ -18,17 +18,17 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def is_gen(text: str) -> bool:
-    """Whether the text is a checkpoint id: 32 lower-case hexadecimal digits."""
+    """Returns whether the text is a checkpoint id: 32 lower-case hexadecimal digits."""
     return _GEN.fullmatch(text) is not None
 
 
 def is_uid(text: str) -> bool:
-    """Whether the text can name an attempt or the writer of a snapshot."""
+    """Returns whether the text can name an attempt, or the writer of a snapshot."""
     return text != EMPTY_UID and _UID.fullmatch(text) is not None
 
 
 def text_number(text: str) -> int | None:
-    """A text number of the format; ``None`` if the text is not one."""
+    """Parses a number in the format's text form; ``None`` if malformed."""
     if not _NUMBER.fullmatch(text):
         return None
     number = int(text)
@@ -53,7 +53,7 @@ class StoreId:
 
 @dataclass(frozen=True, slots=True)
 class PartitionId:
-    """One partition of a store."""
+    """Partition of a store."""
 
     store: StoreId
     partition: int
@@ -65,12 +65,12 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
-    """One partition of a store that Python keeps, by the name of its checkpoint.
+    """Partition of a Python store, by the name of its checkpoint.
 
     Attributes:
-        checkpoint: Any text that UTF-8 can write: a name, not a folder.
-        operator_id: Tells the stores of one checkpoint apart, as Spark's operator ids do.
-        store_name: Any text but the empty one.
+        checkpoint: A name, not a folder: any valid UTF-8 text.
+        operator_id: Distinguishes the stores of one checkpoint, like Spark's operator ids.
+        store_name: Any non-empty text.
     """
 
     checkpoint: str
@@ -84,7 +84,7 @@ class StateStoreId:
         return f"checkpoint {name!r} {of} store {self.store_name[:_SHOWN_MAX]!r}"
 
     def partition(self, gen: str, *, tenant: str = "") -> PartitionId:
-        """What the keys of this partition are made of."""
+        """Returns the id from which the keys of this partition are built."""
         store = StoreId(gen, self.operator_id, self.store_name, tenant)
         return PartitionId(store, self.partition_id)
 
@@ -95,11 +95,11 @@ def _shortened(id_: StateStoreId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreProviderId:
-    """A partition as one run of a query sees it.
+    """A partition in one run of a query.
 
     Attributes:
-        run_id: Spark's run id, or any text of 1 to 64 letters, digits, ``_``, ``.`` or ``-``; of
-            each process its own unless it is given.
+        run_id: Spark's run id, or any text of 1 to 64 letters, digits, ``_``, ``.`` or ``-``. By
+            default each process has its own.
     """
 
     store_id: StateStoreId

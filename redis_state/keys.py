@@ -1,4 +1,4 @@
-"""The only place that spells a Redis key (docs/format.md, section 2)."""
+"""The only module that spells Redis keys (docs/format.md, section 2)."""
 
 from __future__ import annotations
 
@@ -21,99 +21,99 @@ _INSTANCE_REST = re.compile(r"i:(?P<operator>[0-9]+):(?P<partition>[0-9]+):(?P<s
 
 
 def tenant_of(key_prefix: str | None) -> str:
-    """What stands before ``rs`` in every key: empty, or the option `keyPrefix` and a colon."""
+    """Returns the part of every key before ``rs``: empty, or the option `keyPrefix` and a colon."""
     return f"{key_prefix}:" if key_prefix else ""
 
 
 def store_hash(store: str) -> str:
-    """The first hexadecimal digits of the SHA-256 of a store name."""
+    """Returns the first hexadecimal digits of the SHA-256 of a store name."""
     return hashlib.sha256(store.encode()).hexdigest()[:STORE_HASH_DIGITS]
 
 
 def partition(id_: PartitionId) -> str:
-    """`P`: what all keys of a partition begin with, and their hash tag."""
+    """Returns `P`, the common prefix and hash tag of all keys of a partition."""
     of = id_.store
     return f"{{{of.tenant}rs:{of.gen}:{of.operator}:{id_.partition}:{store_hash(of.store)}}}"
 
 
 def meta(id_: PartitionId) -> str:
-    """The hash with the meta fields and the manifest."""
+    """Returns the key of the hash with the meta fields and the manifest."""
     return f"{partition(id_)}:m"
 
 
 def segment(id_: PartitionId, ident: str) -> str:
-    """A delta or snapshot by its ident, such as ``d:12:9f…``."""
+    """Returns the key of a delta or snapshot by its ident, such as ``d:12:9f…``."""
     return f"{partition(id_)}:{ident}"
 
 
 def claim(id_: PartitionId) -> str:
-    """Which maintenance worker is at a partition."""
+    """Returns the key that names the maintenance worker of a partition."""
     return f"{partition(id_)}:{_CLAIM}"
 
 
 def query(gen: str, *, tenant: str = "") -> str:
-    """The hash of a query."""
+    """Returns the key of the hash of a query."""
     return f"{{{tenant}rs:{gen}}}:q"
 
 
 def checkpoints(*, tenant: str = "") -> str:
-    """The hash that lists all checkpoints."""
+    """Returns the key of the hash that lists all checkpoints."""
     return f"{{{tenant}rs}}:c"
 
 
 def names(*, tenant: str = "") -> str:
-    """The hash that gives checkpoints of Python stores, which have names, their ids."""
+    """Returns the key of the hash from names of Python checkpoints to their ids."""
     return f"{{{tenant}rs}}:n"
 
 
 def looks(*, tenant: str = "") -> str:
-    """The hash that keeps what maintenance saw of checkpoints that nobody seems to use."""
+    """Returns the key of the hash with what maintenance saw of seemingly unused checkpoints."""
     return f"{{{tenant}rs}}:v"
 
 
 def sizes(*, tenant: str = "") -> str:
-    """The hash with the sizes of states, as those say that have a limit."""
+    """Returns the key of the hash with the sizes of states, written by states with a limit."""
     return f"{{{tenant}rs}}:b"
 
 
 def looked_up(query_id: str, name: str, *, tenant: str = "") -> str:
-    """Which version the newest batch of a query has looked another query's state up in.
+    """Returns the key of the version of another query that a query's newest batch looks up.
 
     Args:
-        name: Of the look-up, as hexadecimal digits.
+        name: Name of the look-up, as hexadecimal digits.
     """
     return f"{{{tenant}rs}}:l:{query_id}:{name}"
 
 
 def name_field(name: str) -> str:
-    """The field of a checkpoint's name: the SHA-256 of its UTF-8, since names may be any text."""
+    """Returns the field of a checkpoint's name: its SHA-256, because a name may be any text."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
 def instance(id_: PartitionId) -> str:
-    """Who serves a partition."""
+    """Returns the key of the instance that serves a partition."""
     of = id_.store
     tag = f"{{{of.tenant}rs:{of.gen}}}"
     return f"{tag}:i:{of.operator}:{id_.partition}:{store_hash(of.store)}"
 
 
 def places(gen: str, *, tenant: str = "") -> str:
-    """The hash that names the partitions which Python processes have reported as served."""
+    """Returns the key of the hash with the partitions that Python processes have reported."""
     return f"{{{tenant}rs:{gen}}}:{_PLACES}"
 
 
 def totals(gen: str, *, tenant: str = "") -> str:
-    """The hash with what the instances of a checkpoint have counted."""
+    """Returns the key of the hash with the counts of a checkpoint's instances."""
     return f"{{{tenant}rs:{gen}}}:{_TOTALS}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """A key of a partition, taken apart.
+    """A parsed key of a partition.
 
     Attributes:
         prefix: `P`.
-        rest: What stands behind ``P:``.
+        rest: The part after ``P:``.
     """
 
     prefix: str
@@ -124,32 +124,35 @@ class PartitionKey:
 
 
 def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
-    """A glob pattern that matches every key of a checkpoint; `owned_by` decides."""
+    """Returns a glob pattern for every key of a checkpoint; `owned_by` then decides exactly."""
     return f"{{{tenant}rs:{gen}[:}}]*"
 
 
 def any_pattern(*, tenant: str = "") -> str:
-    """A glob pattern that matches every key of every checkpoint; `gen_in` tells which one."""
+    """Returns a glob pattern for every key of every checkpoint; `gen_in` then finds which one."""
     return f"{{{tenant}rs:*"
 
 
 def tenant_patterns(*, tenant: str = "") -> tuple[str, str]:
-    """Glob patterns that match every key of a tenant, and no key of another one.
+    """Returns glob patterns that match every key of a tenant, and no key of another tenant.
 
-    The keys of all checkpoints together, and those of single checkpoints. An id begins with a
-    hexadecimal digit; what stands there in the keys of the tenant ``rs`` does not.
+    The first matches the keys of all checkpoints together, the second those of single checkpoints.
+    The
+    second requires a hexadecimal digit, because an id starts with one. Keys of a tenant named
+    ``rs``
+    have another character there.
     """
     return f"{{{tenant}rs}}:*", f"{{{tenant}rs:[0-9a-f]*"
 
 
 def gen_in(key: str, *, tenant: str = "") -> str | None:
-    """The checkpoint whose partition a key may be of; ``None`` if it is of none."""
+    """Returns the checkpoint of a partition's key; ``None`` for other keys."""
     match = _PARTITION_KEY.fullmatch(key)
     return match["gen"] if match is not None and match["tenant"] == tenant else None
 
 
 def parse_partition_key(key: str, *, gen: str, tenant: str = "") -> PartitionKey | None:
-    """Take a key of this checkpoint's partitions apart; ``None`` if it is not one."""
+    """Parses a key of this checkpoint's partitions; ``None`` for other keys."""
     match = _PARTITION_KEY.fullmatch(key)
     if match is None or match["gen"] != gen or match["tenant"] != tenant:
         return None
@@ -161,7 +164,7 @@ def parse_partition_key(key: str, *, gen: str, tenant: str = "") -> PartitionKey
 
 
 def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
-    """Whether a key belongs to this checkpoint: exactly, not by its beginning."""
+    """Returns whether a key belongs to this checkpoint, by an exact check, not by its prefix."""
     if not is_gen(gen):
         return False
     tag = f"{{{tenant}rs:{gen}}}:"

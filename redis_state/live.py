@@ -38,7 +38,7 @@ SQL_MEMORY = "1GB"
 
 
 class Reader:
-    """Reads what queries keep in one Redis; `connect` makes it. It never changes anything there.
+    """Reads the state that queries keep in one Redis, and changes nothing; created by `connect`.
 
     Attributes:
         client: The connections, which count their round trips.
@@ -53,16 +53,17 @@ class Reader:
         return f"Reader(url={self.client.url!r})"
 
     def queries(self) -> list[QueryInfo]:
-        """The queries that keep state in this Redis, database and key prefix."""
+        """Lists the queries that keep state in this Redis, database and key prefix."""
         return list_queries(self.client, tenant=self._tenant)
 
     def status(self) -> list[QueryStatus]:
-        """How every query stands: versions, rows, bytes, who serves it, whether it lives.
+        """Returns the status of every query: versions, rows, bytes, owners, and signs of life.
 
-        The query that was created first is at the top. All is from metadata, in a few bounded
-        pipelines: nothing is changed, and no row is read. It needs the rights `mget` and `time`,
-        which `redis-state acl --reader` gives. An entry that cannot be read is a problem of its
-        query alone (`QueryStatus.problems`), also one in the list of checkpoints.
+        Queries are ordered by creation, oldest first. Reads only metadata, in a few bounded
+        pipelines.
+        Needs the rights `mget` and `time`, which `redis-state acl --reader` gives. An unreadable
+        entry,
+        even in the list of checkpoints, is a problem of its query alone (`QueryStatus.problems`).
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -70,10 +71,11 @@ class Reader:
         return status_of_all(self.client, tenant=self._tenant)
 
     def totals(self, gens: Sequence[str]) -> dict[str, dict[tuple[int, int, str], Totals]]:
-        """What the instances of checkpoints have counted, by operator, partition and store.
+        """Returns the counts of the instances of checkpoints, by operator, partition and store.
 
-        They show it with their heartbeats, each third of a minute; docs/format.md, section 9, has
-        the names. It stays for an hour after the last one; what is damaged is left out.
+        Instances publish them with their heartbeats, every 20 seconds; docs/format.md, section 9,
+        has
+        the names. Counts stay for an hour after the last heartbeat. Damaged entries are left out.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -81,10 +83,11 @@ class Reader:
         return {gen: dict(one.totals) for gen, one in self.counted(gens).items()}
 
     def errors(self, gens: Sequence[str]) -> dict[str, dict[tuple[str, int, str], int]]:
-        """How often tasks of Spark's queries were fenced, or found their state lost.
+        """Returns how often tasks of Spark's queries were fenced, or found their state lost.
 
-        By ``"fenced"`` or ``"lost"``, operator and store. A number stays for an hour after anything
-        was counted last, and begins anew then.
+        The keys are ``"fenced"`` or ``"lost"``, operator and store. A count stays for an hour after
+        the
+        last change of any count, and then restarts.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -92,7 +95,7 @@ class Reader:
         return {gen: dict(one.errors) for gen, one in self.counted(gens).items()}
 
     def counted(self, gens: Sequence[str]) -> dict[str, CheckpointCounts]:
-        """What `totals` and `errors` give, in one look.
+        """Returns the results of `totals` and `errors` in one read.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -100,12 +103,12 @@ class Reader:
         return dict(zip(gens, find_counted(self.client, gens, tenant=self._tenant), strict=True))
 
     def query(self, which: str) -> Query:
-        """Find a query by its name, its id, or the id of its checkpoint.
+        """Finds a query by its name, its id, or the id of its checkpoint.
 
-        Of several checkpoints of one name or id, the one that was started last is taken.
+        Of several checkpoints with one name or id, returns the newest.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: No query matches.
         """
         queries = self.queries()
         found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
@@ -130,19 +133,19 @@ class Reader:
         memory: str = SQL_MEMORY,
         text: Texts = "strict",
     ) -> pa.Table:
-        """The answer to one SQL statement over live state, by DuckDB; docs/sql.md has the rules.
+        """Runs one SQL statement over live state with DuckDB; docs/sql.md has the rules.
 
         Args:
             statement: One `SELECT`, `SHOW TABLES` or `DESCRIBE`. A table has the name of its query.
             parameters: Values for its ``?``, or ``$1``.
-            at: As docs/reading.md has it. All tables of one query are of one version.
-            memory: What DuckDB may take, such as ``"4GB"``, besides the answer.
-            text: As `Query.operator`: ``"strict"`` or ``"replace"``.
+            at: See docs/reading.md. All tables of one query are of one version.
+            memory: Memory limit of DuckDB, such as ``"4GB"``, without the result.
+            text: See `Query.operator`: ``"strict"`` or ``"replace"``.
 
         Raises:
             ConfigError: duckdb or pyarrow is missing, or `memory` is malformed.
-            UsageError: DuckDB does not take the statement, or fails at it.
-            NotFoundError: It names a table that is not there.
+            UsageError: DuckDB rejects the statement, or fails.
+            NotFoundError: The statement names a table that does not exist.
             UnreadableError: A value has no form in SQL; leave its column out.
             RedisStateError: A table could not be read.
         """
@@ -165,29 +168,32 @@ class Reader:
         file_bytes: int = FILE_BYTES,
         progress: Progress = silent,
     ) -> Export:
-        """Write one version of a whole query into a folder, as Parquet files; docs/export.md.
+        """Exports one version of a whole query to a folder, as Parquet files; docs/export.md.
 
-        An export that was interrupted goes on when it is called again: with the version that it
-        began with, and what is complete is kept.
+        Calling it again after an interruption continues with the same version, and keeps complete
+        files.
 
         Args:
-            which: As `query` takes it.
-            to: A folder, or the address of one in any file system that fsspec knows.
-            at: As docs/reading.md has it.
+            which: See `query`.
+            to: A folder, or its address in any file system of fsspec.
+            at: See docs/reading.md.
             operator: Only the stores of this operator; ``None`` means all.
-            contents: ``"columns"``: beside the bytes of keys and values go the columns that they
-                mean, where they are known. ``"raw"``: the bytes alone.
-            file_bytes: A file ends when its keys and values have so many bytes; a partition has at
-                least one for each family.
-            progress: Told what is being done, how much of it is done, and how much there is.
+            contents: ``"columns"`` adds the decoded columns, if known, to the bytes of keys and
+                values.
+                ``"raw"`` writes only the bytes.
+            file_bytes: A file ends when its keys and values reach this size. A partition has at
+                least
+                one file for each family.
+            progress: Called with the name of the work, the units done and the total.
 
         Raises:
             ConfigError: pyarrow is missing, or a file cannot be written.
-            NotFoundError: There is no such query or operator.
-            UsageError: The folder has another export, or a complete one; another process took it
-                over; nothing is confirmed yet.
+            NotFoundError: The query or operator does not exist.
+            UsageError: The folder has another export, or a complete one; another process took over
+                the
+                export; or no version is confirmed yet.
             StateError: `VERSION_EXPIRED`: retention has passed the version.
-            RedisStateError: As `OperatorState.items`.
+            RedisStateError: See `OperatorState.items`.
         """
         query = self.query(which)
         return export_query(
@@ -202,7 +208,7 @@ class Reader:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self.client.close()
 
     def __enter__(self) -> Self:
@@ -218,15 +224,15 @@ class Reader:
 
 
 def connect(url: str, *, replica: bool = False, **options: Unpack[Options]) -> Reader:
-    """Prepare to read state; the first call connects.
+    """Prepares to read state; the first call connects.
 
     Args:
-        url: ``redis://host[:port][/database]`` or any other of docs/topologies.md.
-        replica: Read from a replica, as docs/reading.md says. Sentinels name one; the URL of a
-            single server is that of the replica.
-        options: As `redis_state.configure`, by their names in Python.
+        url: ``redis://host[:port][/database]`` or another form of docs/topologies.md.
+        replica: Reads from a replica (docs/reading.md). Sentinels name one; for a single server the
+            URL must be that of the replica.
+        options: Options of `redis_state.configure`, by their Python names.
 
     Raises:
-        ConfigError: The URL or an option is wrong, or a replica of a cluster was asked for.
+        ConfigError: The URL or an option is wrong, or a replica of a cluster was requested.
     """
     return Reader(config.parse({"url": url, **options}), replica=replica)

@@ -1,7 +1,7 @@
-"""The options as keyword arguments, for editors and type checkers.
+"""Types of the options as keyword arguments, for editors and type checkers.
 
-`tests/unit/test_option_types.py` holds the names and types against `options.json`. At run time
-every spelling of an option is taken, and a wrong one is an error that names the nearest.
+`tests/unit/test_option_types.py` compares the names and types with `options.json`. At run time
+every spelling of an option is accepted, and an unknown name is an error with the nearest name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal, TypedDict
 
 
 class Options(TypedDict, total=False):
-    """Options of docs/configuration.md but the URL; ``None`` means that one is not given.
+    """Options of docs/configuration.md except the URL; ``None`` means not given.
 
-    A duration is a text such as ``"60s"``, seconds, or a `timedelta`; a size a text such as
+    A duration is a text such as ``"60s"``, seconds, or a `timedelta`. A size is a text such as
     ``"2g"``.
     """
 

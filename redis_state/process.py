@@ -1,7 +1,7 @@
-"""Forks: what was opened in one process refuses to work in a child that was forked from it.
+"""Protects a forked child from the sockets and locks of its parent.
 
-What was opened before a fork refuses in the child. What can be made there again, like connections
-and the stores that a process keeps, is; nothing of the child uses a socket or a lock of its parent.
+Objects opened before a fork refuse to work in the child. Replaceable parts, such as connections and
+the stores that a process keeps, are created again there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ADVICE = (
 
 
 class Copied(Protocol):
-    """An object that has to know when it is used in a forked process."""
+    """An object that must know about a fork."""
 
     def after_fork(self) -> None:
         """Called once in the child, before anything else; asks no server and takes no lock."""
@@ -33,22 +33,22 @@ _id = uuid.uuid4().hex
 
 
 def process_id() -> str:
-    """32 hexadecimal digits that are this process's alone, on any host and at any time."""
+    """Returns 32 hexadecimal digits that are unique to this process, on all hosts."""
     return _id
 
 
 def tell_after_fork(owner: Copied) -> None:
-    """Tell this object in each process that is forked off while it lives."""
+    """Registers an object whose `after_fork` runs in each forked child while the object lives."""
     _owners.add(owner)
 
 
 def _forked() -> None:
     global _id
     _id = uuid.uuid4().hex
-    # All at once: what the first of them lets go stays until the last has been told.
+    # # The list keeps all objects alive until the last call, even if one drops the others.
     owners = list(_owners)
     for owner in owners:
-        # What another thread was just making is not whole, and nobody's here.
+        # # An object that another thread was still creating is incomplete, and unused in the child.
         with suppress(AttributeError):
             owner.after_fork()
 
@@ -58,7 +58,7 @@ if sys.platform != "win32":
 
 
 class Home:
-    """The process in which something was made."""
+    """The process that created an object."""
 
     __slots__ = ("_pid",)
 
@@ -66,17 +66,17 @@ class Home:
         self._pid = os.getpid()
 
     def check(self, *, where: str) -> None:
-        """Refuse to go on in another process.
+        """Checks that the caller is in the same process.
 
         Raises:
-            UsageError: This process is not the one in which it was made.
+            UsageError: This process did not create the object.
         """
         if self._pid != os.getpid():
             raise elsewhere(where=where)
 
 
 def elsewhere(*, where: str, version: int | None = None) -> UsageError:
-    """The error for using something that was opened in another process."""
+    """Returns the error for using an object that was opened in another process."""
     return UsageError(
         "using a state store",
         found="it was opened in another process, from which this one was forked",

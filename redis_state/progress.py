@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the work, the units done and the units in all (0: not known)."""
+"""Called with the name of the work, the units done, and the total (0 if unknown)."""
 
 
 def silent(_what: str, _done: int, _total: int) -> None:

@@ -1,4 +1,4 @@
-"""Reading a Redis URL. No message of this module repeats the URL: it could hold a password."""
+"""Parses a Redis URL. No message of this module repeats the URL, which could contain a password."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SERVICE = re.compile(r"[0-9A-Za-z_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: host without brackets, and port."""
+    """Address of a server: host without brackets, and port."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one server is: host without brackets, port, database number, whether TLS is spoken."""
+    """A server: host without brackets, port, database number, and true for TLS."""
 
     host: str
     port: int
@@ -50,13 +50,13 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The URL in full, with port and database."""
+        """The full URL, with port and database."""
         return f"{_secure(self.tls)}://{Address(self.host, self.port)}/{self.database}"
 
 
 @dataclass(frozen=True, slots=True)
 class SentinelEndpoint:
-    """Sentinels, and the name under which they watch the master; TLS holds for both."""
+    """Sentinels, and their name for the master; TLS applies to both."""
 
     sentinels: tuple[Address, ...]
     service: str
@@ -65,26 +65,26 @@ class SentinelEndpoint:
 
     @property
     def url(self) -> str:
-        """The URL in full, with ports and database."""
+        """The full URL, with ports and database."""
         nodes = ",".join(map(str, self.sentinels))
         return f"{_secure(self.tls)}+sentinel://{nodes}/{self.service}/{self.database}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEndpoint:
-    """Nodes of a cluster, of which any knows the others."""
+    """Nodes of a cluster; any node knows the others."""
 
     nodes: tuple[Address, ...]
     tls: bool
 
     @property
     def database(self) -> int:
-        """A cluster has no other."""
+        """Always 0: a cluster has no other database."""
         return 0
 
     @property
     def url(self) -> str:
-        """The URL in full, with ports and database."""
+        """The full URL, with ports and database."""
         return f"{_secure(self.tls)}+cluster://{','.join(map(str, self.nodes))}/0"
 
 
@@ -97,17 +97,17 @@ class SocketEndpoint:
 
     @property
     def tls(self) -> bool:
-        """Never: nothing leaves the machine."""
+        """Always False: nothing leaves the machine."""
         return False
 
     @property
     def url(self) -> str:
-        """The URL in full; the database only if it is not 0."""
+        """The full URL, with the database only if it is not 0."""
         return f"unix://{self.path}" + (f"?db={self.database}" if self.database else "")
 
 
 Location = Endpoint | SentinelEndpoint | ClusterEndpoint | SocketEndpoint
-"""What a URL can describe."""
+"""Location that a URL describes."""
 
 
 def _secure(tls: bool) -> str:
@@ -119,7 +119,7 @@ def _refuse(found: str, advice: str = _EXAMPLE) -> ConfigError:
 
 
 def parse_url(text: str) -> Location:
-    """Read a URL, in one of four forms, of which all but the last take ``rediss`` for TLS too.
+    """Parses a URL in one of four forms; all but the last also accept ``rediss`` for TLS.
 
     - ``redis://host[:port][/database]``: one server
     - ``redis+sentinel://host[:port][,host[:port]…]/service[/database]``
@@ -127,7 +127,7 @@ def parse_url(text: str) -> Location:
     - ``unix:///path[?db=database]``
 
     Raises:
-        ConfigError: Anything else, with the part that is wrong.
+        ConfigError: The URL has another form; the message names the wrong part.
     """
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
@@ -191,7 +191,7 @@ def _address(text: str, port_default: int) -> Address:
         parts = urlsplit(f"redis://{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        # The cause is dropped on purpose: its message repeats a part of the URL.
+        # # The cause is dropped on purpose: its message repeats a part of the URL.
         raise _refuse("its host is malformed or its port is not a number up to 65535") from None
     if not host or not _HOST.fullmatch(host):
         raise _refuse("its host is missing, or has characters that a host name cannot have")

@@ -1,4 +1,4 @@
-"""The client: sends a pipeline again until it is answered, or until the deadline."""
+"""Client that repeats a pipeline until it is answered, or until the deadline."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from redis_state.url import ClusterEndpoint
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
-# Masters may fail one after the other; more than that is not a fail-over.
+# # Allows several masters to fail in turn. More replacements are not a fail-over.
 _REPLACED_MAX = 5
 _WAITS_A_TRY = 6
-"""To connect, to log in, to choose a database and to be answered take no longer in one try."""
+"""Most socket timeouts in one try: connect, log in, select a database and read the replies."""
 
 _WRONG_TYPE = "WRONGTYPE "
 
@@ -62,15 +62,15 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client that sends only idempotent commands, so that each may be sent again.
+    """Client for idempotent commands only, so that each may be sent again.
 
     Safe to share between threads: each pipeline has a connection of its own while it runs.
 
     Attributes:
-        round_trips: Pipelines that were sent.
-        durability: What commits wait for.
-        signer: Signs blocks that are written and checks those that are read; ``None`` does neither.
-        may_lag: Whether a replica may answer: what is not there may not be there yet.
+        round_trips: Number of pipelines sent.
+        durability: What a commit waits for.
+        signer: Signs written blocks and verifies read ones; ``None`` does neither.
+        may_lag: True if a replica may answer, which may not have the newest keys yet.
     """
 
     def __init__(
@@ -91,22 +91,22 @@ class Client:
         self._waiting = DurabilityWait(self.durability)
         self.signer = config.read_signer()
         self.round_trips = 0
-        # Until there was one answer of a Redis, another protocol means that the address is wrong.
+        # # Before the first answer of a Redis, another protocol means that the address is wrong.
         self._was_answered = False
 
     @property
     def clock(self) -> Clock:
-        """The clock by which it waits; who waits between its calls takes the same one."""
+        """The clock for waits. Callers that wait between two calls use the same one."""
         return self._clock
 
     @property
     def url(self) -> str:
-        """Address of the server; it never holds a user name or password."""
+        """Address of the server, without user name and password."""
         return self._config.url.url
 
     @property
     def has_user(self) -> bool:
-        """Whether it logs in as a user, who may have rights of its own."""
+        """True if the client logs in as a named user, whose rights may be limited."""
         return self._config.username is not None
 
     def call(
@@ -116,11 +116,11 @@ class Client:
         *,
         of_other_type: OtherType | None = None,
     ) -> list[Any]:
-        """The replies of one pipeline; none of them is an error.
+        """Sends one pipeline, and returns its replies without errors.
 
         Args:
-            of_other_type: Takes the place of the reply to a command whose key is of another type:
-                for who looks at many keys. ``None``: the call ends with an error.
+            of_other_type: Replaces the reply to a command whose key has another type, for callers
+                that examine many keys. ``None`` raises an error instead.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -136,7 +136,7 @@ class Client:
         return self._until_answered(attempted, once)
 
     def answers(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
-        """The replies of one pipeline, final errors of the server among them.
+        """Sends one pipeline, and returns its replies, including final errors of the server.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -162,13 +162,13 @@ class Client:
         at_once: int,
         of_other_type: OtherType | None = None,
     ) -> Iterator[Any]:
-        """The replies of many commands, sent in pipelines of `at_once` as they are taken.
+        """Yields the replies of many commands, which are sent lazily in pipelines of `at_once`.
 
         Args:
-            of_other_type: As for `call`.
+            of_other_type: See `call`.
 
         Raises:
-            RedisStateError: As `call`.
+            RedisStateError: See `call`.
         """
         for start in range(0, len(commands), at_once):
             chunk = commands[start : start + at_once]
@@ -177,7 +177,7 @@ class Client:
     def script(
         self, attempted: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
     ) -> list[str]:
-        """The reply of a script, as words; its text is sent if the server does not know it.
+        """Runs a script, and returns its reply as words; sends its text if the server lacks it.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -201,19 +201,19 @@ class Client:
         *,
         counts: Callable[[list[Any]], bool] | None = None,
     ) -> list[Any]:
-        """The replies of `MULTI` … `EXEC` in one write; none of them is an error.
+        """Sends `MULTI` … `EXEC` in one write, and returns the replies without errors.
 
-        A lost reply is resolved by sending the same again, so the commands are idempotent. Scripts
-        are called by their hash; if the server does not know one, the same is sent again with all
-        texts: the others may have been carried out, which does no harm.
+        A lost reply is resolved by sending the same commands again, so they are idempotent.
+        Scripts are called by hash. If the server lacks one, everything is sent again with all
+        texts. Commands may then run twice, which does no harm.
 
         Args:
-            counts: Whether these replies are of something that has to last as the option
-                `durability` says; then the commands have written, also if they were sent before.
+            counts: Returns whether these replies are of a write for which `durability` demands a
+                wait. Such commands have written, also if they were repeated.
 
         Raises:
-            CommitOutcomeUnknownError: The deadline passed, and it may have been applied, or it was
-                and might not last.
+            CommitOutcomeUnknownError: The deadline passed. The transaction may be applied, or is
+                not yet durable.
             RedisStateError: The server refuses a command for good.
         """
         asks = counts is not None and self.durability.asked
@@ -229,7 +229,7 @@ class Client:
                 sent = [("MULTI",), *by_text, ("EXEC",)]
                 replies = self._exchange(attempted, [*sent, *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
-            # A command that could not be queued says why; EXEC then only says that it was so.
+            # # The reply to a command that was not queued has the reason; EXEC has not.
             self._checked(attempted, replies, sent)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
@@ -242,7 +242,7 @@ class Client:
         return self._until_answered(attempted, once, late=CommitOutcomeUnknownError)
 
     def _wait_ms(self) -> int:
-        """The server has to answer well before we give the connection up."""
+        """Returns the limit of a wait, short enough for the answer to arrive in time."""
         return min(self._config.socket_timeout // 2, self._config.deadline)
 
     def _check_waits(self, attempted: str, sent: list[Command], waited: list[Any]) -> None:
@@ -268,7 +268,8 @@ class Client:
             except _TryAgainError as error:
                 now = self._clock.monotonic_s()
                 if not was_asleep and now - began > self._awake_s_max:
-                    # This process was stopped meanwhile, and its connection did not outlast that.
+                    # # This process was suspended and lost its connection: restart the deadline,
+                    # once.
                     was_asleep, end = True, now + self._deadline_s
                 left = end - now
                 if left <= 0 and not error.lasts:
@@ -303,19 +304,19 @@ class Client:
         )
 
     def _limits(self) -> dict[str, str]:
-        """The limits of the server; empty if it does not say."""
+        """Asks the server for its limits; empty if it does not answer."""
         return needs.settings_in(self._asked_aside(needs.ASK_LIMITS))
 
     def _asked_aside(self, commands: Sequence[Command]) -> list[Any]:
-        """What the server answers about a failure; empty if it does not."""
+        """Asks the server about a failure; empty if it does not answer."""
         try:
-            # Of a cluster any node: the commands name no keys.
+            # # Any node of a cluster will do, because the commands have no keys.
             return self._transport.parts()[0].exchange(commands)
         except (redis.RedisError, RedisStateError):
             return []
 
     def _too_large(self, attempted: str, commands: Sequence[Command]) -> ConfigError | None:
-        """The error for a request that the server never takes; ``None`` if it may take it."""
+        """Returns the error for a request above the server's limits; ``None`` if it is not."""
         _, longest = needs.sizes_of(commands)
         limit = longest > needs.BYTES_ALLOWED_MIN and needs.exceeded(self._limits(), longest)
         if not limit:
@@ -346,7 +347,7 @@ class Client:
     def opened(
         self, key: str, fields: Sequence[str], values: list[bytes | None]
     ) -> list[bytes | None]:
-        """Blocks as their writer had them, of what the fields of a segment hold.
+        """Verifies and unwraps the field values of a segment; ``None`` stays ``None``.
 
         Raises:
             FormatError: Blocks are signed, and a signature does not match.
@@ -354,11 +355,11 @@ class Client:
         return values if self.signer is None else self.signer.all_opened(key, fields, values)
 
     def over_parts(self, attempted: str, work: Callable[[Client], Iterable[T]]) -> Iterator[T]:
-        """The results of `work` for each server that holds a part of the keys.
+        """Yields the results of `work` for each server that holds a part of the keys.
 
         Args:
-            work: Started again with all servers when it raises `ServersChangedError`, or one of
-                them was replaced; so some results may come twice.
+            work: Restarts with all servers if one was replaced, or if it raises
+                `ServersChangedError`. Some results may therefore come twice.
 
         Raises:
             UnavailableError: The deadline passed.
@@ -377,7 +378,7 @@ class Client:
                     raise
 
     def without_signer(self) -> Client:
-        """A client that neither signs nor checks signatures, on the connections of this one."""
+        """Returns a client without signatures that shares the connections of this client."""
         plain = replace(self._config, signing_key_file=None)
         return Client(plain, clock=self._clock, connect=partial(_same, self._transport))
 
@@ -385,7 +386,7 @@ class Client:
         return list(self._transport.parts())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._transport.close()
 
     def _exchange(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
@@ -472,11 +473,11 @@ def _same(transport: Transport, _config: Config) -> Transport:
 
 
 class ServersChangedError(UnavailableError):
-    """What was asked of each server has to be asked again: one was replaced, or started anew."""
+    """A server was replaced or restarted, so all servers must be asked again."""
 
 
 class _TryAgainError(Exception):
-    """Sending the same again may help."""
+    """An error that may disappear if the same commands are sent again."""
 
     def __init__(
         self,
@@ -490,7 +491,7 @@ class _TryAgainError(Exception):
         super().__init__(found)
         self.hint = hint
         self.is_answer = is_answer
-        # What was sent when the server closed the connection.
+        # # The commands that were being sent when the server closed the connection.
         self.hung_up = hung_up
-        # False: it was done, and a crash might undo it.
+        # # False: the write is applied, but a crash might undo it.
         self.lasts = lasts

@@ -1,4 +1,4 @@
-"""The transport to a Redis Cluster."""
+"""Transport to a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class _ClusterStep:
 class ClusterTransport:
     """Sends each command to the owner of its slot, a transaction as a whole.
 
-    `MOVED` and `ASK` are followed at once, a few times; other transient errors are returned to
-    the caller, who waits and sends again. Safe to share between threads: no lock is held while
-    a server is asked.
+    Follows `MOVED` and `ASK` at once, a few times. Other transient errors are returned to the
+    caller,
+    which waits and repeats. Safe to share between threads: no lock is held during a request.
     """
 
     def __init__(self, config: Config, location: ClusterEndpoint) -> None:
@@ -52,11 +52,12 @@ class ClusterTransport:
         self._lock = threading.Lock()
         tell_after_fork(self)
         self._nodes: dict[Address, ServerTransport] = {}
-        # Replaced or changed slot by slot; `None` when it has to be asked for.
+        # # Replaced as a whole, because threads read it without the lock; `None` if it must be
+        # asked for.
         self._owners: dict[int, Address] | None = None
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Transport.exchange`, for each node that is concerned."""
+        """Implements `Transport.exchange`, on all nodes concerned."""
         replies: list[Any] = [None] * len(commands)
         texts = texts_of(commands)
         try:
@@ -72,14 +73,14 @@ class ClusterTransport:
         return replies
 
     def parts(self) -> Sequence[Transport]:
-        """The masters."""
+        """Returns a transport for each master."""
         return [_Master(self, address) for address in dict.fromkeys(self._table().values())]
 
     def exchange_with(self, address: Address, commands: Sequence[Command]) -> list[Any]:
-        """As `exchange`, with one master whatever keys the commands name.
+        """Sends the commands to one master, whatever their keys.
 
         Raises:
-            ReplacedError: The nodes had to be asked for again, and it is no longer a master.
+            ReplacedError: The table of nodes was reloaded, and the server is no longer a master.
         """
         if self._owners is None and address not in set(self._table().values()):
             raise ReplacedError(f"{address} is no longer a master of the cluster")
@@ -90,11 +91,11 @@ class ClusterTransport:
             raise
 
     def after_fork(self) -> None:
-        """A thread of the parent may hold the lock; new connections are made to each server."""
+        """Replaces the lock, which a thread of the parent may have held at the fork."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Closes the connections that are not in use."""
         with self._lock:
             nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
@@ -106,17 +107,18 @@ class ClusterTransport:
         replies: list[Any],
         texts: Mapping[str, str | bytes] | None,
     ) -> list[_ClusterStep]:
-        """Sends each step once and keeps its replies, but for the steps to send next.
+        """Sends each step once, stores final replies, and returns the steps to send next.
 
         Args:
-            texts: ``None`` means that whatever is answered is kept.
+            texts: Texts of scripts by hash; ``None`` stores every reply, without further steps.
         """
         further: list[_ClusterStep] = []
         for to in dict.fromkeys(step.to for step in steps):
             here = [step for step in steps if step.to == to]
             sent: list[Command] = []
             for step in here:
-                # Holds for the next command, or for the whole transaction that begins with it.
+                # # ASKING holds for the next command, or for the whole transaction that starts with
+                # it.
                 sent += [("ASKING",), *step.part.commands] if step.asking else step.part.commands
             answers = iter(self._node(to).exchange(sent))
             for step in here:
@@ -137,7 +139,7 @@ class ClusterTransport:
         found = redirect(replies, step.to)
         waits = any(map(touches_undeclared_keys, step.part.commands))
         if found is not None and not (found.ask and waits):
-            # Another thread may set it to None at any time.
+            # # Read once, because another thread may set it to None at any time.
             table = self._owners
             if not found.ask and table is not None:
                 self._owners = {**table, found.slot: found.to}
@@ -164,7 +166,7 @@ class ClusterTransport:
         return table
 
     def _ask_all(self) -> dict[int, Address]:
-        # Any of them will do; those known from before may be the only ones that are left.
+        # # Any node has the table. Known nodes may be the only ones left of the URL's.
         with self._lock:
             known = list(dict.fromkeys([*self._location.nodes, *self._nodes]))
         failed: redis.RedisError | None = None
@@ -193,7 +195,7 @@ class ClusterTransport:
         raise NoServerError(str(reply))
 
     def _retire(self, wanted: set[Address]) -> None:
-        """Close the connections to nodes that left the cluster, or are replicas now."""
+        """Closes the connections to nodes that left the cluster or became replicas."""
         with self._lock:
             gone = [self._nodes.pop(one) for one in list(self._nodes) if one not in wanted]
         for node in gone:
@@ -207,7 +209,7 @@ class ClusterTransport:
 
 
 class _Master:
-    """A part of a cluster, on the connections of the whole."""
+    """Master of a cluster, on the connections of the cluster."""
 
     def __init__(self, cluster: ClusterTransport, address: Address) -> None:
         self._cluster = cluster
@@ -220,7 +222,7 @@ class _Master:
         return [self]
 
     def close(self) -> None:
-        """They are the cluster's."""
+        """Does nothing: the cluster owns the connections."""
 
 
 def _explained(reply: Any, step: _ClusterStep) -> Any:

@@ -1,4 +1,4 @@
-"""Connections to one server, and the error to raise when one cannot be made."""
+"""Connections to one server, and the errors for connections that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 _CAUSES_MAX = 16
 _TICKETS_MAX = 8
 _LAST_WORDS_BYTES = 1 << 16
-# What OpenSSL says when the answer to its greeting is not TLS.
+# # OpenSSL's reasons when the peer answers its greeting without TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -29,13 +29,13 @@ _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 def new_connections(
     config: Config, address: Address | None = None, *, anonymous: bool = False
 ) -> redis.Redis:
-    """Connections that answer with bytes and never send anything again by themselves.
+    """Creates a pool of connections that return bytes and never repeat a command.
+
+    A password file is read again for each connection, so that the password can be rotated.
 
     Args:
-        address: ``None`` means the one of the URL.
-        anonymous: Connect without logging in, and without choosing a database.
-
-    A password file is read for each connection, so that the password can be rotated.
+        address: ``None`` means the address in the URL.
+        anonymous: Connects without a login, and without choosing a database.
 
     Raises:
         ConfigError: The password file cannot be read.
@@ -74,21 +74,21 @@ def _login(config: Config) -> dict[str, Any]:
 
 
 class PasswordFileError(redis.ConnectionError):
-    """A password file cannot be read any more; the cause says why."""
+    """The password file can no longer be read; the cause has the reason."""
 
 
 class _PasswordFile(redis.CredentialProvider):
-    """User name, and the password that is in the file now."""
+    """User name, and the present password in the file."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Called for each new connection.
+        """Reads the password for a new connection.
 
         Raises:
-            PasswordFileError: The file cannot be read. redis-py gives up a connection that is not
-                logged in only for an error of its own.
+            PasswordFileError: The file cannot be read. It is one of redis-py's errors, because
+                redis-py drops the unauthenticated connection only for its own errors.
         """
         try:
             password = self._config.read_password() or ""
@@ -99,8 +99,9 @@ class _PasswordFile(redis.CredentialProvider):
 
 
 def let_go(client: redis.Redis) -> None:
-    """Close a forked process's side of its parent's connections; the parent still uses them."""
-    # Else its finalizer uses its pool, by a lock that nobody may release any more.
+    """Closes a forked process's copies of its parent's connections, which the parent still uses."""
+    # # The finalizer would take the pool's lock, which a thread of the parent may have held at the
+    # fork.
     client.auto_close_connection_pool = False
     pool = client.connection_pool
     for held in ("_available_connections", "_in_use_connections"):
@@ -110,10 +111,11 @@ def let_go(client: redis.Redis) -> None:
 
 
 class _LastWords:
-    """Reads why the server closed a connection while a request was still being sent.
+    """Reads the reason why the server closed a connection while a request was being sent.
 
-    A server that takes no more connections, or no request of that size, says so before it closes.
-    redis-py closes its side, too, when sending fails, and reads nothing more.
+    A server with too many connections, or with a request above its limits, sends the reason before
+    it
+    closes. redis-py then fails to send, and closes the connection without reading the reason.
     """
 
     _sock: Any
@@ -121,10 +123,10 @@ class _LastWords:
     _said = b""
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """As redis-py has it.
+        """Overrides redis-py's method.
 
         Raises:
-            redis.ResponseError: What the server said before it closed the connection.
+            redis.ResponseError: The server's reason for closing the connection.
         """
         sends, self._sends, self._said = self._sends, True, b""
         try:
@@ -140,7 +142,7 @@ class _LastWords:
             self._sends = sends
 
     def disconnect(self, *args: object) -> None:
-        """As redis-py has it."""
+        """Overrides redis-py's method."""
         if self._sends and self._sock is not None:
             with suppress(OSError, ValueError):
                 self._sock.settimeout(0)
@@ -149,17 +151,18 @@ class _LastWords:
 
 
 class _FirstWords(_LastWords):
-    """Reads why the server does not take a connection, before anything is sent.
+    """Reads the reason why the server refuses a connection before anything is sent.
 
-    redis-py takes such an answer for one that another request has left behind, and only says that
-    the connection is not ready.
+    redis-py takes such a reply for the rest of another request, and only reports that the
+    connection
+    is not ready.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether there is something to read; then the pool drops the connection.
+        """Returns whether data is waiting; the pool then drops the connection.
 
         Raises:
-            redis.ResponseError: What the server said.
+            redis.ResponseError: The server's reason for refusing the connection.
         """
         if not super().can_read(timeout):  # type: ignore[misc]
             return False
@@ -174,7 +177,7 @@ class _FirstWords(_LastWords):
 
 
 class _PlainConnection(_FirstWords, redis.Connection):
-    """A connection by TCP."""
+    """A TCP connection."""
 
 
 class _SocketConnection(_FirstWords, redis.UnixDomainSocketConnection):
@@ -182,16 +185,16 @@ class _SocketConnection(_FirstWords, redis.UnixDomainSocketConnection):
 
 
 class _TlsConnection(_LastWords, redis.SSLConnection):
-    """A connection that is not given up because of what TLS itself sends.
+    """A TLS connection that survives the session tickets of its server.
 
-    redis-py looks before each use whether there is anything to read, since 8.1 at the bare socket.
-    A server's session tickets (RFC 8446, section 4.6.1) come after the greeting, and stay there
-    until something is read: on a new connection without a login, they were taken for the reply to
-    another request.
+    Before each use redis-py checks whether data is waiting, since 8.1 at the raw socket. Session
+    tickets (RFC 8446, section 4.6.1) arrive after the handshake, and stay unread until the first
+    reply.
+    On a new connection without a login, redis-py took them for the reply to another request.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether there is more than tickets to read; then the pool drops the connection."""
+        """Returns whether more than tickets is waiting; the pool then drops the connection."""
         for _ in range(_TICKETS_MAX):
             if not super().can_read(timeout):
                 return False
@@ -229,14 +232,14 @@ def _place(location: Location, address: Address | None) -> dict[str, Any]:
 
 
 def _nameless() -> dict[str, Any]:
-    """Keeps redis-py from naming itself: that takes two more round trips, and a right."""
+    """Stops redis-py from sending its own name, which takes two more round trips, and a right."""
     if "driver_info" in inspect.signature(redis.Redis.__init__).parameters:
         return {"driver_info": None}
     return {"lib_name": None, "lib_version": None}
 
 
 def refused(attempted: str, message: str, config: Config) -> RedisStateError:
-    """The server refuses the login."""
+    """Returns the error for a refused login."""
     given = config.password is not None or config.password_file is not None
     why = "user name or password is wrong" if given else "it wants a password, and none was given"
     if wants_no_password(message):
@@ -251,7 +254,7 @@ def refused(attempted: str, message: str, config: Config) -> RedisStateError:
 
 
 def no_redis(attempted: str, config: Config) -> RedisStateError:
-    """Something answers that is not Redis."""
+    """Returns the error for a server that does not speak Redis's protocol."""
     return ConfigError(
         attempted,
         found=f"what answers at {config.url.url} is not Redis: it does not speak Redis's protocol",
@@ -260,7 +263,7 @@ def no_redis(attempted: str, config: Config) -> RedisStateError:
 
 
 def final_error(attempted: str, error: Exception, config: Config) -> RedisStateError | None:
-    """The named error for a connection that no repetition can make; ``None`` if one may."""
+    """Returns the error for a connection that no repetition can make; ``None`` if one may."""
     if isinstance(error, PasswordFileError) and isinstance(error.__cause__, ConfigError):
         return error.__cause__
     if isinstance(error, redis.AuthenticationError):
@@ -317,7 +320,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def in_words(error: Exception, config: Config) -> str:
-    """Why a connection gave no answer, with the name of the exception."""
+    """Describes why a connection gave no answer, with the name of the exception."""
     causes = list(_causes(error))
     name = type(error).__name__
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
@@ -332,21 +335,21 @@ def in_words(error: Exception, config: Config) -> str:
 
 
 def is_hung_up(error: BaseException) -> bool:
-    """Whether the server closed a connection that was made."""
+    """Returns whether the server closed an established connection."""
     text = str(error).lower()
     return any(part in text for part in ("closed by server", "reset by peer", "broken pipe"))
 
 
 def hint(error: Exception, config: Config, *, was_answered: bool) -> str:
-    """A hint at another cause for a missing answer; empty if there is none.
+    """Returns a hint at another cause for a missing answer; empty without one.
 
     Args:
-        was_answered: Whether a server of ours has answered there before.
+        was_answered: True if a Redis has answered at this address before.
     """
     if was_answered:
         return ""
     if config.url.tls:
-        # A server without TLS waits for the end of a line in the greeting.
+        # # A server without TLS waits silently for the end of a line in the TLS greeting.
         silent = isinstance(error, redis.TimeoutError)
         return "If the server speaks no TLS, use a redis:// URL." if silent else ""
     return "If the server speaks TLS only, use a rediss:// URL." if is_hung_up(error) else ""

@@ -1,4 +1,4 @@
-"""The option `durability`: what a commit waits for beyond the reply, and how it is asked for."""
+"""The option `durability`: the guarantee that a commit waits for, and its commands."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from redis_state.backend.script import Command
 from redis_state.errors import ConfigError, Kind
 
 WAITAOF_SINCE = (7, 2)
-"""Older servers cannot be asked whether something is on disk; there `appendfsync always` counts."""
+"""First version that can report a sync to disk. Older servers need `appendfsync always`."""
 
 _UNKNOWN = "unknown command"
 _NO_FILE = "appendonly is disabled"
 _OLDER = "the server, which is older than 7.2,"
 
 FILE_SETTINGS: Command = ("CONFIG", "GET", "append*")
-"""Asks what `check_settings` judges."""
+"""Asks for the settings that `check_settings` verifies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The option of that name.
+    """The parsed option `durability`.
 
     Attributes:
-        replicas: How many replicas must have received a commit.
-        aof: Whether it must be on disk.
+        replicas: Number of replicas that must have received a commit.
+        aof: True if a commit must be on disk.
     """
 
     replicas: int = 0
@@ -37,33 +37,33 @@ class Durability:
 
     @classmethod
     def of(cls, option: str) -> Durability:
-        """From the text of the option, which is checked already."""
+        """Parses the option, whose syntax was checked before."""
         number = re.search(r"[0-9]+", option)
         return cls(int(number[0]) if number else 0, option.startswith("aof"))
 
     @property
     def asked(self) -> bool:
-        """Whether a commit waits at all."""
+        """True if commits wait at all."""
         return self.aof or self.replicas > 0
 
 
 class DurabilityWait:
-    """The commands that follow a transaction on its own connection, and what their replies mean.
+    """The commands after a transaction on its own connection, and the meaning of their replies.
 
-    `WAIT` and `WAITAOF` are about what their connection wrote: after a transaction that wrote
+    `WAIT` and `WAITAOF` concern the writes of their connection. After a transaction that wrote
     nothing they return at once.
     """
 
     def __init__(self, durability: Durability) -> None:
         self._wanted = durability
-        # Until a server says otherwise. One that is newer passes the test of the older ones too.
+        # # Assumed until a server denies it. A newer server passes the check for older ones, too.
         self._has_waitaof = True
 
     def commands(self, limit_ms: int) -> list[Command]:
-        """The commands to send after `EXEC`.
+        """Returns the commands to send after `EXEC`.
 
         Args:
-            limit_ms: How long the server may keep us waiting for it.
+            limit_ms: Longest wait in the server.
         """
         replicas, limit = str(self._wanted.replicas), str(max(1, limit_ms))
         if self._wanted.aof and self._has_waitaof:
@@ -72,13 +72,14 @@ class DurabilityWait:
         return [*wait, FILE_SETTINGS] if self._wanted.aof else wait
 
     def missing(self, attempted: str, sent: Sequence[Command], replies: Sequence[Any]) -> str:
-        """What the transaction still lacks; empty if nothing, or if a reply is another error.
+        """Describes what the transaction lacks; empty if nothing, or if a reply is another error.
 
         Args:
-            sent: What `commands` gave; another thread may have learned of the server since.
+            sent: The result of `commands` for this transaction. Another call could return other
+                commands, because a thread may have learned of the server's version since.
 
         Raises:
-            ConfigError: The server writes no append-only file, or not at once.
+            ConfigError: The server writes no append-only file, or does not sync it at once.
         """
         reply = replies[0]
         on_disk = sent[0][0] == "WAITAOF"
@@ -102,14 +103,14 @@ class DurabilityWait:
 
 
 def check_settings(attempted: str, settings: object, *, server: str = _OLDER) -> None:
-    """Refuse a server without `WAITAOF` that confirms a write before it is on disk.
+    """Rejects a server without `WAITAOF` that confirms a write before it is on disk.
 
     Args:
-        settings: What it answered to `CONFIG GET append*`; an error means that it did not.
-        server: Which one, and its version.
+        settings: The reply to `CONFIG GET append*`; an error if the server refused.
+        server: The server and its version, for messages.
 
     Raises:
-        ConfigError: It may lose what it has confirmed.
+        ConfigError: The server may lose confirmed writes.
     """
     found = _texts(settings)
     if not found:
@@ -122,7 +123,7 @@ def check_settings(attempted: str, settings: object, *, server: str = _OLDER) ->
 
 
 def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigError:
-    """The server does not do what the option asks for, or does not say so."""
+    """Returns the error for a server that does not promise, or does not show, the durability."""
     return ConfigError(
         attempted,
         kind=kind,
@@ -135,7 +136,7 @@ def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigEr
 
 
 def _texts(reply: object) -> dict[str, str]:
-    """The answer to `CONFIG GET`, which is a mapping or a list of names and values."""
+    """Decodes the reply to `CONFIG GET`: a mapping, or a list of names and values."""
     words = reply if isinstance(reply, list) else []
     pairs = reply.items() if isinstance(reply, dict) else zip(words[::2], words[1::2], strict=True)
     return {_text(name): _text(value) for name, value in pairs}

@@ -1,4 +1,4 @@
-"""What a job needs of a server: its commands, and limits that what it sends fits into."""
+"""A job's needs of a server: its commands, and limits above the size of its requests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COMMANDS = (
     *("HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HEXISTS", "HLEN", "HDEL", "HRANDFIELD"),
     *("SET", "GET", "MGET", "EXISTS", "PEXPIRE", "PTTL", "PERSIST", "UNLINK"),
 )
-"""What a job calls, and its scripts call."""
+"""Commands of a job and its scripts."""
 
 BYTES_ALLOWED_MIN = 1 << 20
-"""A server takes no lower limit for requests, so that a smaller request is never above one."""
+"""Smallest value that servers accept for a request limit. Smaller requests always fit."""
 
 _BULK = "proto-max-bulk-len"
 _QUERY = "client-query-buffer-limit"
@@ -31,19 +31,19 @@ _CLIENTS = "maxmemory-clients"
 ASK_LIMITS: tuple[Command, ...] = tuple(
     ("CONFIG", "GET", name) for name in (_BULK, _QUERY, _OUTPUT, _CLIENTS)
 )
-"""One by one: Redis 6.2 takes one name."""
+"""Separate commands, because `CONFIG GET` of Redis 6.2 takes one name."""
 
 
 def trial() -> list[Command]:
-    """Each command with too few arguments, or too many, so that it does nothing.
+    """Returns each command with a wrong number of arguments, so that none has an effect.
 
-    A server looks for the command first, then counts its arguments, and only then asks for rights.
+    A server looks up the command first, then counts its arguments, and checks rights last.
     """
     return [(name, "x") if name in _WITHOUT_ARGUMENTS else (name,) for name in COMMANDS]
 
 
 def absent(replies: Sequence[Any]) -> list[str]:
-    """The commands that the server lacks, by its replies to `trial`."""
+    """Returns the commands that the server lacks, by its replies to `trial`."""
     return [
         name
         for name, reply in zip(COMMANDS, replies, strict=False)
@@ -52,7 +52,7 @@ def absent(replies: Sequence[Any]) -> list[str]:
 
 
 def settings_in(replies: Sequence[Any]) -> dict[str, str]:
-    """The settings among the answers to `ASK_LIMITS`, without those that the user may not see."""
+    """Returns the settings in the replies to `ASK_LIMITS` that the user may see."""
     found: dict[str, str] = {}
     for reply in replies:
         if isinstance(reply, list):
@@ -62,7 +62,7 @@ def settings_in(replies: Sequence[Any]) -> dict[str, str]:
 
 
 def warnings_of(url: str, settings: Mapping[str, str]) -> list[str]:
-    """One sentence for each limit below what a row may need."""
+    """Returns one sentence for each limit below the size that a row may have."""
     found = [
         f"{url} has {name} {settings[name]}: a block may have {RAW_LENGTH_MAX} bytes, and a commit "
         "with one above that limit fails"
@@ -77,7 +77,7 @@ def warnings_of(url: str, settings: Mapping[str, str]) -> list[str]:
 
 
 def exceeded(settings: Mapping[str, str], argument_bytes: int) -> str:
-    """The limit that an argument of so many bytes is above; empty if it is above none."""
+    """Returns the limit that an argument of this size exceeds; empty if none."""
     for name in (_BULK, _QUERY):
         if 0 < _number(settings, name) < argument_bytes:
             return f"{name} {settings[name]}"
@@ -85,7 +85,7 @@ def exceeded(settings: Mapping[str, str], argument_bytes: int) -> str:
 
 
 def hint_of_limits(settings: Mapping[str, str], *, sent_bytes: int, argument_bytes: int) -> str:
-    """What to look at where the server closes the connection again and again."""
+    """Returns advice for a server that repeatedly closes the connection."""
     low = _reply_limits(settings)
     if 0 < _number(settings, _QUERY) < sent_bytes:
         low.append(f"{_QUERY} {settings[_QUERY]}")
@@ -101,7 +101,7 @@ def hint_of_limits(settings: Mapping[str, str], *, sent_bytes: int, argument_byt
 
 
 def sizes_of(commands: Sequence[Command]) -> tuple[int, int]:
-    """Bytes of all arguments, and of the longest one."""
+    """Returns the total size of all arguments, and the size of the longest, in bytes."""
     sizes = [len(argument) for command in commands for argument in command]
     return sum(sizes), max(sizes, default=0)
 

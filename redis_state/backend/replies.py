@@ -1,4 +1,4 @@
-"""What the server's error replies mean for the caller: one table, the same as in the JVM core."""
+"""Classifies the server's error replies; the table is the same as in the JVM core."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from redis_state.errors import (
 
 
 class ReplyClass(Enum):
-    """How to react to an error reply; docs/errors.md has the table."""
+    """Reaction to an error reply; docs/errors.md has the table."""
 
     TRANSIENT = "transient"
-    """Waiting and sending again helps."""
+    """Transient: wait and send again."""
     SCRIPT = "script"
-    """The server forgot a script; a pipeline makes it known first, so sending again helps."""
+    """The server forgot a script. A pipeline teaches it first, so send again."""
     FULL = "full"
-    """Out of memory, or disk: nothing partial stays."""
+    """Out of memory or disk. No part of the write stays."""
     PERMISSION = "permission"
     """The user lacks a right, or may not log in."""
     LACKING = "lacking"
     """The server, or a proxy before it, lacks a command."""
     SETTING = "setting"
-    """A setting of the server forbids it."""
+    """A setting of the server forbids the command."""
     PROGRAMMING = "programming"
-    """Nothing helps."""
+    """A programming error: nothing helps."""
 
 
 _WORDS = {
@@ -57,8 +57,8 @@ _WORDS = {
 }
 _FULL_IN_SCRIPT = "OOM command not allowed"
 MAXCLIENTS = "max number of clients"
-"""What a server or a node of a cluster answers to a connection above its limit `maxclients`."""
-# A server limits what it reads of a connection that has not logged in.
+"""Reply of a server or cluster node to a connection above its limit `maxclients`."""
+# # A server limits the size of requests before the login.
 _UNAUTHENTICATED = "Protocol error: unauthenticated"
 _NO_PASSWORD_SET = ("without any password configured", "Client sent AUTH")
 _PROTECTED = "DENIED"
@@ -69,7 +69,7 @@ _NO_DATABASE = (
     "Invalid Database",
     "SELECT is not allowed in cluster mode",
 )
-# Redis, Valkey and proxies each have words of their own for it.
+# # Redis, Valkey and proxies word this differently.
 _LACKING = re.compile(
     r"(?:unknown|unsupported|disabled) (?:redis )?(?:sub)?command"
     r"|command\b.{0,60}\bnot (?:be )?(?:supported|available|enabled)",
@@ -78,19 +78,19 @@ _LACKING = re.compile(
 _NAMED = re.compile(
     r"""command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""", re.IGNORECASE
 )
-# What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
+# # Replies of Redis 6.2 and 7.0, and of newer ones, to a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
-# A key that only the script names is on another node, for as long as its slot is half moved.
+# # A key outside KEYS is on another node while its slot moves.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
-# The server became a replica between a commit and the wait after it.
+# # The server became a replica between a commit and the wait after it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
-# Behind a reply to a command inside a script: of no use to who reads it.
+# # Suffix of a reply to a command inside a script, without use for the user.
 _SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?$")
-# What Redis 6.2 puts before the reply to a command inside a script.
+# # Prefix that Redis 6.2 adds to the reply to a command inside a script.
 _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
 _ARGUMENTS = ", with args beginning with"
-# What a caller can do about a reply that was the same until the deadline.
+# # Advice for a reply that did not change until the deadline.
 _HINTS = {
     "LOADING": "It loads its data: wait until it has.",
     "BUSY": "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
@@ -107,17 +107,17 @@ _MAXCLIENTS_HINT = (
 
 
 def bare(message: str) -> str:
-    """An error reply without the prefix of an old server; its first word says what it is.
+    """Strips the prefix of an old server from an error reply, so that the first word is its code.
 
-    Without the arguments, too, that a server repeats of a command which it does not know: they may
-    be keys and rows.
+    Also strips the arguments that a server repeats for an unknown command, because they may be keys
+    and rows.
     """
     around = _AROUND.search(message)
     return (message[around.end() :] if around else message).partition(_ARGUMENTS)[0]
 
 
 def class_of(message: str) -> ReplyClass:
-    """The class of an error reply."""
+    """Returns the class of an error reply."""
     message = bare(message)
     word = message.split(" ", 1)[0]
     if word == _ABORTED:
@@ -142,44 +142,44 @@ def _class_by_text(message: str) -> ReplyClass:
 
 
 def is_of_database(message: str) -> bool:
-    """Whether the server has no database of the number that the URL gives."""
+    """Returns whether the server lacks a database of the number in the URL."""
     return any(text in message for text in _NO_DATABASE)
 
 
 def is_login(message: str) -> bool:
-    """Whether the server refuses the login, or wants one."""
+    """Returns whether the server refuses the login, or requires one."""
     has_word = message.startswith(("WRONGPASS", "NOAUTH"))
     return has_word or _UNAUTHENTICATED in message or wants_no_password(message)
 
 
 def wants_no_password(message: str) -> bool:
-    """Whether a password was given to a server that has none."""
+    """Returns whether a password was sent to a server that has none."""
     return any(text in message for text in _NO_PASSWORD_SET)
 
 
 def ends_connection(message: str) -> bool:
-    """Whether the server closes the connection behind this reply."""
+    """Returns whether the server closes the connection after this reply."""
     closing = ("Protocol error", MAXCLIENTS, _PROTECTED)
     return message.removeprefix("ERR ").startswith(closing)
 
 
 def is_transient(message: str) -> bool:
-    """Whether sending again helps."""
+    """Returns whether sending again helps."""
     return class_of(message) in (ReplyClass.TRANSIENT, ReplyClass.SCRIPT)
 
 
 def hint_of(message: str) -> str:
-    """What to do about a transient reply that does not go away; empty if nobody knows."""
+    """Returns advice for a transient reply that does not go away; empty without advice."""
     if MAXCLIENTS in message:
         return _MAXCLIENTS_HINT
     return _HINTS.get(bare(message).split(" ", 1)[0], "")
 
 
 def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
-    """The named error for an error reply that is final.
+    """Returns the error for a final error reply.
 
     Args:
-        command: The one that was answered; empty if that is not known.
+        command: The command of the reply; empty if unknown.
     """
     found = f"the server answers '{_SCRIPT.sub('', bare(message))[:200].rstrip('.')}'"
     match class_of(message):
@@ -200,7 +200,7 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
 
 
 def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") -> ConfigError:
-    """The error for commands that a server lacks."""
+    """Returns the error for commands that a server lacks."""
     one = len(commands) == 1
     names = ", ".join(commands)
     what = f"the command {names}: it is" if one else f"commands ({names}): they are"
@@ -215,12 +215,12 @@ def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") 
 
 
 def is_lacking_in_script(message: str) -> bool:
-    """Whether a script calls a command that the server lacks; the reply does not name it."""
+    """Returns whether a script calls a missing command, which the reply does not name."""
     return class_of(message) is ReplyClass.LACKING and "called from" in message
 
 
 def command_in(message: str) -> str:
-    """The command that an error reply names; empty if it names none."""
+    """Returns the command that an error reply names; empty if none."""
     named = _NAMED.search(bare(message))
     return named[1].upper() if named else ""
 
@@ -240,7 +240,7 @@ def _advice(message: str) -> str:
 
 
 def purged_gen(format_number: str) -> str:
-    """The checkpoint that was purged, if a partition's format field says so."""
+    """Returns the purged checkpoint that a partition's format field names; empty if not purged."""
     word, _, gen = format_number.partition(":")
     return gen if word == "purged" else ""
 
@@ -248,7 +248,7 @@ def purged_gen(format_number: str) -> str:
 def purged_error(
     attempted: str, gen: str, *, where: str = "", version: int | None = None
 ) -> StateError:
-    """The error for what expires, because its checkpoint was purged within the last day."""
+    """Returns the error for keys that expire, because their checkpoint was purged within a day."""
     return StateError(
         attempted,
         kind=Kind.STATE_LOST,
@@ -263,7 +263,7 @@ def purged_error(
 def unserved(
     attempted: str, reply: list[str], *, where: str, version: int | None
 ) -> RedisStateError:
-    """The named error for the refusals that mean the same to readers and writers."""
+    """Returns the error for refusals that mean the same to readers and writers."""
     match reply:
         case ["VERSION_EXPIRED", floor, *_]:
             return StateError(
@@ -290,7 +290,7 @@ def unserved(
 
 
 class OtherType(Enum):
-    """What stands for the reply to a command whose key is of another type."""
+    """Placeholder reply for a command whose key has another type."""
 
     OTHER_TYPE = "a key of another type"
 
@@ -299,13 +299,13 @@ OTHER_TYPE = OtherType.OTHER_TYPE
 
 
 def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
-    """The reply of a script, as text.
+    """Decodes the reply of a script to text.
 
     Args:
-        where: What an error says that it was tried on.
+        where: Target of the attempt, for errors.
 
     Raises:
-        FormatError: It is not an array of ASCII words.
+        FormatError: The reply is not an array of ASCII words.
     """
     try:
         if isinstance(reply, list):
@@ -316,6 +316,6 @@ def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
 
 
 def name_of(command: Command) -> str:
-    """The name of a command, in capitals."""
+    """Returns the name of a command, in capitals."""
     name = command[0]
     return (name.decode("ascii", "replace") if isinstance(name, bytes) else name).upper()

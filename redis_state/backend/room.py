@@ -1,4 +1,4 @@
-"""Whether Redis has the memory for what is to come; asked before anything is sent."""
+"""Checks that Redis has enough memory before a large write starts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from redis_state.errors import ConfigError, FullError, Kind
 
 _LOG = logging.getLogger(__name__)
 _NEEDED_OF_STORED = 1.25
-"""Redis keeps names and tables beside the blocks."""
+"""Factor for the names and tables that Redis keeps with the blocks."""
 
 
 def check_room(client: Client, stored: int, *, what: str) -> None:
-    """Refuse what the servers have no memory for.
+    """Rejects a write that exceeds the servers' free memory.
 
-    Each server's limit is its `maxmemory`, and without one the memory of its machine. A user that
-    may not ask (`INFO`) is warned, and goes on: a server that is full refuses writes by itself.
+    The limit of a server is its `maxmemory`, or else the memory of its machine. A user that may not
+    call `INFO` only gets a warning, because a full server refuses writes itself.
 
     Args:
         stored: Bytes of the blocks.
 
     Raises:
-        FullError: There is too little, over all masters.
+        FullError: The free memory of all masters together is too small.
     """
     needed = int(stored * _NEEDED_OF_STORED)
     free = list(client.over_parts(what, _free))
@@ -40,7 +40,7 @@ def check_room(client: Client, stored: int, *, what: str) -> None:
 
 
 def _free(client: Client) -> Iterator[int | None]:
-    """Free bytes of a server; ``None`` if it does not say."""
+    """Yields the free bytes of a server; ``None`` if unknown."""
     try:
         (info,) = client.call("looking for free memory", [("INFO", "memory")])
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Which commands of a pipeline belong together in a cluster, and where they belong."""
+"""Splits a pipeline for the nodes of a cluster, and follows redirections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEYLESS = frozenset(
     }
 )
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
-# What speaks of the transaction before it, wherever that is sent to in the end.
+# # These concern the transaction before them, so they follow it to its node.
 _BEHIND_EXEC = frozenset({"WAIT", "WAITAOF", "CONFIG"})
 
 
@@ -43,7 +43,7 @@ class Together:
     """Commands for one node and connection: one, or all from `MULTI` to `EXEC` with its waits.
 
     Attributes:
-        at: Where its first command stands in the pipeline.
+        at: Position of the first command in the pipeline.
         slot: ``None`` if any node can answer.
     """
 
@@ -54,7 +54,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Where a redirection sends commands; with `ask` only this once."""
+    """Target of a redirection; `ask` limits it to this one request."""
 
     slot: int
     to: Address
@@ -62,9 +62,9 @@ class Redirect:
 
 
 def split(commands: Sequence[Command]) -> list[Together]:
-    """The parts of a pipeline, in its order.
+    """Splits a pipeline into parts, in its order.
 
-    A command without a key, such as `WAIT`, speaks of the connection of the one before it.
+    A command without a key, such as `WAIT`, goes to the node of the command before it.
     """
     found: list[Together] = []
     slot: int | None = None
@@ -83,7 +83,7 @@ def split(commands: Sequence[Command]) -> list[Together]:
 
 
 def slot_of(command: Command) -> int | None:
-    """Slot of a command's first key; ``None`` if it has none."""
+    """Returns the slot of a command's first key; ``None`` without a key."""
     key: str | bytes
     if command[0] in _SCRIPTS:
         if int(command[2]) == 0:
@@ -97,10 +97,12 @@ def slot_of(command: Command) -> int | None:
 
 
 def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:
-    """The first redirection among the replies.
+    """Returns the first redirection among the replies.
 
     Args:
-        source: Who answered: a node that does not know its own host leaves it out.
+        source: The node that answered. Its host is used if the reply has none, because a node may
+            not
+            know its own host.
     """
     for reply in replies:
         if error_word(reply) in ("ASK", "MOVED"):
@@ -111,10 +113,10 @@ def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:
 
 
 def owners(reply: Any, source: Address) -> dict[int, Address]:
-    """The master of each slot, from the answer to `CLUSTER SLOTS`.
+    """Parses the master of each slot from the reply to `CLUSTER SLOTS`.
 
     Raises:
-        NoServerError: It is not such an answer.
+        NoServerError: The reply is malformed.
     """
     table: dict[int, Address] = {}
     try:
@@ -128,7 +130,7 @@ def owners(reply: Any, source: Address) -> dict[int, Address]:
 
 
 def texts_of(commands: Sequence[Command]) -> dict[str, str | bytes]:
-    """The scripts that a pipeline teaches, by their hash."""
+    """Returns the scripts in a pipeline by their hash."""
     found: dict[str, str | bytes] = {}
     for name, *arguments in commands:
         if name == "EVAL":
@@ -139,7 +141,7 @@ def texts_of(commands: Sequence[Command]) -> dict[str, str | bytes]:
 
 
 def taught(part: Together, texts: Mapping[str, str | bytes]) -> Together:
-    """The same with texts for hashes: its node was not taught what another one was."""
+    """Replaces hashes by texts: another node got the text, so this one may not know the script."""
     commands = tuple(
         ("EVAL", texts[str(one[1])], *one[2:])
         if one[0] == "EVALSHA" and str(one[1]) in texts

@@ -1,6 +1,6 @@
-"""One bounded pass of `SCAN` over each server: for keys that nothing names.
+"""A bounded `SCAN` of each server, for keys that nothing names.
 
-Nothing else in redis-state scans.
+No other module scans.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redis_state.ids import text_number
 from redis_state.progress import Progress
 
 _COUNT = 1000
-# A scan returns to its beginning after about (keys / count) calls; resizing can double that.
+# # A scan takes about (keys / count) calls; a resize of the table can double them.
 _CALLS_SPARE = 1000
 _CALLS_FACTOR = 4
 
@@ -22,10 +22,10 @@ _LOG = logging.getLogger("redis_state.backend")
 
 
 def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> Iterator[list[str]]:
-    """Keys that match a glob pattern, batch by batch and server by server; some may come twice.
+    """Yields keys that match a glob pattern, in batches, server by server; some may come twice.
 
-    A cursor says nothing to a server that was started since, nor to the replica that took its
-    place: both order their keys by another secret. Then all is scanned once more.
+    A cursor is invalid on a restarted server, and on a replica that replaced its master, because
+    each orders keys by its own secret. The scan then starts again.
 
     Raises:
         UnavailableError: The scan did not end.
@@ -34,7 +34,7 @@ def scan(client: Client, attempted: str, pattern: str, progress: Progress) -> It
 
 
 def _start_of(client: Client, attempted: str) -> object:
-    """What tells one start of a server from another; ``None`` where the user may not ask."""
+    """Returns an id of the server's start; ``None`` if the user may not ask."""
     try:
         (info,) = client.call(attempted, [("INFO", "server")])
     except ConfigError as error:
@@ -57,7 +57,7 @@ def _scan_one(
         ((cursor, raw),) = client.call(attempted, [command])
         yield [name.decode("utf-8", "replace") for name in raw]
         progress("scanned keys", min(call * _COUNT, size), size)
-        # Clients answer the cursor as bytes or as a number.
+        # # The cursor may be bytes or a number, depending on the client.
         if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
             if _start_of(client, attempted) != began:
                 raise ServersChangedError(

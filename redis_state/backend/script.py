@@ -1,4 +1,4 @@
-"""The Lua scripts, which the JVM adapter shares: text, hash, and the commands that run them."""
+"""The Lua scripts, shared with the JVM adapter: text, hash, and the commands that run them."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _INCLUDE = "--#include "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One atomic step.
+    """Script of one atomic step.
 
     Attributes:
-        sha: What the server knows it by; the same as in the JVM adapter.
+        sha: The server's name of the script; equal in the JVM adapter.
     """
 
     text: str
     sha: str
 
     def by_hash(self, keys: Sequence[str], *args: str | bytes) -> Command:
-        """Runs it where the server knows it."""
+        """Returns the command for a server that knows the script."""
         return ("EVALSHA", self.sha, str(len(keys)), *keys, *args)
 
     def by_text(self, keys: Sequence[str], *args: str | bytes) -> Command:
-        """Runs it on any server, which knows it from then on."""
+        """Returns the command for any server, which then knows the script."""
         return ("EVAL", self.text, str(len(keys)), *keys, *args)
 
     def call(self, keys: Sequence[str], *args: str | bytes) -> ScriptCall:
-        """Runs it in a transaction: by hash, and once more by text where the server asks for it."""
+        """Returns the call for a transaction: by hash, or by text if the server asks for it."""
         return ScriptCall(self, tuple(keys), args)
 
     def many(self, calls: Sequence[tuple[str, Sequence[str | bytes]]]) -> list[Command]:
-        """Runs it once for each key of one pipeline: the first makes it known to the server."""
+        """Returns a command per key for one pipeline; the first sends the script's text."""
         return [
             (self.by_hash if index else self.by_text)([key], *args)
             for index, (key, args) in enumerate(calls)
@@ -57,21 +57,21 @@ class ScriptCall:
 
     @property
     def by_hash(self) -> Command:
-        """Runs where the server knows the script."""
+        """The command for a server that knows the script."""
         return self.script.by_hash(self.keys, *self.args)
 
     @property
     def by_text(self) -> Command:
-        """Runs on any server."""
+        """The command for any server."""
         return self.script.by_text(self.keys, *self.args)
 
 
 @cache
 def script(name: str) -> Script:
-    """The script of this name.
+    """Loads a script by name.
 
     Raises:
-        InternalError: The installation holds none.
+        InternalError: The installation lacks the script.
     """
     text = _read(name)
     first = text.split("\n", 1)[0]
@@ -84,9 +84,9 @@ _UNDECLARED = ("acquire", "publish", "purge", "recall", "renew", "restore", "ret
 
 
 def touches_undeclared_keys(command: Command) -> bool:
-    """Whether a command runs a script that touches keys which only the manifest names.
+    """Returns whether a command runs a script that uses keys which only the manifest names.
 
-    On the node to which a half-moved slot goes, such a key that has not come yet looks absent.
+    While a slot moves, such a key may not have arrived at the target node, and would seem absent.
     """
     if command[0] not in ("EVAL", "EVALSHA"):
         return False

@@ -1,4 +1,4 @@
-"""The transports to the master, or to a replica, that sentinels name."""
+"""Transports to the master, or to a replica, that sentinels name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redis_state.errors import ConfigError
 from redis_state.process import tell_after_fork
 from redis_state.url import Address, SentinelEndpoint
 
-# What a server answers that is not a master, or none yet.
+# # Replies of a server that is not a master, or not yet.
 _NO_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 _MASTER = "GET-MASTER-ADDR-BY-NAME"
@@ -34,23 +34,23 @@ _DOWN = frozenset({"s_down", "o_down", "disconnected"})
 
 
 REPLICA_LOOK_S = 5.0
-"""While the master is asked in place of a replica, one is looked for so often at most."""
+"""Shortest pause between searches for a replica while the master answers in its place."""
 
 _LOOK_SHARE = 0.1
-"""Of the time: a sentinel that is down may take long to be given up."""
+"""Largest share of time for such searches, because a dead sentinel answers only by timeout."""
 
 
 class _NoSentinelError(NoServerError):
-    """What is asked lacks the command of sentinels."""
+    """The server lacks the command of sentinels."""
 
 
 class SentinelTransport:
-    """Looks the master up again after a failed connection, or a reply of a server that is not one.
+    """Resolves the master again after a failed connection, or a reply that no master gives.
 
-    Also where replicas do not acknowledge: they may follow another master by now, of which a server
-    that is cut off has not been told.
+    Does so, too, if replicas do not acknowledge. They may follow another master by now, which an
+    isolated master would not know.
 
-    Safe to share between threads: no lock is held while a server is asked.
+    Safe to share between threads: no lock is held during a request.
     """
 
     def __init__(self, config: Config, location: SentinelEndpoint) -> None:
@@ -61,7 +61,7 @@ class SentinelTransport:
         self._master: ServerTransport | None = None
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Transport.exchange`, on the server that is the master now."""
+        """Implements `Transport.exchange`, on the present master."""
         master = self._resolved()
         try:
             replies = master.exchange(commands)
@@ -73,15 +73,15 @@ class SentinelTransport:
         return replies
 
     def parts(self) -> Sequence[Transport]:
-        """Itself: the master holds all keys."""
+        """Returns this transport, because the master holds all keys."""
         return [self]
 
     def after_fork(self) -> None:
-        """A thread of the parent may hold the lock; new connections are made to each server."""
+        """Replaces the lock, which a thread of the parent may have held at the fork."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Closes the connections that are not in use."""
         with self._lock:
             master, self._master = self._master, None
         if master is not None:
@@ -99,7 +99,7 @@ class SentinelTransport:
         return known or found
 
     def _connected(self) -> ServerTransport:
-        """A connection to the server that is to be asked."""
+        """Connects to the server that shall answer."""
         return self._verified(self._ask_all(_MASTER), self._verify_role)
 
     def _verified(
@@ -125,13 +125,14 @@ class SentinelTransport:
             raise NoServerError("the server that the sentinels name is not a master")
 
     def _ask_all(self, question: str) -> Any:
-        """What the first sentinel says that knows the master: its address, or its replicas."""
+        """Returns the answer of the first sentinel that knows the master (or its replicas)."""
         failure: redis.RedisError | None = None
         for sentinel in self._location.sentinels:
             try:
                 found = self._ask(sentinel, question)
             except redis.RedisError as error:
-                # One that may be asked again decides over one that never names a master.
+                # # The error of a real sentinel may be transient, so it outranks that of another
+                # server.
                 if failure is None or not isinstance(error, _NoSentinelError):
                     failure = error
                 continue
@@ -154,7 +155,7 @@ class SentinelTransport:
 
     def _ask(self, sentinel: Address, question: str) -> Any:
         reply = self._asked(sentinel, question, anonymous=True)
-        # Sentinels have users of their own; most ask for no password.
+        # # Sentinels have users of their own, and most need no password.
         if error_word(reply) in _UNNAMED:
             reply = self._asked(sentinel, question, anonymous=False)
         if isinstance(reply, redis.RedisError) and "No such master" in str(reply):
@@ -174,10 +175,11 @@ class SentinelTransport:
 
 
 class ReplicaTransport(SentinelTransport):
-    """Reads from a replica that follows the master; from the master while none does.
+    """Reads from a replica that follows the master, or from the master if there is no such replica.
 
-    What is asked says with each pipeline what it is. What a replica has read that does not follow
-    any more is thrown away, since it may be of long ago.
+    Each pipeline also asks for the server's role. The replies of a replica that no longer follows
+    are
+    discarded, because its data may be old.
     """
 
     def __init__(self, config: Config, location: SentinelEndpoint, *, clock: Clock) -> None:
@@ -186,7 +188,7 @@ class ReplicaTransport(SentinelTransport):
         self._look_at_s = clock.monotonic_s()
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Transport.exchange`, on a replica if there is one."""
+        """Implements `Transport.exchange`, on a replica if there is one."""
         server = self._resolved()
         try:
             said, *replies = server.exchange([("ROLE",), *commands])
@@ -215,14 +217,14 @@ class ReplicaTransport(SentinelTransport):
         return None
 
     def _look_again(self, master: ServerTransport) -> None:
-        """Spare the master from now on if there is a replica again."""
+        """Replaces the master by a replica, if one follows again."""
         began_s = self._clock.monotonic_s()
         with self._lock:
             if began_s < self._look_at_s:
                 return
             self._look_at_s = began_s + REPLICA_LOOK_S
         found = None
-        # The master is there in any case.
+        # # Errors are ignored, because the master still answers.
         with suppress(redis.RedisError, ConfigError):
             found = self._replica()
         ended_s = self._clock.monotonic_s()
@@ -248,7 +250,7 @@ def _check_follows(role: Sequence[Any]) -> None:
 
 
 def _role(server: ServerTransport) -> list[Any] | None:
-    """What it says of itself; a user without the right to ask may still be one that can read."""
+    """Asks for the role; ``None`` if the user has no right to ask, but may still read."""
     (reply,) = server.exchange([("ROLE",)])
     return _role_in(reply)
 
@@ -270,7 +272,7 @@ def _fields(raw: Any) -> dict[str, str]:
 
 
 def _followed(replica: Mapping[str, str]) -> Address | None:
-    """The address of a replica that sentinels reach, and that reaches its master."""
+    """Returns the address of a replica that is up and linked to its master; ``None`` otherwise."""
     flags = set(replica.get("flags", "").split(","))
     if flags & _DOWN or replica.get("master-link-status") != "ok":
         return None

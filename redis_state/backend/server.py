@@ -1,4 +1,4 @@
-"""Checks of a server's version, role and settings, before it is trusted with state."""
+"""Checks version, role and settings of a server before it stores state."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _said: set[str] = set()
 
 
 def check_server(client: Client) -> None:
-    """Refuse a server that would lose state, is too old or lacks commands; once for each run.
+    """Rejects a server that would lose state, is too old or lacks commands; called once per run.
 
-    Every master of a cluster is checked: each has its own memory and its own settings.
+    Checks every master of a cluster, because each has its own memory and settings.
 
     Raises:
-        ConfigError: What the server would have to be like.
+        ConfigError: The server fails a check; the message has the requirement.
         UnavailableError: The deadline passed.
     """
     for warning in client.over_parts(_ATTEMPTED, _judged):
-        # A job of many batches registers a run for each; the log gets each sentence once.
+        # # A job of many batches registers a run for each, so each sentence is logged only once.
         if warning not in _said:
             if len(_said) >= _SAID_MAX:
                 _said.clear()
@@ -49,7 +49,7 @@ def check_server(client: Client) -> None:
 
 def _judged(client: Client) -> list[str]:
     trial = needs.trial()
-    # A user with rules of its own most likely may not ask, and each refusal is an entry in ACL LOG.
+    # # A user with own rules most likely may not ask, and each refusal adds an entry to ACL LOG.
     asked = () if client.has_user else needs.ASK_LIMITS
     said, *replies = client.answers(_ATTEMPTED, [("INFO",), *trial, *asked])
     warnings = []
@@ -68,7 +68,7 @@ def _judged(client: Client) -> list[str]:
 
 
 def _asked(client: Client, *command: str | bytes) -> object:
-    """The answer; ``None``, with a warning, if the user may not ask."""
+    """Returns the reply; ``None``, with a warning, if the user may not ask."""
     (reply,) = client.answers(_ATTEMPTED, [command])
     if not isinstance(reply, redis.RedisError):
         return reply
@@ -83,17 +83,17 @@ def judge(
     durability: Durability,
     settings: Callable[[], object],
 ) -> list[str]:
-    """Judge what a server says of itself.
+    """Checks the server's `INFO`.
 
     Args:
-        settings: Asks for the answer to `FILE_SETTINGS`, which is needed of older servers.
+        settings: Returns the reply to `FILE_SETTINGS`; called only for older servers.
 
     Returns:
-        Warnings: what is allowed but may cost state or time, one sentence each.
+        Warnings about settings that may cost state or time, one sentence each.
 
     Raises:
-        ConfigError: It is too old, a replica, may evict keys, or writes no file that
-            `durability` waits for.
+        ConfigError: The server is too old, is a replica, may evict keys, or lacks the file that
+            `durability` needs.
     """
     _refuse(url, info)
     policy = str(info.get("maxmemory_policy", "noeviction"))

@@ -1,4 +1,4 @@
-"""The checks at the start of a job: the server, its settings, and the rights of the user."""
+"""Checks at the start of a job: the server, its settings, and the rights of the user."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from redis_state.config import Config
 from redis_state.ids import PartitionId, StoreId
 
 LIMIT_MS = 10_000
-"""Nobody listens at a wrong address, however long one asks."""
+"""Limit of the start check, because a longer wait does not help with a wrong address."""
 
 _KEEP_MS = "60000"
 
 
 def check_start(conf: Config) -> None:
-    """Ask the server for its address, version and settings, and for the login and its rights.
+    """Checks address, version and settings of the server, and login and rights of the user.
 
-    Leaves nothing behind: the commands of a transaction are judged before the first one is done,
-    and the last one removes what the others made.
+    Leaves no key behind. The server checks the rights of a whole transaction before it runs a
+    command,
+    and the last command removes all keys.
 
     Raises:
-        ConfigError: What is wrong, and what to do.
-        UnavailableError: It gave no answer within `LIMIT_MS`, or the deadline if that is shorter.
+        ConfigError: A check failed; the message has the advice.
+        UnavailableError: No answer came within `LIMIT_MS`, or the deadline if that is shorter.
     """
     client = Client(replace(conf, deadline=min(conf.deadline, LIMIT_MS)))
     try:
@@ -44,11 +45,11 @@ def _commands(key_prefix: str | None) -> list[Command]:
 
 
 def asked_of(record: str, text: str) -> list[Command]:
-    """The commands of a job, as `redis-state acl` lists them: the JVM asks the same.
+    """Returns the commands of a job, as `redis-state acl` lists them. The JVM sends the same.
 
     Args:
-        record: A key that is to hold a hash.
-        text: One that is to hold a string.
+        record: A key for a hash.
+        text: A key for a string.
     """
     return [
         ("HSET", record, "a", "1"),

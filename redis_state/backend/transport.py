@@ -1,4 +1,4 @@
-"""The interface of a transport: how pipelines reach one server or several."""
+"""Interface of a transport, which sends pipelines to one or several servers."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from redis_state.url import Address
 
 
 class NoServerError(redis.ConnectionError):
-    """There is no server to send to at the moment; the text says why and may be shown."""
+    """No server is reachable at the moment; the text has the reason and may be shown."""
 
 
 class ReplacedError(NoServerError):
-    """Another server has taken the place of this one."""
+    """Another server has replaced this one."""
 
 
 class Transport(Protocol):
-    """Sends pipelines once; whether they are sent again is for the caller to decide."""
+    """Sends pipelines once; the caller decides on repetitions."""
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Write all commands in one go and read all replies, errors of the server among them.
+        """Writes all commands at once, and reads all replies, including errors of the server.
 
         Raises:
-            redis.RedisError: The connection failed: what was sent may or may not be applied.
+            redis.RedisError: The connection failed: the commands may or may not be applied.
             RedisStateError: No repetition can help.
         """
 
     def parts(self) -> Sequence[Transport]:
-        """One for each server that holds a part of the keys."""
+        """Returns a transport for each server that holds a part of the keys."""
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
 
 
 class ServerTransport:
-    """One server.
+    """Transport to one server.
 
     Args:
-        address: ``None`` means the one of the URL.
-        anonymous: Connect without logging in, and without choosing a database.
+        address: ``None`` means the address in the URL.
+        anonymous: Connects without a login, and without choosing a database.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ServerTransport:
         tell_after_fork(self)
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Transport.exchange`, on one connection."""
+        """Implements `Transport.exchange`, on one connection."""
         pipeline = _Pipeline(self._connections())
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -66,16 +66,16 @@ class ServerTransport:
         return replies
 
     def parts(self) -> Sequence[Transport]:
-        """Itself."""
+        """Returns this transport."""
         return [self]
 
     def close(self) -> None:
-        """Close the connections that are not in use; another thread may wait for an answer."""
+        """Closes the connections that are not in use; another thread may still wait for a reply."""
         if self._redis is not None:
             self._redis.connection_pool.disconnect(inuse_connections=False)
 
     def after_fork(self) -> None:
-        """The connections are the parent's; one of its threads may hold the lock of their pool."""
+        """Drops the parent's connections, and their pool: a thread may have held its lock."""
         if self._redis is not None:
             let_go(self._redis)
             self._redis = None
@@ -87,13 +87,14 @@ class ServerTransport:
 
 
 class _Pipeline(redis.client.Pipeline):
-    """A pipeline that closes its connection where replies are still to come.
+    """A pipeline that closes its connection if replies are still missing.
 
-    redis-py does so when reading fails, and not when it is interrupted between two replies, as by
-    Control-C: the next one to use the connection would get the replies of this one. A refused
-    `EXEC` leaves the connection inside the transaction, so that one is closed, too.
+    redis-py closes it if reading fails, but not after an interrupt between two replies, such as
+    Control-C. The next user of the connection would then get the replies of this pipeline. A
+    refused
+    `EXEC` leaves the connection inside the transaction, so it is closed, too.
 
-    Where the server has said why it closes the connection, that is the reply to the rest as well.
+    If the server sent a reason and closed the connection, the reason is the reply to the rest too.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -102,12 +103,12 @@ class _Pipeline(redis.client.Pipeline):
         super().__init__(client.connection_pool, client.response_callbacks, False, None)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """As redis-py has it."""
+        """Overrides redis-py's method."""
         self._missing = len(self.command_stack)
         return super().execute(raise_on_error)
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
-        """As redis-py has it."""
+        """Overrides redis-py's method."""
         if self._last_words is not None:
             raise self._last_words
         try:
@@ -124,7 +125,7 @@ class _Pipeline(redis.client.Pipeline):
         return reply
 
     def reset(self) -> None:  # type: ignore[override]  # as its own Pipeline overrides it
-        """As redis-py has it: the connection goes back into the pool."""
+        """Overrides redis-py's method, which returns the connection to the pool."""
         if self._missing and self.connection is not None:
             self.connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py has no types
         self._missing = 0
@@ -132,12 +133,12 @@ class _Pipeline(redis.client.Pipeline):
 
 
 def error_word(reply: object) -> str:
-    """First word of an error reply; empty for anything else."""
+    """Returns the first word of an error reply; empty for other replies."""
     return bare(message_of(reply)).partition(" ")[0] if isinstance(reply, redis.RedisError) else ""
 
 
 def message_of(error: redis.RedisError) -> str:
-    """The reply as the server sent it: redis-py cuts the first word off for those it knows."""
+    """Restores the server's reply: redis-py cuts the first word off for the errors it knows."""
     word = next((word for kind, word in _WORDS.items() if type(error) is kind), "")
     text = str(error)
     return text if not word or text.startswith(word) else f"{word} {text}"

@@ -1,4 +1,4 @@
-"""Chooses the transport that a URL describes."""
+"""Chooses the transport for a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis_state.url import ClusterEndpoint, SentinelEndpoint
 
 
 def transport_to(config: Config) -> Transport:
-    """The way to what the URL names; nothing is connected before the first exchange.
+    """Returns the transport for the config's URL; connects with the first exchange.
 
     Raises:
         ConfigError: The password file cannot be read.
@@ -26,13 +26,13 @@ def transport_to(config: Config) -> Transport:
 
 
 def replica_to(config: Config, *, clock: Clock = SYSTEM) -> Transport:
-    """The way to a replica of what the URL names, to read from; a single server is itself asked.
+    """Returns a read-only transport to a replica; for a single server, to the server itself.
 
     Args:
-        clock: Says when it is looked for a replica again while there is none.
+        clock: Limits how often a missing replica is searched again.
 
     Raises:
-        ConfigError: It is a cluster, or the password file cannot be read.
+        ConfigError: The URL is a cluster, or the password file cannot be read.
     """
     location = config.url
     if isinstance(location, ClusterEndpoint):

@@ -1,6 +1,6 @@
-"""Keys and values of Python's stores as bytes: codecs, ordered keys, versioned state objects.
+"""Keys and values of Python stores as bytes: codecs, ordered keys, versioned state objects.
 
-Imports `format` and the layers below it, and does no I/O. Begin with `codec.py`.
+Imports only `format` and the layers below, and does no I/O. Start with `codec.py`.
 """
 
 from redis_state.codec.codec import MSGPACK, RAW, Codec, Range, unencodable

@@ -1,4 +1,4 @@
-"""Keys and values to bytes and back (docs/format.md, section 10)."""
+"""Encodes and decodes keys and values of Python stores (docs/format.md, section 10)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from redis_state.errors import FormatError, UsageError
 from redis_state.format.rows import join_elements, split_elements
 
 Range = tuple[bytes, bytes | None]
-"""Encoded keys from the first up to, not including, the second; ``None`` is open."""
+"""Encoded keys from the first up to, not including, the second; ``None`` means no upper end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How a store writes its keys and values; all functions are pure.
+    """Encoding of a store's keys and values; all functions are pure.
 
     Attributes:
-        name: Kept with the state: a store is opened with the codec that wrote it.
-        prefix_range: The encoded keys that a `prefix_scan` means.
+        name: Stored with the state, which can be opened only with the codec that wrote it.
+        prefix_range: Returns the encoded keys that a `prefix_scan` reads.
     """
 
     name: str
@@ -34,13 +34,14 @@ class Codec:
     prefix_range: Callable[[Any], Range]
 
     def with_values(self, kind: type) -> Codec:
-        """The same with values of a dataclass, kept as a map, or of a named tuple, as an array.
+        """Returns a codec for values of a dataclass (stored as a map) or named tuple (an array).
 
-        Fields that were added since a value was written take their defaults, and those that the
-        class has no longer are left out.
+        Fields that are missing in a stored value take their defaults. Stored fields that the class
+        no
+        longer has are ignored.
 
         Raises:
-            UsageError: The class is neither.
+            UsageError: The class is neither a dataclass nor a named tuple.
         """
         to_plain, from_plain = _plain(kind, by_name=is_dataclass(kind))
         encode, decode = self.encode_value, self.decode_value
@@ -51,7 +52,7 @@ class Codec:
         )
 
     def with_lists(self) -> Codec:
-        """The same with lists of such values, as a `ListStateStore` keeps them."""
+        """Returns a codec for lists of this codec's values, as a `ListStateStore` stores them."""
         encode, decode = self.encode_value, self.decode_value
         return replace(
             self,
@@ -60,10 +61,10 @@ class Codec:
         )
 
     def with_keys(self, kind: type) -> Codec:
-        """The same with keys of a dataclass or named tuple, which are tuples of their fields.
+        """Returns a codec for keys of a dataclass or named tuple, stored as tuples of their fields.
 
         Raises:
-            UsageError: The class is neither.
+            UsageError: The class is neither a dataclass nor a named tuple.
         """
         to_plain, from_plain = _plain(kind, by_name=False)
         encode, decode = self.encode_key, self.decode_key
@@ -75,7 +76,7 @@ class Codec:
 
 
 def unencodable(what: str, value: object, *, found: str = "") -> UsageError:
-    """The error for what has no encoding; it names the type, never the value."""
+    """Returns the error for a value without an encoding. It names the type, never the value."""
     return UsageError(
         f"encoding {what}",
         found=found or f"its type is {_name(type(value))}, which has no encoding",
@@ -147,7 +148,7 @@ def _bytes_prefix(prefix: Any) -> Range:
 
 
 class _Packers(threading.local):
-    """A packer is not to be shared between threads, and making one costs more than packing."""
+    """MessagePack packer of each thread: packers are not thread-safe, and costly to create."""
 
     def __init__(self) -> None:
         self.pack = msgpack.Packer(use_bin_type=True, strict_types=True, default=_default).pack
@@ -168,7 +169,7 @@ def _pack(value: Any) -> bytes:
     try:
         packed: bytes = _packers.pack(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        # Types are judged by `_default`; what is left are broken texts, nesting and sizes.
+        # # `_default` rejects unknown types; only broken text, deep nesting and large sizes remain.
         broken = isinstance(error, UnicodeEncodeError)
         found = (
             "a text that UTF-8 cannot encode" if broken else "nesting or a size that is too large"
@@ -185,7 +186,7 @@ def _unpack(data: bytes) -> Any:
 
 
 RAW = Codec("raw", _as_bytes("a key"), _same, _as_bytes("a value"), _same, _bytes_prefix)
-"""Keys and values are bytes; the order is that of unsigned bytes."""
+"""Keys and values are bytes; keys are ordered as unsigned bytes."""
 
 MSGPACK = Codec("msgpack", encode_key, decode_key, _pack, _unpack, prefix_range)
-"""Keys are plain Python values in their own order, values whatever MessagePack can hold."""
+"""Keys are plain Python values in their natural order; values are any that MessagePack can hold."""

@@ -1,7 +1,7 @@
-"""Spark's schemas from DDL text to JSON, without a session; no I/O.
+"""Parses Spark's schemas from DDL text to JSON, without a session; no I/O.
 
-Spark parses DDL in the JVM, which neither a Python worker nor a test without Spark has. What state
-variables are declared with is a small part of it: names, types, `NOT NULL`, comments.
+Spark parses DDL in the JVM, which a Python worker and a test without Spark lack. State variables
+use a small part of DDL: names, types, `NOT NULL`, comments.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _PRECISION_MAX = 38
 
 
 def struct_of(text: str) -> dict[str, Any]:
-    """The columns of a DDL text such as ``count long, tags array<string>``, as Spark's JSON.
+    """Parses the columns of a DDL text such as ``count long, tags array<string>`` to Spark's JSON.
 
     Raises:
-        UsageError: The text is not such a list.
+        UsageError: The text is not a list of columns.
     """
     parser = _Parser(text)
     fields = parser.columns(end="")

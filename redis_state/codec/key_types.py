@@ -1,4 +1,4 @@
-"""Types of Spark whose equal values may differ in bytes: no keys of a state; no pyspark."""
+"""Rejects key types whose equal values may differ in bytes; no pyspark."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ADVICE = {
 _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 _UnfitPart = tuple[str, str, str]
-"""The path of a part, its type as Spark's DDL names it, and what to take instead."""
+"""Path of a part, its type as in Spark's DDL, and the advice for its error."""
 
 
 def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
-    """Refuse a key column, or a part of one, whose equal values may differ in bytes.
+    """Rejects a key column if equal values of the column, or of a part, may differ in bytes.
 
     Args:
-        field: As Spark's JSON has it, with the metadata that names collations.
-        what: What the error calls the column.
+        field: The column in Spark's JSON, with the metadata that names collations.
+        what: Name of the column in errors.
 
     Raises:
-        UsageError: It is such a column; the error names the part and its type.
+        UsageError: The column is rejected; the message names the part and its type.
     """
     found = next(_of_field(field, field["name"]), None)
     if found is None:
@@ -51,7 +51,7 @@ def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
 
 
 def without_collations(kind: JsonType) -> JsonType:
-    """The type without the names of collations, which values do not have."""
+    """Returns the type without the names of collations, which stored values do not need."""
     if isinstance(kind, str):
         return "string" if kind.startswith(_COLLATED) else kind
     parts: dict[str, Any] = {}
@@ -66,7 +66,8 @@ def without_collations(kind: JsonType) -> JsonType:
 
 
 def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_UnfitPart]:
-    # Spark writes a collation into the metadata of the nearest field, by the path from there.
+    # # Spark writes a collation into the metadata of the nearest field, keyed by the path from
+    # there.
     found = (field.get("metadata") or {}).get(_COLLATIONS) or {}
     below = field["name"]
     collations = {place[len(below) :]: str(name) for place, name in found.items()}

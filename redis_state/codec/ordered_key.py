@@ -1,4 +1,4 @@
-"""Python keys as bytes whose order is the order of the keys (docs/format.md, section 10.2)."""
+"""Encodes Python keys to bytes that sort like the keys (docs/format.md, section 10.2)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NAN = b"\x21\xff\xf8\0\0\0\0\0\0"
 
 
 def encode_key(key: Any) -> bytes:
-    """A key as bytes.
+    """Encodes a key.
 
     Raises:
-        UsageError: It holds something that has no encoding; the type is named.
+        UsageError: A part of the key has no encoding; the message names its type.
     """
     if type(key) is str:
         return b"\x30" + _utf8(key).replace(END, _ESCAPED) + END
@@ -38,16 +38,16 @@ def encode_key(key: Any) -> bytes:
 
 
 def encode_tuple(items: Any) -> bytes:
-    """A key that is a tuple or list as bytes, as `encode_key`.
+    """Encodes a key that is a tuple or list, as `encode_key` does.
 
     Raises:
-        UsageError: It holds something that has no encoding; the type is named.
+        UsageError: A part of the key has no encoding; the message names its type.
     """
     return _encode_items(items, 1)
 
 
 def decode_key(data: bytes) -> Any:
-    """A key from its bytes; lists come back as tuples.
+    """Decodes a key; lists come back as tuples.
 
     Raises:
         FormatError: The bytes are not a key.
@@ -59,19 +59,19 @@ def decode_key(data: bytes) -> Any:
 
 
 def decode_first(data: bytes, at: int = 0) -> tuple[Any, int]:
-    """The key that begins at a place, and where it ends: keys may stand one after the other.
+    """Decodes the key that starts at `at`, and returns its end too. Keys may be concatenated.
 
     Raises:
-        FormatError: The bytes are no key.
+        FormatError: The bytes are not a key.
     """
     return _decode(data, at, 0)
 
 
 def prefix_range(prefix: Any) -> tuple[bytes, bytes | None]:
-    """The range of keys that begin with a tuple's elements, a text or bytes.
+    """Returns the range of keys that begin with the elements of a tuple, a text or bytes.
 
     Raises:
-        UsageError: The prefix is of another type, or has no encoding.
+        UsageError: The prefix has another type, or has no encoding.
     """
     if not isinstance(prefix, (tuple, list, str, bytes)):
         raise UsageError(
@@ -81,7 +81,9 @@ def prefix_range(prefix: Any) -> tuple[bytes, bytes | None]:
         )
     start = encode_key(prefix)[:-1]
     if isinstance(prefix, (tuple, list)):
-        # No tag is 0xFF; a longer element goes on with 0x00 0xFF, which is none of ours.
+        # # 0xFF is not a tag, so it sorts after every further element. An element that is only
+        # longer than
+        # # the last one of the prefix continues with 0x00 0xFF, and is outside the range.
         return start, start + b"\xff"
     kept = start.rstrip(b"\xff")
     return start, kept[:-1] + bytes([kept[-1] + 1])
@@ -115,7 +117,7 @@ def _encode(value: Any, depth: int) -> bytes:
 
 
 def _encode_items(items: Any, depth: int) -> bytes:
-    """A tuple or list; what it mostly holds is encoded without a further call."""
+    """Encodes a tuple or list. Strings and ints are inlined, because most items are such."""
     if depth > _DEPTH_MAX:
         raise _too_deep(items)
     parts = [b"\x38"]

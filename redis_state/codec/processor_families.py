@@ -1,15 +1,15 @@
-"""Names of the families beside the variables of a processor (docs/format.md, 10.6)."""
+"""Names of a processor's families other than its state variables (docs/format.md, section 10.6)."""
 
 from __future__ import annotations
 
 NOTES = "$batch"
-"""Of each partition: event times, by which the watermark goes."""
+"""Event times of each partition, from which the watermark is computed."""
 
 TIMERS = "$timers"
-"""Timers by their times."""
+"""Timers, ordered by time."""
 
 TIMERS_BY_GROUP = "$timers of groups"
-"""The same timers by their groups."""
+"""Timers, ordered by group."""
 
 EXPIRY_OF = "$expiry of "
-"""What stands in front of a variable's name: the family that says when its rows end."""
+"""Prefix of a variable's name that names the family of its expiry times."""

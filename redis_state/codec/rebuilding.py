@@ -1,4 +1,4 @@
-"""Compares an object with the one that was made again from its fields; no I/O."""
+"""Compares an object with its copy that was rebuilt from the stored fields; no I/O."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from redis_state.codec.shapes import parts_of
 
 
 def lost_part(value: Any, back: Any) -> str | None:
-    """The path to what differs, or ``None``.
+    """Returns the path to the first difference, or ``None``.
 
-    Fields that a class leaves out of comparisons may differ.
+    Ignores fields that a class excludes from comparisons.
     """
     if is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
@@ -38,7 +38,7 @@ def _same(value: Any, back: Any, name: str) -> bool:
 
 def _equal(one: Any, other: Any) -> bool:
     try:
-        # What is not equal to itself is not a number.
+        # # Only NaN differs from itself.
         return one is other or bool(one == other) or bool(one != one and other != other)
     except Exception:  # noqa: BLE001  # the code of a user's class
         return False

@@ -1,8 +1,7 @@
-"""Rules by which Python objects become what msgpack can write, and come back; no I/O.
+"""Rules that convert Python objects to values for msgpack, and back; no I/O.
 
-A rule is compiled once from a type (`type_hints`) and works in both directions: `plain` takes
-exactly what `build` makes again from its result. Records become maps by field name, tuples and sets
-lists.
+A rule is compiled once from a type (`type_hints`) and works in both directions: `plain` accepts
+only values that `build` can restore. Records become maps by field name, tuples and sets lists.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ UNDECLARED = "where no type is declared"
 
 
 class Shape:
-    """What a type makes of values.
+    """Conversion between the values of a type and their stored form.
 
     Attributes:
-        name: The type, as errors name it.
-        exact: Classes whose values are stored as they are; whole numbers are bounded by msgpack.
-        runs_code: Whether making a value runs code of its class, which may change or refuse it.
+        name: Name of the type in errors.
+        exact: Classes whose values are stored unchanged. msgpack bounds whole numbers.
+        runs_code: True if building a value runs code of its class, which may change or reject it.
     """
 
     name: str
@@ -41,21 +40,21 @@ class Shape:
     runs_code = False
 
     def plain(self, value: Any, depth: int) -> Any:
-        """The value of types that msgpack writes; a copy wherever it is mutable.
+        """Converts a value to types that msgpack writes; copies whatever is mutable.
 
         Raises:
-            Misfit: `build` would not make the same value again.
+            Misfit: `build` would not restore the same value.
         """
         raise NotImplementedError
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """The value of the type.
+        """Builds the value from its stored form.
 
         Args:
-            lenient: Leave out fields that a record does not know, which is an error otherwise.
+            lenient: Ignores fields that a record does not know; otherwise they are an error.
 
         Raises:
-            Misfit: The plain value does not have the form of the type.
+            Misfit: The stored value does not have the form of the type.
             FormatError: A record has other fields than its class.
         """
         raise NotImplementedError
@@ -63,14 +62,14 @@ class Shape:
 
 @dataclass(slots=True)
 class Scalars(Shape):
-    """Values that msgpack has itself, of some classes."""
+    """Values of the given classes, all of which msgpack supports natively."""
 
     name: str
     exact: frozenset[type]
     times: bool = False
 
     def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         if type(value) in self.exact:
             return value
         found = scalar(value)
@@ -78,19 +77,19 @@ class Scalars(Shape):
         return found if fits else misfit(value, self.name)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         return plain
 
 
 @dataclass(slots=True)
 class LiteralShape(Shape):
-    """Some values of such classes, as `Literal` names them."""
+    """Values that `Literal` lists."""
 
     name: str
     values: tuple[Any, ...]
 
     def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         found = plain_scalar(value)
         if any(type(one) is type(found) and one == found for one in self.values):
             return found
@@ -99,18 +98,18 @@ class LiteralShape(Shape):
         return misfit(value, self.name)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         return plain
 
 
 class Undeclared(Shape):
-    """What comes back as it is without a type: scalars, lists and dicts."""
+    """Values that come back unchanged without a declared type: scalars, lists and dicts."""
 
     name = "None, bool, int, float, str, bytes, datetime, or a list or dict of these"
     exact = KEYS
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         kind = type(value)
         if kind in KEYS:
             return value
@@ -128,23 +127,23 @@ class Undeclared(Shape):
         return misfit(value, "")
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         return plain
 
 
 class AnyKey(Shape):
-    """A key of a dict, where no type is declared."""
+    """Key of a dict without a declared key type."""
 
     name = "None, bool, int, float, str, bytes or datetime"
     exact = KEYS
 
     def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         found = value if type(value) in KEYS else scalar(value)
         return found if type(found) in SCALARS else misfit(value, "")
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         return plain
 
 
@@ -153,17 +152,17 @@ UNTYPED, ANY_KEY = Undeclared(), AnyKey()
 
 @dataclass(slots=True)
 class Enumerated(Shape):
-    """Members of an enum, which are stored by their values."""
+    """Members of an enum, stored by their values."""
 
     name: str
     cls: type[Enum]
 
     def plain(self, value: Any, depth: int) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         return value.value if isinstance(value, self.cls) else misfit(value, self.name)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         try:
             return self.cls(plain)
         except ValueError:
@@ -182,11 +181,11 @@ class Items(Shape):
 
     @property
     def runs_code(self) -> bool:  # type: ignore[override]  # read only
-        """As that of the items."""
+        """True if the items run code."""
         return self.of.runs_code
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         if type(value) not in self.classes and not (tuple in self.classes and _is_tuple(value)):
             misfit(value, self.name)
         plain = _each(value, self.of, depth)
@@ -195,7 +194,7 @@ class Items(Shape):
         return plain
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         if not isinstance(plain, list):
             mismatch(plain, "a list")
         return self.make(_built(plain, self.of, lenient))
@@ -203,18 +202,18 @@ class Items(Shape):
 
 @dataclass(slots=True)
 class FixedTuple(Shape):
-    """A tuple with a type for each place."""
+    """A tuple with a type for each position."""
 
     name: str
     of: tuple[Shape, ...]
 
     @property
     def runs_code(self) -> bool:  # type: ignore[override]  # read only
-        """As that of the places."""
+        """True if an item runs code."""
         return any(one.runs_code for one in self.of)
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         if not _is_tuple(value):
             misfit(value, self.name)
         if len(value) != len(self.of):
@@ -225,7 +224,7 @@ class FixedTuple(Shape):
             raise error.below("[]", "") from None
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         if not isinstance(plain, list) or len(plain) != len(self.of):
             mismatch(plain, f"a list of {len(self.of)}")
         pairs = zip(self.of, plain, strict=True)
@@ -237,7 +236,7 @@ class FixedTuple(Shape):
 
 @dataclass(slots=True)
 class Dicts(Shape):
-    """A dict; one whose keys each have a type has these in `parts`, and else `of`."""
+    """A dict. `parts` has the types of some keys' values; all other values have the type `of`."""
 
     name: str
     key: Shape
@@ -246,17 +245,17 @@ class Dicts(Shape):
 
     @property
     def runs_code(self) -> bool:  # type: ignore[override]  # read only
-        """As that of the values."""
+        """True if a value runs code."""
         return self.of.runs_code or any(one.runs_code for one in self.parts.values())
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         if type(value) is not dict:
             misfit(value, self.name)
         return _items(value, self.key, self.of, depth, self.parts)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         if not isinstance(plain, dict):
             mismatch(plain, "a map")
         try:
@@ -282,20 +281,20 @@ class Optional(Shape):
 
     @property
     def runs_code(self) -> bool:  # type: ignore[override]  # read only
-        """As that of the value."""
+        """True if the value runs code."""
         return self.of.runs_code
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         return None if value is None else self.of.plain(value, depth)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         return None if plain is None else self.of.build(plain, lenient=lenient)
 
 
 class RecordShape(Shape):
-    """A dataclass or named tuple. Its fields are filled in later, as it may contain itself."""
+    """A dataclass or named tuple. Fields are added later, because a record may contain itself."""
 
     __slots__ = ("_fields", "_parts", "make", "name", "runs_code")
 
@@ -307,13 +306,13 @@ class RecordShape(Shape):
         self._parts: list[tuple[str, frozenset[type], Callable[[Any, int], Any]]] = []
 
     def add(self, name: str, shape: Shape, *, required: bool) -> None:
-        """Add a field."""
+        """Adds a field."""
         self._fields[name] = (shape, required)
         self._parts.append((name, shape.exact, shape.plain))
         self.runs_code = self.runs_code or (shape is not self and shape.runs_code)
 
     def plain(self, value: Any, depth: int) -> Any:
-        """Returns what is stored, as `Shape.plain`."""
+        """Implements `Shape.plain`."""
         if type(value) is not self.make:
             misfit(value, self.name)
         if depth > DEPTH_MAX:
@@ -331,7 +330,7 @@ class RecordShape(Shape):
         return plain
 
     def build(self, plain: Any, *, lenient: bool) -> Any:
-        """Returns the value, as `Shape.build`."""
+        """Implements `Shape.build`."""
         if not isinstance(plain, dict):
             mismatch(plain, "a map")
         fields = self._fields
@@ -362,10 +361,10 @@ class RecordShape(Shape):
 
 
 def scalar(value: Any) -> Any:
-    """A scalar of NumPy or pandas, or a time, as msgpack can write it; anything else as it is.
+    """Converts a scalar of NumPy or pandas, or a time, for msgpack; returns other values unchanged.
 
     Raises:
-        Misfit: A time that has no zone, or would not come back.
+        Misfit: A time has no zone, or would not come back; an int has more than 64 bits.
     """
     if is_numpy_time(value):
         raise Misfit(f"is a {class_name(value)}, which has no time zone")
@@ -395,18 +394,18 @@ def _moment(value: datetime) -> Any:
 
 
 def misfit(value: Any, wanted: str) -> NoReturn:
-    """Refuse a value of another type."""
+    """Raises for a value of another type."""
     not_that = f", not {wanted}" if wanted else ""
     raise Misfit(f"is a {class_name(value)}{not_that}")
 
 
 def mismatch(plain: object, wanted: str) -> NoReturn:
-    """Refuse what was stored in another form."""
+    """Raises for a value that was stored in another form."""
     raise Misfit(f"was stored as a {type(plain).__name__}, not as {wanted}")
 
 
 def unwritable(value: Any) -> Misfit | None:
-    """Where an object whose form is right has what msgpack cannot write."""
+    """Finds the part that msgpack cannot write in an object of the right form."""
     if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
         return Misfit("is an int of more than 64 bits")
     if isinstance(value, str):
@@ -424,7 +423,7 @@ def unwritable(value: Any) -> Misfit | None:
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """The values below one, and the part of a path that leads to each."""
+    """Yields the parts of a value, each with its step of a path."""
     if is_dataclass(value):
         yield from ((f".{one.name}", getattr(value, one.name)) for one in fields(value) if one.init)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -441,7 +440,7 @@ def _is_tuple(value: object) -> bool:
 
 
 def _is_compound(value: object) -> bool:
-    """Whether a value could be stored if its type was declared."""
+    """Returns whether a value could be stored if its type was declared."""
     return isinstance(value, (tuple, set, frozenset, Enum)) or hasattr(
         type(value), "__dataclass_fields__"
     )

@@ -1,7 +1,7 @@
-"""Single values of Spark's types as what MessagePack and keys can hold, and back; no pyspark.
+"""Converts single values of Spark's types to values that MessagePack and keys can hold; no pyspark.
 
-Whatever is written comes back equal, or as Spark's operator rounds it: decimals half up, numbers of
-a float column to 32 bits. Everything else raises `Misfit`, and nothing is written.
+A written value comes back equal, or rounded as Spark's operator rounds: decimals half up, numbers
+of a float column to 32 bits. Any other value raises `Misfit`, and nothing is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTEGERS = {
     "integer": (-(1 << 31), (1 << 31) - 1),
     "long": (-(1 << 63), (1 << 63) - 1),
 }
-"""Types of whole numbers, and their bounds."""
+"""Bounds of each type of whole numbers."""
 
 _CLASSES_MAX = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -28,16 +28,16 @@ _EPOCH_NAIVE = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
-_EDGE = 2 * 86_400 * _SECOND  # a zone, and the day in which Python looks for a fold
+_EDGE = 2 * 86_400 * _SECOND  # a time zone, and the day that Python searches for a fold
 _FIRST = (datetime.min - _EPOCH_NAIVE) // _MICROSECOND
 _LAST = (datetime.max - _EPOCH_NAIVE) // _MICROSECOND
-_DAYS = ("Y", "M", "W", "D", "")  # units of NumPy that tell days
+_DAYS = ("Y", "M", "W", "D", "")  # units of NumPy for days or longer; "" has no unit
 _FLOAT = struct.Struct("<f")
 _OUTSIDE = "is outside the years 1 to 9999"
 _TOO_FINE = "is finer than a microsecond"
 
 _NUMPY = (
-    ("datetime64", "M"), ("timedelta64", "m"),  # which is a whole number to NumPy
+    ("datetime64", "M"), ("timedelta64", "m"),  # first, because NumPy derives it from integers
     ("bool", "b"), ("bool_", "b"), ("integer", "i"), ("floating", "f"), ("str_", "U"),
     ("bytes_", "S"),
 )  # fmt: skip
@@ -49,9 +49,10 @@ class Misfit(ValueError):  # noqa: N818  # no error of a user before it has a pl
     """A value that cannot be stored as its declared type.
 
     Attributes:
-        path: Of the value below the outermost one, such as ``.pages[].url``.
-        found: What is wrong with it.
-        wanted: The declared type, where the path is not empty.
+        path: Path to the part that does not fit, such as ``.pages[].url``; empty for the whole
+            value.
+        found: Description of the mismatch.
+        wanted: The declared type of the part, if the path is not empty.
     """
 
     def __init__(self, found: str) -> None:
@@ -61,19 +62,19 @@ class Misfit(ValueError):  # noqa: N818  # no error of a user before it has a pl
         self.wanted = ""
 
     def below(self, part: str, wanted: str) -> Misfit:
-        """The same error, seen from the value around it; what is there should be `wanted`."""
+        """Prepends a part to the path. `wanted` becomes the declared type unless one is set."""
         self.path = part + self.path
         self.wanted = self.wanted or wanted
         return self
 
     def of_column(self, name: str, kind: str) -> str:
-        """What was found in a column."""
+        """Describes the mismatch as one in a column."""
         inner = f"{name}{self.path} is {self.wanted}: " if self.path else ""
         return f"column '{name}' is {kind}, and {inner}{self.found}"
 
 
 def class_name(value: object) -> str:
-    """The class of a value as errors name it."""
+    """Returns the name of a value's class for errors."""
     kind = type(value)
     known = kind.__module__ in ("builtins", "datetime", "decimal")
     return kind.__name__ if known else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
@@ -81,7 +82,7 @@ def class_name(value: object) -> str:
 
 @lru_cache(maxsize=_CLASSES_MAX)
 def _numpy_kind(kind: type) -> str:
-    """The kind of NumPy's scalars of a class, as ``i`` for whole numbers; empty for others."""
+    """Returns NumPy's kind of a scalar class, as ``i`` for whole numbers; empty for others."""
     names = {one.__name__ for one in kind.__mro__ if one.__module__ == "numpy"}
     if "generic" not in names:
         return ""
@@ -93,26 +94,26 @@ def _kind_of(value: object) -> str:
 
 
 def plain_scalar(value: Any) -> Any:
-    """A scalar of NumPy as Python's; anything else as it is, arrays and times among it."""
+    """Converts a scalar of NumPy to Python's; returns other values unchanged, also times."""
     kind = _kind_of(value)
     if kind in ("b", "i", "f"):
         return value.item()
     if kind == "U":
-        # `item` and `str` cut off zeros at the end.
+        # # `item` and `str` would drop zero characters at the end.
         return str.__str__(value)
     return bytes(value) if kind == "S" else value
 
 
 def is_numpy_time(value: Any) -> bool:
-    """Whether a value is a `datetime64` or `timedelta64`, whose `item` may be a bare number."""
+    """Returns whether a value is a `datetime64` or `timedelta64`; `item` may be a bare number."""
     return _kind_of(value) in ("M", "m")
 
 
 def single_converters(kind: str, zone: tzinfo | None) -> tuple[Convert, Convert | None] | None:
-    """How values of a type without parts are written, and read where that takes something.
+    """Returns the functions that write and read a type without parts.
 
     Returns:
-        ``None`` for types that cannot be stored.
+        ``None`` for types that cannot be stored. A reader of ``None`` changes nothing.
     """
     if kind in INTEGERS:
         return _integer(*INTEGERS[kind]), None
@@ -221,7 +222,7 @@ def _write_date(value: Any) -> int:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.toordinal() - _EPOCH_DAY
     if _kind_of(value) == "M":
-        found = value.item()  # a date where the unit is a day or more, which Spark takes
+        found = value.item()  # a date if the unit is a day or longer, as Spark requires
         if isinstance(found, date) and not isinstance(found, datetime):
             return found.toordinal() - _EPOCH_DAY
     raise _wrong(value)
@@ -232,16 +233,16 @@ def _read_date(days: int) -> date:
 
 
 def python_time(value: Any) -> datetime:
-    """A time of Python, pandas or NumPy as Python's `datetime`, exactly.
+    """Converts a time of Python, pandas or NumPy to an equal `datetime`.
 
     Raises:
-        Misfit: It is no time, not one of the calendar, or finer than a microsecond.
+        Misfit: The value is not a time, is outside the calendar, or is finer than a microsecond.
     """
     if type(value) is datetime:
         return value
     if _kind_of(value) == "M":
         return _of_datetime64(value)
-    # pandas' NaT is a datetime to Python, and no moment; it is not even equal to itself.
+    # # pandas' NaT is an instance of datetime but not a moment; it differs even from itself.
     if not isinstance(value, datetime) or value != value:
         raise _wrong(value)
     if not hasattr(value, "to_pydatetime"):
@@ -268,7 +269,7 @@ def _of_datetime64(value: Any) -> datetime:
 
 
 def _time_writer(read: Convert) -> Convert:
-    """How time stamps are written that `read` hands out."""
+    """Returns the function that writes timestamps which `read` can return."""
 
     def write(value: Any) -> int:
         value = python_time(value)
@@ -277,7 +278,9 @@ def _time_writer(read: Convert) -> Convert:
             micros: int = (aware - _EPOCH) // _MICROSECOND
             inside = _FIRST <= micros <= _LAST
             if inside and not _FIRST + _EDGE <= micros <= _LAST - _EDGE:
-                # In another zone the calendar may have ended; and what is read is written again.
+                # # Near the ends of the calendar the zone of the reader may have no such date. A
+                # value that was read
+                # # must also convert to UTC again, to be written back.
                 read(micros).astimezone(timezone.utc)
         except (OverflowError, ValueError, OSError):
             inside = False
@@ -297,9 +300,9 @@ def _write_naive(value: Any) -> int:
 
 
 def time_reader(zone: tzinfo | None) -> Convert:
-    """How time stamps are handed out: in a zone, or naive in that of this machine.
+    """Returns the function that reads timestamps: in a zone, or naive in the zone of this machine.
 
-    Of an hour that comes twice, `fold` tells which one a time is in.
+    `fold` distinguishes the two passes of an hour that occurs twice.
     """
 
     def local(micros: int) -> datetime:
@@ -307,7 +310,8 @@ def time_reader(zone: tzinfo | None) -> Convert:
         try:
             return datetime.fromtimestamp(seconds).replace(microsecond=rest)
         except (OverflowError, ValueError, OSError):
-            # At the ends of the calendar it looks for a fold outside of it.
+            # # Near the ends of the calendar, `fromtimestamp` searches for a fold outside the
+            # calendar.
             return (_EPOCH + timedelta(microseconds=micros)).astimezone().replace(tzinfo=None)
 
     def utc(micros: int) -> datetime:
@@ -319,7 +323,7 @@ def time_reader(zone: tzinfo | None) -> Convert:
 
 
 _DIGITS = Context(prec=2 * 38, rounding=ROUND_HALF_UP)
-"""Room for every decimal of Spark, whatever the program has set for its own sums."""
+"""Context that holds every decimal of Spark, independent of the program's own context."""
 
 
 def _decimal(precision: int, scale: int) -> Convert:
@@ -339,7 +343,7 @@ def _decimal(precision: int, scale: int) -> Convert:
             rounded = limit
         if not -limit < rounded < limit:
             raise Misfit("the number has more digits than the type, and does not fit")
-        # Spark's zero has no sign.
+        # # Spark's zero has no sign.
         return str(rounded) if rounded else zero
 
     return write

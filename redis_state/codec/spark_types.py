@@ -1,6 +1,6 @@
-"""Columns of Spark's types as what MessagePack and keys can hold, and back; no pyspark.
+"""Converts columns of Spark's types to values that MessagePack and keys can hold; no pyspark.
 
-A rule is compiled once for a type, for both ways: what it writes, it reads back.
+Each type is compiled once to a rule for both directions, which reads back exactly what it writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis_state.codec.single_values import (
 from redis_state.errors import UsageError
 
 JsonType = str | dict[str, Any]
-"""A type as Spark's JSON has it."""
+"""A type as in Spark's JSON."""
 
 _WIDER = {
     "byte": {"short", "integer", "long"},
@@ -35,12 +35,12 @@ _EXACT: dict[str, type] = {"boolean": bool, "string": str, "double": float, "bin
 
 
 class MapPairs(list[tuple[Any, Any]]):
-    """Keys and values of a map, as Arrow has them; keys may be what a dict cannot have."""
+    """Pairs of a map, as in Arrow; the keys may be unhashable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """A column: how its values are written and read; ``None`` means as they are."""
+    """Conversion of one column's values. A `read` of ``None`` returns stored values unchanged."""
 
     name: str
     kind: JsonType
@@ -50,18 +50,19 @@ class ColumnRule:
 
 
 def exact_type(kind: JsonType) -> type:
-    """The one type whose values are kept as they are; `object` where there is none."""
+    """Returns the type whose values are stored unchanged; `object` if there is no such type."""
     if isinstance(kind, str):
         return int if kind in INTEGERS else _EXACT.get(kind, object)
     return object
 
 
 def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[ColumnRule]:
-    """The columns of a schema.
+    """Returns the columns of a schema.
 
     Args:
-        zone: Of time stamps that are handed out; ``None`` for naive ones in this machine's zone.
-        what: What errors call the row.
+        zone: Time zone of the timestamps that are returned; ``None`` for naive ones in the zone of
+            this machine.
+        what: Name of the row in errors.
 
     Raises:
         UsageError: A column has a type that cannot be stored.
@@ -79,23 +80,24 @@ def _fields(struct: Mapping[str, Any], zone: tzinfo | None, what: str) -> list[C
 
 
 def fits(older: JsonType, now: JsonType) -> bool:
-    """Whether what was written as one type is read as another: the same, or wider numbers."""
+    """Returns whether the older type can be read as the newer one: equal, or wider numbers."""
     if isinstance(older, str) and isinstance(now, str):
         return older == now or now in _WIDER.get(older, ())
     return older == now
 
 
 def shown(kind: JsonType) -> str:
-    """The type as an error names it."""
+    """Returns the name of a type for errors."""
     return kind if isinstance(kind, str) else str(kind.get("type"))
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """The items of a list, tuple, or array of NumPy, pandas or Arrow.
+    """Returns the items of a list, a tuple, or an array of NumPy, pandas or Arrow.
 
     Raises:
-        Misfit: It is none: a set has no order, an iterator can be read once, and a text or a frame
-            is something else.
+        Misfit: The value is anything else. A set has no order, an iterator can be read only once,
+            and a
+            text or a frame is not a list.
     """
     if isinstance(value, (list, tuple)):
         return value
@@ -110,7 +112,7 @@ def listed(value: Any) -> Sequence[Any]:
 
 
 def _converters(kind: JsonType, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
-    """How values of a type are written, and read where that takes something."""
+    """Returns the functions that write and read a type. A reader of ``None`` changes nothing."""
     if isinstance(kind, dict):
         return _nested(kind, zone, what)
     found = single_converters(kind, zone)
@@ -158,7 +160,7 @@ def _array(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conver
 
 
 def _null(nullable: bool) -> Any:
-    """What is stored of None."""
+    """Returns the stored form of None."""
     if not nullable:
         raise Misfit("it is NOT NULL and was given None, which does not fit")
     return None
@@ -200,7 +202,7 @@ def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert,
 
 
 def _frozen(value: Any) -> Any:
-    """A key that a dict can have: lists, of which no dict has any, are tuples there."""
+    """Makes a map key hashable: lists become tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -232,10 +234,10 @@ def _struct(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conve
 
 
 def _write_part(field: ColumnRule, value: Any, part: str) -> Any:
-    """A value as what is stored of it.
+    """Converts a value to its stored form.
 
     Raises:
-        Misfit: It does not fit the field; the path begins with the part.
+        Misfit: The value does not fit the field; the path begins with `part`.
     """
     try:
         return _null(field.nullable) if value is None else field.write(value)
@@ -244,14 +246,14 @@ def _write_part(field: ColumnRule, value: Any, part: str) -> Any:
 
 
 def key_writer(field: ColumnRule) -> Convert:
-    """How values of a column are written where they are part of a key."""
+    """Returns the function that writes a column's values as part of a key."""
     if isinstance(field.kind, str):
         return field.write
     return lambda value: _in_order(field.write(value), field.kind)
 
 
 def _in_order(plain: Any, kind: JsonType) -> Any:
-    """What is stored of a key, whose maps have an order of their own: equal keys, equal bytes."""
+    """Sorts the maps inside a stored key, so that equal keys have equal bytes."""
     if plain is None or isinstance(kind, str):
         return plain
     if kind["type"] == "array":

@@ -1,6 +1,7 @@
 """State objects: any Python object as one binary value that carries its schema version.
 
-The bytes are a msgpack array ``[1, version, object]``; the first number is the envelope's own.
+The bytes are a msgpack array ``[1, version, object]``. The first number is the version of the
+envelope itself.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ Migrate = Callable[[Any, int], Any]
 
 
 class StateObject(Generic[S]):
-    """How objects of one type are stored, and how older ones are read.
+    """Writes objects of one type, and reads objects of older versions.
 
-    Give the class itself where nothing has to be said about versions. A field that is added with a
-    default needs no new version.
+    Pass the class itself where versions do not matter. A field that is added with a default needs
+    no
+    new version.
 
     Args:
-        cls: A dataclass, a named tuple, or a type such as ``dict[str, int]``, ``tuple[int, str]``;
-            `object` takes None, numbers, texts, bytes, times, and lists and dicts of these.
+        cls: A dataclass, a named tuple, or a type such as ``dict[str, int]``, ``tuple[int, str]``.
+            `object` accepts None, numbers, text, bytes, times, and lists and dicts of these.
         version: Written with each object. Raise it when the meaning of stored fields changes.
         migrate: Called with an object of an older version, as plain dicts and lists, and that
-            version; returns what the present version would have stored. Without it, fields that are
-            not known any more are left out.
+            version. Returns the form that the present version would have stored. Without `migrate`,
+            unknown fields of an older version are ignored.
 
     Raises:
         ConfigError: The type has parts that cannot be stored, or the version is not positive.
@@ -53,10 +55,10 @@ class StateObject(Generic[S]):
         self._shape = shape_of(cls, self.name)
 
     def encode(self, value: S) -> bytes:
-        """The bytes of an object, from which `decode` makes an equal one.
+        """Encodes an object to bytes from which `decode` makes an equal one.
 
         Raises:
-            ConfigError: It is of another type, or a part of it cannot be stored as its type.
+            ConfigError: The object has another type, or a part cannot be stored as its type.
         """
         try:
             if value is None:
@@ -76,7 +78,7 @@ class StateObject(Generic[S]):
         return cast(bytes, data)
 
     def _rebuild(self, value: S, body: Any) -> None:
-        """Refuse what the code of a class would not make again."""
+        """Rejects an object that its class would not rebuild from the stored fields."""
         try:
             back = self._shape.build(body, lenient=False)
         except Exception as error:  # noqa: BLE001  # the code of a user's class
@@ -113,7 +115,7 @@ class StateObject(Generic[S]):
         )
 
     def decode(self, data: bytes) -> S:
-        """The object of the bytes; a new one with each call.
+        """Decodes a new object with each call.
 
         Raises:
             FormatError: The bytes are not a state object, are of a newer version, or lack a field
@@ -139,7 +141,7 @@ class StateObject(Generic[S]):
 
 
 def state_object(given: type[S] | StateObject[S]) -> StateObject[S]:
-    """A class as a `StateObject` of version 1; a `StateObject` as it is."""
+    """Wraps a class as a `StateObject` of version 1; returns a `StateObject` unchanged."""
     return given if isinstance(given, StateObject) else StateObject(given)
 
 

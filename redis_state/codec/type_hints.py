@@ -40,24 +40,24 @@ _DICTS = (dict, abc.Mapping, abc.MutableMapping)
 _SETS = (set, frozenset)
 _EXACT: Mapping[Any, frozenset[type]] = {
     None: frozenset({NoneType}),
-    # A number of a wider type is equal to what it was.
+    # # A stored bool or int equals the number of the wider declared type.
     int: frozenset({int, bool}),
     float: frozenset({float, int, bool}),
-    datetime: frozenset(),  # the moment has to be looked at
+    datetime: frozenset(),  # every moment is checked
 }
 
 KnownRecords = dict[Any, RecordShape]
 
 
 def shape_of(hint: Any, path: str, known: KnownRecords | None = None) -> Shape:
-    """Compile a type.
+    """Compiles a type to a shape.
 
     Args:
         path: Names the type in an error.
-        known: Records that are being compiled, as they may contain themselves.
+        known: Records that are being compiled, because they may contain themselves.
 
     Raises:
-        ConfigError: Values of the type could not be read back as such.
+        ConfigError: Values of the type could not be read back as that type.
     """
     known = {} if known is None else known
     if hint in (Any, object):
@@ -97,7 +97,7 @@ def _not_storable(hint: Any, path: str) -> ConfigError:
 
 
 def _name(hint: Any) -> str:
-    """A type as errors name it."""
+    """Returns the name of a type for errors."""
     if hint is None or hint is NoneType:
         return "None"
     if typing.get_args(hint) or not isinstance(hint, type):
@@ -123,7 +123,7 @@ def _argument(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Sha
 
 
 def _key(hint: Any, path: str, known: KnownRecords) -> Shape:
-    """Of the keys of a dict; where they are no scalars, each is refused when it is written."""
+    """Returns the shape of a dict's keys. Other keys than scalars are rejected when written."""
     try:
         shape = shape_of(hint, f"a key of {path}", known)
     except ConfigError:
@@ -136,7 +136,7 @@ def _key(hint: Any, path: str, known: KnownRecords) -> Shape:
 
 def _tuple(hint: Any, arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
     if not arguments:
-        # `tuple[()]` has no arguments either.
+        # # `tuple[()]`, too, has no arguments.
         empty = hint is not tuple and hint is not typing.Tuple  # noqa: UP006  # the alias
         return FixedTuple("an empty tuple", ()) if empty else _tuples(hint, UNTYPED)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -183,7 +183,7 @@ def _union(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
 
 
 def _either(shapes: list[Shape], *, has_none: bool) -> Shape:
-    """Any of several kinds of scalars; values that are named one by one stand for their classes."""
+    """Merges kinds of scalars into one shape. The values of a `Literal` widen to their classes."""
     exact: set[type] = {NoneType} if has_none else set()
     for shape in shapes:
         exact |= (
@@ -215,7 +215,7 @@ def _is_named_tuple(cls: type) -> bool:
 
 
 def _typed_dict(cls: Any, known: KnownRecords) -> Dicts:
-    """A dict with a type for some keys, which it need not have; others are as they are."""
+    """Returns the shape of a TypedDict: typed keys, all optional, and untyped other keys."""
     made = Dicts(cls.__name__, _scalars(str), UNTYPED)
     for name, hint in _hints(cls).items():
         origin = typing.get_origin(hint)
@@ -239,7 +239,7 @@ def _record(cls: type, known: KnownRecords) -> RecordShape:
     for name, one in _fields(cls).items():
         shape = shape_of(hints.get(name, Any), f"{cls.__name__}.{name}", known)
         if one.default_is_none and not _takes_none(shape):
-            # `tags: list[str] = None` is how such fields are often declared.
+            # # Many classes declare optional fields like `tags: list[str] = None`.
             shape = _union((hints[name], NoneType), f"{cls.__name__}.{name}", known)
         record.add(name, shape, required=one.required)
     return record
@@ -273,7 +273,7 @@ def _fields(cls: Any) -> Mapping[str, _RecordField]:
 
 
 def _runs_code(cls: Any) -> bool:
-    """Whether making a record may change or lose what it is made from."""
+    """Returns whether creating a record from its fields may change or lose a field."""
     if _is_named_tuple(cls):
         base = next((one for one in cls.__mro__ if "_fields" in vars(one)), cls)
         return base is not cls

@@ -1,7 +1,7 @@
-"""Rows of a Spark schema as MessagePack, and back (docs/format.md, section 10.6); no pyspark.
+"""Encodes rows of a Spark schema as MessagePack (docs/format.md, section 10.6); no pyspark.
 
-The bytes are an array ``[schema id, expiry, field, …]``: the id says which of the schemas that the
-state variable has had the row was written with, the expiry is in ms since 1970 or nil.
+The bytes are an array ``[schema id, expiry, field, …]``. The id names the schema of the state
+variable that the row was written with. The expiry is in ms since 1970, or nil.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from redis_state.codec.spark_types import (
 from redis_state.errors import FormatError, UsageError
 
 ROW_CODEC = "typed-row"
-"""What families of such rows call it."""
+"""Codec name of families with such rows."""
 
 HEAD = 2
 
 
 def schema_json(given: object) -> str:
-    """A schema as Spark's JSON: of a `StructType`, or of DDL text; collations are left out.
+    """Returns Spark's JSON of a `StructType` or a DDL text, without collations.
 
     Raises:
-        UsageError: It is neither, or has no columns or twice the same.
+        UsageError: The schema is neither, has no columns, or has two columns of one name.
     """
     return _as_json(_described(given))
 
@@ -48,14 +48,15 @@ def schema_json(given: object) -> str:
 def key_schema_json(
     given: object, what: str, *, attempted: str, names: Sequence[str] | None = None
 ) -> str:
-    """As `schema_json`, of the columns of a key.
+    """Returns Spark's JSON of the columns of a key, like `schema_json`.
 
     Args:
-        what: What errors call a column of the key.
-        names: Of those columns; ``None`` means all.
+        what: Name of a key column in errors.
+        names: Names of the key columns; ``None`` means all.
 
     Raises:
-        UsageError: As `schema_json`, or equal values of a column may differ in bytes.
+        UsageError: `schema_json` rejects the schema, or equal values of a column may differ in
+            bytes.
     """
     found = [one for one in _described(given) if names is None or one["name"] in names]
     for field in found:
@@ -103,14 +104,14 @@ class TypedRow:
     """Encodes and decodes the rows of one state variable.
 
     Args:
-        schema: Spark's JSON of the columns as they are now.
-        written: All schemas that rows may have been written with, by their ids; the present one is
-            added if it is not among them.
-        zone: Of time stamps that are handed out: ``None`` for naive ones in this machine's zone,
-            as PySpark hands them out.
+        schema: Spark's JSON of the present columns.
+        written: All schemas that rows may have been written with, by id. The present schema is
+            appended if it is missing.
+        zone: Time zone of the timestamps that are returned; ``None`` for naive ones in the zone of
+            this machine, as PySpark returns them.
 
     Raises:
-        UsageError: A column has a type that cannot be stored, or another one than before.
+        UsageError: A column has a type that cannot be stored, or its type has changed.
     """
 
     __slots__ = ("_bounds", "_fields", "_known", "_older", "_pack", "_plain", "_size", "id",
@@ -136,7 +137,7 @@ class TypedRow:
             for id_, old in enumerate(self.written)
             if id_ != self.id
         }
-        # Rows of these types go out and come in as they are.
+        # # Rows of these types are stored and returned unchanged.
         self._plain = all(field.read is None for field in self._fields)
         self._bounds = _bounds(self._fields)
         self._known: set[tuple[type, ...]] = set()
@@ -145,10 +146,11 @@ class TypedRow:
         self._pack = _packers
 
     def encode(self, row: Any, expiry: int | None = None) -> bytes:
-        """The bytes of a row: a tuple, list or `Row` with a value for each column.
+        """Encodes a row: a tuple, list or `Row` with a value for each column.
 
         Raises:
-            UsageError: It is none, or a value does not fit its column, which the message names.
+            UsageError: The row is neither, or a value does not fit its column. The message names
+                it.
         """
         try:
             if isinstance(row, (tuple, list)) and tuple(map(type, row)) in self._known:
@@ -164,18 +166,18 @@ class TypedRow:
         return self._converted(row, expiry)
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
-        """The values of a row.
+        """Decodes the values of a row.
 
         Raises:
-            FormatError: The bytes are not such a row.
+            FormatError: The bytes are not a row of this variable.
         """
         return self.decode_with_expiry(data)[1]
 
     def decode_with_expiry(self, data: bytes) -> tuple[int | None, tuple[Any, ...]]:
-        """When a row expires, in ms since 1970 or ``None``, and its values.
+        """Decodes the expiry of a row, in ms since 1970 or ``None``, and its values.
 
         Raises:
-            FormatError: The bytes are not such a row.
+            FormatError: The bytes are not a row of this variable.
         """
         try:
             found = msgpack.unpackb(data, use_list=False, raw=False)
@@ -196,7 +198,7 @@ class TypedRow:
             ) from error
 
     def expiry(self, data: bytes) -> int | None:
-        """When a row expires, in ms since 1970; ``None`` means never."""
+        """Returns the expiry of a row, in ms since 1970; ``None`` means never."""
         return self.decode_with_expiry(data)[0]
 
     def _read(self, plain: Sequence[Any]) -> tuple[Any, ...]:
@@ -256,10 +258,10 @@ class TypedRow:
 
 
 class TypedKey:
-    """Encodes and decodes keys of a Spark schema, in the order of their columns.
+    """Encodes and decodes keys of a Spark schema; encoded keys sort by their columns in order.
 
     Attributes:
-        plain: Keys come back as they were given.
+        plain: True if keys are returned as they are stored.
 
     Raises:
         UsageError: A column has a type that cannot be stored.
@@ -271,19 +273,18 @@ class TypedKey:
         self._fields = fields_of(schema, zone, what)
         self.names = [field.name for field in self._fields]
         self.what = what
-        # Types whose values are a key as they are.
         self.plain = all(field.read is None for field in self._fields)
-        # Values of just these types are a key as they are.
+        # # Keys of exactly these types are encoded without conversion.
         exact = tuple(exact_type(field.kind) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
         self._bounds = _bounds(self._fields)
         self._writes = [key_writer(field) for field in self._fields]
 
     def encode(self, key: Any) -> bytes:
-        """The bytes of a key: a tuple with a value for each column.
+        """Encodes a key: a tuple with a value for each column.
 
         Raises:
-            UsageError: It is none, or a value does not fit its column.
+            UsageError: The key is not such a tuple, or a value does not fit its column.
         """
         if type(key) is tuple:
             if tuple(map(type, key)) == self._exact:
@@ -320,18 +321,18 @@ class TypedKey:
         )
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
-        """The key of its bytes.
+        """Decodes a key.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not a key of this schema.
         """
         return self.decode_first(data)[0]
 
     def decode_first(self, data: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """The key that begins at a place, and where it ends.
+        """Decodes the key that starts at `at`, and returns its end too.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not a key of this schema.
         """
         plain, end = decode_first(data, at)
         if type(plain) is not tuple or len(plain) != len(self._fields):
@@ -345,7 +346,7 @@ class TypedKey:
 
 
 def _bounds(fields: Sequence[ColumnRule]) -> list[tuple[int, int, int]]:
-    """Places of columns of whole numbers, and what they may hold."""
+    """Returns position, minimum and maximum of each column of whole numbers."""
     return [
         (at, *INTEGERS[field.kind])
         for at, field in enumerate(fields)
@@ -379,10 +380,10 @@ _packers = _RowPackers()
 
 
 def _placed(older: Sequence[ColumnRule], now: Sequence[ColumnRule], what: str) -> list[int | None]:
-    """Where the columns of today are in an older row; a column that came later has no place.
+    """Returns the position of each present column in an older row; ``None`` for a newer column.
 
     Raises:
-        UsageError: A column has a type now that the older one cannot be read as.
+        UsageError: The older type of a column cannot be read as the present one.
     """
     places = {field.name: at for at, field in enumerate(older)}
     for field in now:

@@ -1,7 +1,7 @@
-"""The files of a checkpoint, in whatever file system it lies: nothing else of ours opens one.
+"""Files of a checkpoint in any file system. No other package opens such a file.
 
-`folder_at` takes the address as Spark has it and gives a `Folder`. A file system takes part by the
-four steps of `Files`; `urls` says which library speaks with which.
+`folder_at` opens a `Folder` by the address that Spark uses. Each file system implements `Files`;
+`urls` chooses its library.
 """
 
 from redis_state.files.folder import Folder, Item, OpenedFile

@@ -1,4 +1,4 @@
-"""A folder of a file system, and what a file system has to offer."""
+"""Folders of a file system, and the interface of a file system."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import BinaryIO, Protocol
 from redis_state.errors import ConfigError, RedisStateError, UsageError
 
 READ_BYTES_MAX = 64 << 20
-"""What `Folder.read` takes into memory unless it is told otherwise; above every file of a log."""
+"""Default limit of `Folder.read`; above the size of every file of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What a listing names.
+    """An entry of a listing.
 
     Attributes:
-        size: In bytes; 0 of a folder.
+        size: In bytes; 0 for a folder.
     """
 
     name: str
@@ -29,68 +29,68 @@ class Item:
 class Files(Protocol):
     """A file system. Paths are its own, with slashes between names.
 
-    Steps raise `FileNotFoundError` for what is not there, and whatever else their library raises.
+    Methods raise `FileNotFoundError` for a missing file, and any other error of their library.
 
     Attributes:
-        renames: Whether `rename` is one step that others see whole or not at all.
+        renames: True if `rename` is atomic.
     """
 
     renames: bool
 
     def items(self, path: str) -> list[Item]:
-        """What a folder holds, as it is now: nothing is taken from a cache."""
+        """Lists a folder as it is now, without a cache."""
 
     def size(self, path: str) -> int:
-        """The bytes of a file."""
+        """Returns the bytes of a file."""
 
     def open(self, path: str) -> BinaryIO:
-        """To be read, from any place of it."""
+        """Opens a file for reading, with random access."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Reads a whole file."""
 
     def create(self, path: str, raw: bytes) -> None:
-        """Write a file that is not there, and the folders above it.
+        """Creates a file, and the folders above it.
 
         Raises:
-            FileExistsError: It is there.
+            FileExistsError: The file exists.
         """
 
     def create_open(self, path: str) -> BinaryIO:
-        """To be written from front to back, in place of a file that is there.
+        """Opens a file for sequential writing, and replaces an existing file.
 
-        Makes the folders above it. What was written lasts when it is closed.
+        Creates the folders above it. The content is durable once the file is closed.
         """
 
     def replace(self, source: str, target: str) -> None:
-        """Move a file to where one may be; only of a file system that renames."""
+        """Moves a file onto an existing or new file; only for file systems that rename."""
 
     def remove_folder(self, path: str) -> None:
-        """Delete a folder with all that is in it."""
+        """Deletes a folder with its content."""
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file to where none is, and make the folders above that."""
+        """Moves a file to a new place, and creates the folders above it."""
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
+        """Deletes a file."""
 
     def missing(self, path: str) -> str:
-        """What to say of a folder that is not there, as a clause."""
+        """Returns a clause for messages that explains why a folder is missing."""
 
     def error(self, attempted: str, error: Exception) -> RedisStateError:
-        """The error of ours that says what a library meant."""
+        """Converts an error of the library to one of redis-state."""
 
     def spellings(self, shown: str) -> set[str]:
-        """Every way in which Hadoop may spell a path of users, with its scheme."""
+        """Returns all spellings that Hadoop may use for a user's path, with scheme."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that may be there.
+    """A folder that may not exist.
 
     Attributes:
-        path: As the file system takes it.
-        shown: As the user gave it; what `str` is, too.
+        path: Path in the file system.
+        shown: The path as the user wrote it; also the result of `str`.
     """
 
     files: Files
@@ -101,7 +101,7 @@ class Folder:
         return self.shown
 
     def __truediv__(self, name: str) -> Folder:
-        """What lies in it, which may be a file."""
+        """Returns the child of this name, which may be a file."""
         return Folder(self.files, f"{self.path.rstrip('/')}/{name}", f"{self.shown}/{name}")
 
     @property
@@ -110,13 +110,13 @@ class Folder:
         return self.path.rsplit("/", 1)[-1]
 
     def items(self) -> list[Item] | None:
-        """What it holds; ``None`` if it is not there.
+        """Lists the folder; ``None`` if it does not exist.
 
-        In an object store a folder is there if it holds something.
+        In an object store a folder exists if it is not empty.
 
         Raises:
-            ConfigError: It cannot be read.
-            UnavailableError: The file system gives no answer.
+            ConfigError: The folder cannot be read.
+            UnavailableError: The file system does not answer.
         """
         with self._told(f"listing {self}"):
             try:
@@ -125,11 +125,11 @@ class Folder:
                 return None
 
     def has(self, name: str) -> bool:
-        """Whether it holds a file of this name.
+        """Returns whether the folder has a file of this name.
 
         Raises:
-            ConfigError: It cannot be read.
-            UnavailableError: The file system gives no answer.
+            ConfigError: The folder cannot be read.
+            UnavailableError: The file system does not answer.
         """
         one = self / name
         with self._told(f"looking for {one}"):
@@ -140,14 +140,14 @@ class Folder:
         return True
 
     def read(self, name: str, *, most: int = READ_BYTES_MAX) -> bytes | None:
-        """A file as a whole; ``None`` if it is not there.
+        """Reads a whole file; ``None`` if it does not exist.
 
         Args:
-            most: A larger one is refused, in bytes.
+            most: Largest accepted size in bytes.
 
         Raises:
-            ConfigError: It cannot be read, or is larger.
-            UnavailableError: The file system gives no answer.
+            ConfigError: The file cannot be read, or is larger.
+            UnavailableError: The file system does not answer.
         """
         one = self / name
         what = f"reading {one}"
@@ -169,11 +169,11 @@ class Folder:
         return raw
 
     def open(self, name: str) -> OpenedFile | None:
-        """A file, to be read from front to back; ``None`` if it is not there.
+        """Opens a file for sequential reading; ``None`` if it does not exist.
 
         Raises:
-            ConfigError: It cannot be read.
-            UnavailableError: The file system gives no answer.
+            ConfigError: The file cannot be read.
+            UnavailableError: The file system does not answer.
         """
         one = self / name
         with self._told(f"reading {one}"):
@@ -183,21 +183,24 @@ class Folder:
                 return None
 
     def move(self, source: str, target: str) -> None:
-        """Move a small file to another place in this folder; a kill at any step does no harm.
+        """Moves a small file within this folder; a kill at any step does no harm.
 
-        Where the file system renames, that is one step. Elsewhere the file is written at its new
-        place unless one is there, read back, and only then deleted at its old place: after a kill
-        it may be at both. A file that is at both, with the same bytes, is deleted at its old place.
+        Uses one atomic rename if the file system has it. Otherwise creates the file at the target
+        unless it
+        exists, reads it back, and only then deletes the source. After a kill the file may be at
+        both
+        places. The next call then deletes the source, if the bytes are equal.
 
         Args:
             source: A path in this folder.
-            target: Another one.
+            target: Another path in this folder.
 
         Raises:
-            UsageError: The target is there with other bytes, or the source is gone: another
-                command is at work.
+            UsageError: The target exists with other bytes, or the source is gone: another command
+                is
+                running.
             ConfigError: The file system refused a step.
-            UnavailableError: It gives no answer.
+            UnavailableError: The file system does not answer.
         """
         raw = self.read(source)
         if raw is None:
@@ -212,7 +215,7 @@ class Folder:
                 self.files.rename(old.path, new.path)
                 return
             if there is None:
-                # Another command may have been first; what is there then is looked at below.
+                # # If another command created the file first, its content is compared below.
                 with suppress(FileExistsError):
                     self.files.create(new.path, raw)
         if self.read(target) != raw:
@@ -225,22 +228,22 @@ class Folder:
             self.files.remove(old.path)
 
     def missing(self) -> str:
-        """What to say of it if it is not there, as a clause.
+        """Returns a clause for messages that explains why the folder is missing.
 
         Raises:
-            ConfigError: It may not be looked at.
-            UnavailableError: The file system gives no answer.
+            ConfigError: Access is denied.
+            UnavailableError: The file system does not answer.
         """
         with self._told(f"looking for {self}"):
             return self.files.missing(self.path)
 
     def spellings(self) -> set[str]:
-        """Every way in which Hadoop may spell it, with its scheme; docs/format.md, section 9."""
+        """Returns all spellings that Hadoop may use, with scheme (docs/format.md, section 9)."""
         return self.files.spellings(self.shown)
 
     @contextmanager
     def _told(self, attempted: str) -> Iterator[None]:
-        """What a library raises becomes an error of ours."""
+        """Converts errors of the library to those of redis-state."""
         try:
             yield
         except RedisStateError:
@@ -250,18 +253,18 @@ class Folder:
 
 
 class OpenedFile:
-    """A file that is read from front to back."""
+    """A file that is read sequentially."""
 
     def __init__(self, place: Folder, file: BinaryIO) -> None:
         self._place = place
         self._file = file
 
     def read(self, length: int) -> bytes:
-        """The next bytes, fewer at the end of the file.
+        """Reads the next bytes; fewer at the end of the file.
 
         Raises:
             ConfigError: The file cannot be read.
-            UnavailableError: The file system gives no answer.
+            UnavailableError: The file system does not answer.
         """
         place = self._place
         found = bytearray()
@@ -274,7 +277,7 @@ class OpenedFile:
         return bytes(found)
 
     def close(self) -> None:
-        """Give it back."""
+        """Closes the file."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""The local file system, and what is mounted there."""
+"""The local file system, including mounts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from redis_state.files.folder import Item
 
 
 class LocalFiles:
-    """Needs no library. `fsspec` has the local one, too; this also works without it."""
+    """Local files without a library. fsspec has them too, but is an optional package."""
 
     renames = True
 
     def items(self, path: str) -> list[Item]:
-        """As `Files.items`."""
+        """Implements `Files.items`."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -27,21 +27,21 @@ class LocalFiles:
         return found
 
     def size(self, path: str) -> int:
-        """As `Files.size`."""
+        """Implements `Files.size`."""
         if Path(path).is_dir():
             raise IsADirectoryError(path)
         return Path(path).stat().st_size
 
     def open(self, path: str) -> BinaryIO:
-        """As `Files.open`."""
+        """Implements `Files.open`."""
         return Path(path).open("rb")
 
     def read(self, path: str) -> bytes:
-        """As `Files.read`."""
+        """Implements `Files.read`."""
         return Path(path).read_bytes()
 
     def create(self, path: str, raw: bytes) -> None:
-        """As `Files.create`."""
+        """Implements `Files.create`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with Path(path).open("xb") as file:
             file.write(raw)
@@ -49,36 +49,36 @@ class LocalFiles:
             os.fsync(file.fileno())
 
     def create_open(self, path: str) -> BinaryIO:
-        """As `Files.create_open`."""
+        """Implements `Files.create_open`."""
         _make_folder(Path(path).parent)
         return io.BufferedWriter(_Lasting(path, "wb"))
 
     def replace(self, source: str, target: str) -> None:
-        """As `Files.replace`."""
+        """Implements `Files.replace`."""
         Path(source).replace(target)
         _sync_folder(Path(target).parent)
 
     def remove_folder(self, path: str) -> None:
-        """As `Files.remove_folder`."""
+        """Implements `Files.remove_folder`."""
         shutil.rmtree(path)
 
     def rename(self, source: str, target: str) -> None:
-        """As `Files.rename`."""
+        """Implements `Files.rename`."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         Path(source).rename(target)
 
     def remove(self, path: str) -> None:
-        """As `Files.remove`."""
+        """Implements `Files.remove`."""
         Path(path).unlink()
 
     def missing(self, path: str) -> str:
-        """As `Files.missing`."""
+        """Implements `Files.missing`."""
         if Path(path).exists():
             return "it is not a folder"
         return "there is no such folder on this machine"
 
     def error(self, attempted: str, error: Exception) -> ConfigError:
-        """As `Files.error`."""
+        """Implements `Files.error`."""
         text = error.strerror if isinstance(error, OSError) else None
         return ConfigError(
             attempted,
@@ -87,7 +87,7 @@ class LocalFiles:
         )
 
     def spellings(self, shown: str) -> set[str]:
-        """As `Files.spellings`, with and without symbolic links."""
+        """Implements `Files.spellings`, with and without symbolic links."""
         whole = Path(shown)
         return {
             f"file:{one}" for one in (whole, whole.resolve(), Path(*_without_dots(whole.parts)))
@@ -95,7 +95,7 @@ class LocalFiles:
 
 
 class _Lasting(io.FileIO):
-    """On disk when it is closed."""
+    """A file that is synced to disk before it is closed."""
 
     def close(self) -> None:
         try:
@@ -113,7 +113,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """The names in it are on disk, too."""
+    """Syncs the names in a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -125,7 +125,7 @@ def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except FileNotFoundError:
-        # A temporary file that was renamed meanwhile.
+        # # A temporary file that was renamed since the listing.
         return 0
 
 

@@ -16,14 +16,12 @@ _OPTIONS_BYTES_MAX = 1 << 20
 
 
 def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None) -> Folder:
-    """A folder by the address that Spark has for it.
-
-    Nothing is asked of the file system yet.
+    """Opens a folder by Spark's address, without a request to the file system.
 
     Args:
-        address: A path, or `file:`, `s3a://`, `gs://`, `abfss://`, `hdfs://` and so on; others go
-            to fsspec as they are.
-        storage_options: What fsspec's file system takes, such as `endpoint_url` of S3.
+        address: A path, or `file:`, `s3a://`, `gs://`, `abfss://`, `hdfs://` and so on. Other
+            addresses go to fsspec unchanged.
+        storage_options: Options of fsspec's file system, such as `endpoint_url` of S3.
 
     Raises:
         ConfigError: A package is missing, or the address or an option is wrong.
@@ -39,7 +37,7 @@ def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None)
 
 
 def is_local(address: str) -> bool:
-    """Whether it is a folder of this machine, which takes no options.
+    """Returns whether the address is a folder of this machine, which takes no options.
 
     Raises:
         ConfigError: The address is wrong.
@@ -48,10 +46,10 @@ def is_local(address: str) -> bool:
 
 
 def read_storage_options(path: str) -> dict[str, Any]:
-    """What a JSON file says of a file system, so that no secret is on a command line.
+    """Reads the options of a file system from a JSON file. Secrets then stay off the command line.
 
     Raises:
-        ConfigError: It cannot be read, or is no JSON object.
+        ConfigError: The file cannot be read, or is not a JSON object.
     """
     what = f"reading the storage options in {path}"
     try:
@@ -66,7 +64,7 @@ def read_storage_options(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        # What the parser says could quote a secret.
+        # # The parser's message could quote a secret.
         raise ConfigError(
             what,
             found="it is not a JSON object",

@@ -1,4 +1,4 @@
-"""Every other file system, through fsspec."""
+"""File systems other than the local one, through fsspec."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class RemoteFiles:
     """A file system of fsspec.
 
     Args:
-        options: What the user gives it.
+        options: The user's options, which win over those of the address.
 
     Attributes:
-        root: The path of the place, as this file system has it.
+        root: Path of the folder in this file system.
 
     Raises:
         ConfigError: A package is missing, or an option is wrong.
@@ -83,7 +83,7 @@ class RemoteFiles:
         except ValueError as error:
             raise ConfigError(
                 what,
-                # Of an option that is wrong the text could be a secret.
+                # # The text of an error about an option could quote a secret.
                 found=_text(error) if place.address else "an option is wrong, or one too many",
                 advice="Give an address whose scheme fsspec knows, and options that its file "
                 "system takes.",
@@ -92,11 +92,11 @@ class RemoteFiles:
             raise self.error(what, error) from error
 
     def items(self, path: str) -> list[Item]:
-        """As `Files.items`."""
+        """Implements `Files.items`."""
         found = []
         for info in self._fs.ls(path, detail=True):
             name = str(info["name"]).rstrip("/")
-            # Some stores keep an empty object for a folder, or list a file as its own folder.
+            # # Some stores keep an empty object for a folder, or list a file as its own folder.
             if name.strip("/") == path.strip("/"):
                 if info["type"] != "directory" and not path.endswith("/") and info.get("size"):
                     raise NotADirectoryError(path)
@@ -107,57 +107,58 @@ class RemoteFiles:
         return found
 
     def size(self, path: str) -> int:
-        """As `Files.size`."""
+        """Implements `Files.size`."""
         info = self._fs.info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(path)
         return int(info["size"])
 
     def open(self, path: str) -> BinaryIO:
-        """As `Files.open`."""
+        """Implements `Files.open`."""
         file = self._fs.open(path, "rb", block_size=_PIECE_BYTES, cache_type="readahead")
         return cast("BinaryIO", file)
 
     def read(self, path: str) -> bytes:
-        """As `Files.read`."""
+        """Implements `Files.read`."""
         return bytes(self._fs.cat_file(path))
 
     def create(self, path: str, raw: bytes) -> None:
-        """In one request, with the condition that nothing is there, where the driver has one."""
+        """Implements `Files.create`, in one conditional request if the driver supports that."""
         if self._is_there(path):
             raise FileExistsError(path)
         self._make_folder_of(path)
         self._fs.pipe_file(path, raw, mode="create")
 
     def create_open(self, path: str) -> BinaryIO:
-        """As `Files.create_open`."""
+        """Implements `Files.create_open`."""
         self._make_folder_of(path)
         return cast("BinaryIO", self._fs.open(path, "wb", block_size=_PIECE_BYTES))
 
     def replace(self, source: str, target: str) -> None:
-        """HDFS renames to no file that is there."""
+        """Implements `Files.replace`. HDFS cannot rename onto a file, so that is deleted first."""
         if self._is_there(target):
             self._fs.rm_file(target)
         self.rename(source, target)
 
     def remove_folder(self, path: str) -> None:
-        """As `Files.remove_folder`."""
+        """Implements `Files.remove_folder`."""
         self._fs.rm(path, recursive=True)
 
     def _make_folder_of(self, path: str) -> None:
         if not self._place.bucket:
-            # Object stores have none, and a driver would make a bucket that it cannot see.
+            # # Object stores have no folders, and a driver would create a bucket that it cannot
+            # see.
             self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        """HDFS answers a refused rename with a truth value, which fsspec does not look at."""
+        """Implements `Files.rename`; checks the result, because fsspec ignores HDFS's refusal."""
         self._fs.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
         self._fs.mv(source, target)
         if self._is_there(source) or not self._is_there(target):
             raise PermissionError(f"{source} was not renamed")
 
     def _is_there(self, path: str) -> bool:
-        """Without `exists` of fsspec, which takes every error for an absence."""
+        """Returns whether a file exists. `exists` of fsspec would return False for every error."""
         try:
             self._fs.info(path)
         except FileNotFoundError:
@@ -165,24 +166,25 @@ class RemoteFiles:
         return True
 
     def remove(self, path: str) -> None:
-        """As `Files.remove`."""
+        """Implements `Files.remove`."""
         self._fs.rm_file(path)
 
     def missing(self, path: str) -> str:
-        """As `Files.missing`; tells a bucket that is not there from a folder."""
+        """Implements `Files.missing`; distinguishes a missing bucket from a missing folder."""
         bucket = self._place.bucket
         try:
             if self._fs.isfile(path):
                 return "it is not a folder"
             self._fs.ls(path)
         except FileNotFoundError as error:
-            # All object stores say so of the bucket, and of a folder give its path alone.
+            # # For a missing bucket every object store says so; for a folder the text is only its
+            # path.
             if bucket and _NO_BUCKET.search(str(error)):
                 return f"there is no bucket or container {bucket}"
         return "there is no such folder"
 
     def spellings(self, shown: str) -> set[str]:
-        """As `Files.spellings`."""
+        """Implements `Files.spellings`."""
         rest = shown.partition(":")[2].lstrip("/")
         if self._place.has_authority:
             rest = rest.partition("/")[2]
@@ -190,9 +192,9 @@ class RemoteFiles:
         return {f"{root}/{inside}" for root in self._place.roots}
 
     def error(self, attempted: str, error: Exception) -> RedisStateError:
-        """As `Files.error`.
+        """Implements `Files.error`.
 
-        Most texts of libraries are left out: they hold addresses, and those may hold tokens.
+        Omits most texts of libraries, because they contain addresses that may contain tokens.
         """
         names = {kind.__name__ for kind in type(error).__mro__}
         status = _status(error)
@@ -225,7 +227,7 @@ class RemoteFiles:
 
 
 def _status(error: Exception) -> int | None:
-    """The answer of a server, of those libraries that keep it."""
+    """Returns the HTTP status of the server, if the library keeps it."""
     found = getattr(getattr(error, "response", None), "status_code", None)
     found = getattr(error, "status", found)
     return found if isinstance(found, int) else None

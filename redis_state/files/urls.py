@@ -1,4 +1,4 @@
-"""Which library speaks with the file system of an address, as Spark users write it."""
+"""Chooses the library for an address of a file system, as Spark users write it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _AZURE = ("abfs", "abfss", "wasb", "wasbs", "az")
 _AZURE_PUBLIC = ".core.windows.net"
 _HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _PORT_HTTP, _PORT_HTTPS, _PORT_RPC = 9870, 9871, 8020
-# What fsspec's own defaults leave for minutes, or for ever.
+# # fsspec's defaults would wait for minutes, or forever.
 _S3_LIMITS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 4}}
 _INSTEAD_OF_A_USER = ("user", "token", "kerberos")
 
 
 @dataclass(frozen=True, slots=True)
 class FolderAddress:
-    """A folder of a file system.
+    """Address of a folder in a file system.
 
     Attributes:
-        protocol: Its name at fsspec; `LOCAL` for the local one.
-        path: As fsspec takes it, without a slash at the end.
-        address: What fsspec has to take apart by itself instead; empty of those known here.
-        package: What has to be installed for it; empty if that is not known.
-        bucket: The part of the path that has to be made by hand; empty where there is none.
-        defaults: Options of fsspec that the address gives, or that a checkpoint asks for.
-        roots: Each `scheme://authority`, or `scheme:`, by which Hadoop may know it.
-        renames: Whether its rename is one step, for files.
+        protocol: fsspec's name of the file system; `LOCAL` for the local one.
+        path: Path for fsspec, without a trailing slash.
+        address: Address for fsspec to parse itself, instead of `path`; empty for the file systems
+            known here.
+        package: Package to install for the file system; empty if unknown.
+        bucket: Part of the path that users must create by hand; empty if there is no such part.
+        defaults: Options of fsspec from the address, or that a checkpoint needs.
+        roots: Each `scheme://authority`, or `scheme:`, that Hadoop may use for the file system.
+        renames: True if a rename of a file is atomic.
     """
 
     protocol: str
@@ -51,15 +52,15 @@ class FolderAddress:
 
     @property
     def has_authority(self) -> bool:
-        """Whether an address of it names a bucket or a host."""
+        """True if the address names a bucket or a host."""
         return "//" in self.roots[0]
 
 
 def place_of(address: str) -> FolderAddress:
-    """Take an address apart.
+    """Parses an address.
 
     Raises:
-        ConfigError: It names no bucket, container or host.
+        ConfigError: The address names no bucket, container or host.
     """
     scheme = _SCHEME.match(address)
     if scheme is None or scheme[1].lower() in (LOCAL, "local"):
@@ -67,7 +68,7 @@ def place_of(address: str) -> FolderAddress:
         return FolderAddress(LOCAL, path.removeprefix("//") if scheme else path)
     name = scheme[1].lower()
     parts = urlsplit(address, allow_fragments=False)
-    # A question mark and a hash are part of a path here.
+    # # A question mark and a hash are part of a path here.
     path = address.split("://", 1)[-1].partition("/")[2].strip("/")
     if not parts.netloc and name in (*_S3, *_GCS, *_AZURE, *_HDFS):
         raise ConfigError(
@@ -107,12 +108,12 @@ def _azure(authority: str, path: str) -> FolderAddress:
     container, _, host = authority.rpartition("@")
     if not container:
         container, host = host, ""
-    # No checkpoint can be read by everybody; adlfs would try that first.
+    # # No checkpoint is public; without this, adlfs tries anonymous access first.
     defaults: dict[str, Any] = {"anon": False}
     if host:
         defaults["account_name"] = host.split(".", 1)[0]
         if not host.endswith(_AZURE_PUBLIC):
-            # adlfs speaks with the other of the two names that an account has.
+            # # An account has a dfs and a blob host name; adlfs uses the blob one.
             defaults["account_host"] = host.replace(".dfs.", ".blob.", 1)
     roots = tuple(f"{scheme}://{authority}" for scheme in _AZURE[:4])
     whole = f"{container}/{path}".rstrip("/")
@@ -120,13 +121,13 @@ def _azure(authority: str, path: str) -> FolderAddress:
 
 
 def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
-    """HDFS over HTTP, which needs neither a JVM nor Hadoop's own libraries on this machine."""
+    """Returns the address of HDFS over HTTP, which needs no JVM and no Hadoop libraries here."""
     https = scheme == "swebhdfs"
     defaults: dict[str, Any] = {"host": host, "port": _PORT_HTTPS if https else _PORT_HTTP}
     defaults["use_https"] = https
     roots = [f"hdfs://{host}", f"hdfs://{host}:{_PORT_RPC}"]
     if scheme == "hdfs" and port is not None:
-        # The port of the address is the one that Hadoop's own protocol has.
+        # # The port in the address is of Hadoop's RPC protocol, not of HTTP.
         roots = [f"hdfs://{host}:{port}", *(roots[:1] if port == _PORT_RPC else ())]
     elif port is not None:
         defaults["port"] = port
@@ -142,12 +143,12 @@ def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
 
 
 def options_of(place: FolderAddress, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What fsspec is opened with: `given` wins over the address.
+    """Merges the options for fsspec; `given` wins over the address.
 
-    A user name of HDFS is the one that Hadoop takes, `HADOOP_USER_NAME` or that of the process.
+    The default user name of HDFS is Hadoop's: `HADOOP_USER_NAME`, or the user of the process.
     """
     options = {**place.defaults, **given}
     if place.protocol == "webhdfs" and not any(options.get(one) for one in _INSTEAD_OF_A_USER):
         options["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-    # Another process changes the files: what was listed before counts for nothing.
+    # # Other processes change the files, so an earlier listing is not reliable.
     return {**options, "use_listings_cache": False, "skip_instance_cache": True}

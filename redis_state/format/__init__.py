@@ -1,4 +1,4 @@
-"""The stored bytes of docs/format.md: blocks, segments and manifests to objects and back.
+"""Codecs of the bytes that docs/format.md specifies: blocks, segments and manifest entries.
 
-No I/O, and nothing of Redis: imports keys, ids and errors only. Begin with `segment.py`.
+Does no I/O and knows nothing of Redis; imports only keys, ids and errors. Start with `segment.py`.
 """

@@ -1,4 +1,4 @@
-"""The envelope of every stored value (docs/format.md, section 4.1)."""
+"""Envelope of every stored value (docs/format.md, section 4.1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = struct.Struct(">BBII")
 
 
 class _Zstd(threading.local):
-    """Contexts of one thread: making one costs more than a block does."""
+    """Compression contexts of one thread; creating one costs more than compressing a block."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
@@ -33,13 +33,13 @@ _zstd = _Zstd()
 
 
 def encode(ident: str, field: str, payload: bytes, *, compress: bool = True) -> bytes:
-    """Wrap a payload for its place.
+    """Encodes a payload as the block of one place.
 
     Args:
-        ident: What stands behind ``P:`` in the segment's key.
+        ident: Part of the segment's key after ``P:``.
         field: The field of the segment's hash.
         payload: At most `RAW_LENGTH_MAX` bytes.
-        compress: ``False`` keeps the payload as it is, so that the bytes do not depend on the
+        compress: ``False`` stores the payload uncompressed, so that the bytes do not depend on the
             compressor's release.
 
     Raises:
@@ -56,14 +56,14 @@ def encode(ident: str, field: str, payload: bytes, *, compress: bool = True) -> 
 
 
 def seal(ident: str, field: str, stored: bytes, *, codec: int, raw_length: int) -> bytes:
-    """A block around bytes that are already in their stored form; nothing is judged."""
+    """Builds a block from a payload in its stored form, without any check."""
     head = struct.pack(">BI", codec, raw_length)
     check = _check(ident, field, head, stored)
     return _HEADER.pack(MAGIC, codec, raw_length, check) + stored
 
 
 def decode(ident: str, field: str, block: bytes) -> bytes:
-    """The payload of a block.
+    """Decodes the payload of a block.
 
     Raises:
         FormatError: The block is damaged, foreign or of another place.
@@ -88,7 +88,7 @@ def decode(ident: str, field: str, block: bytes) -> bytes:
 
 
 def check_bytes(block: bytes) -> bytes:
-    """The four check bytes of a block, as the checksum of a segment wants them.
+    """Returns the four check bytes of a block, which the checksum of a segment covers.
 
     Raises:
         FormatError: The block is shorter than its header.
@@ -99,7 +99,7 @@ def check_bytes(block: bytes) -> bytes:
 
 
 def raw_length(block: bytes) -> int:
-    """How many bytes the payload of a block has, as its header says.
+    """Returns the length of the payload in bytes, according to the block's header.
 
     Raises:
         FormatError: The block is shorter than its header.
@@ -117,7 +117,8 @@ def _check(ident: str, field: str, head: bytes, stored: bytes) -> int:
 
 def _decompress(ident: str, field: str, stored: bytes, raw_length: int) -> bytes:
     try:
-        # A frame states its length; the library would allocate that much whatever it is told.
+        # # The library allocates the length in the frame, whatever limit it is given. So check it
+        # first.
         if zstandard.get_frame_parameters(stored).content_size != raw_length:
             raise _bad(ident, field, "the frame does not state the raw length")
         payload = _zstd.decompress(stored, max_output_size=raw_length, allow_extra_data=False)

@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to (docs/format.md, section 4.3)."""
+"""Assigns rows to buckets (docs/format.md, section 4.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMESTAMP_BYTES = 8
 
 
 def bucketing_hash(key: bytes, *, kind: str) -> int:
-    """CRC-32 of the family id and the bucketing bytes of a stored key.
+    """Returns the CRC-32 of the family id and the bucketing bytes of a stored key.
 
     Raises:
         FormatError: The key is too short for its encoder kind.
@@ -25,10 +25,10 @@ def bucketing_hash(key: bytes, *, kind: str) -> int:
 
 
 def bucketing_hashes(keys: Sequence[bytes], *, kind: str) -> list[int]:
-    """`bucketing_hash` of many keys.
+    """Returns `bucketing_hash` of many keys.
 
     Raises:
-        FormatError: As `bucketing_hash`.
+        FormatError: A key is too short for its encoder kind.
     """
     if kind == "none" and min(map(len, keys), default=0) >= FAMILY_BYTES:
         return list(map(zlib.crc32, keys))
@@ -36,16 +36,16 @@ def bucketing_hashes(keys: Sequence[bytes], *, kind: str) -> list[int]:
 
 
 def bucket_of(key: bytes, *, kind: str, buckets: int) -> int:
-    """The bucket of a stored key; `buckets` is a power of two.
+    """Returns the bucket of a stored key; `buckets` is a power of two.
 
     Raises:
-        FormatError: As `bucketing_hash`.
+        FormatError: The key is too short for its encoder kind.
     """
     return bucketing_hash(key, kind=kind) & (buckets - 1)
 
 
 def buckets_for(rows: int, raw_bytes: int) -> int:
-    """The smallest power of two with at most 128 rows and 16 KiB a bucket on average."""
+    """Returns the smallest power of two with at most 128 rows and 16 KiB a bucket on average."""
     wanted = max(-(-rows // ROWS_A_BUCKET), -(-raw_bytes // BYTES_A_BUCKET), 1)
     return min(1 << (wanted - 1).bit_length(), BUCKETS_MAX)
 

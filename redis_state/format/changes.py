@@ -1,4 +1,4 @@
-"""What deltas say together of the rows below them (docs/format.md, sections 3 and 4.5)."""
+"""Merged changes of several deltas (docs/format.md, sections 3 and 4.5)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from redis_state.format.segment import SegmentContent
 
 @dataclass(slots=True)
 class Changes:
-    """What deltas say together, for rows of an older segment that come one by one.
+    """Merged changes of several deltas, to be applied to the rows of an older segment.
 
     Attributes:
-        rows: The last word on each key; a key that `over` was asked for is taken out.
+        rows: Latest change of each key. `over` removes the change that it applies.
     """
 
     rows: dict[bytes, Value] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Changes:
                 self.rows[key] = (below or b"") + value.data
 
     def over(self, key: bytes, value: bytes) -> bytes | None:
-        """What is left of a row of the older segment; the key's change is used up."""
+        """Removes and applies a key's change; returns the new value, ``None`` if removed."""
         gone = any(_covers(tombstone, key) for tombstone in self.tombstones)
         if key not in self.rows:
             return None if gone else value
@@ -48,7 +48,7 @@ class Changes:
         return change
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows that the older segment does not have."""
+        """Yields the rows that the older segment does not have."""
         for key, change in self.rows.items():
             if change is not None:
                 yield key, change.data if isinstance(change, Appended) else change

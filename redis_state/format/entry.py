@@ -12,15 +12,15 @@ BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
 _WORDS = 8
-# One more where the version has rows in internal families.
+# # One more word if the version has rows in internal families.
 _WORDS_MAX = 9
-# Readers meet the same entries again and again, and entries never change.
+# # Readers parse the same entries again and again, and entries never change.
 _KNOWN_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the manifest says of a segment.
+    """A segment's entry in the manifest.
 
     Attributes:
         ref: Uid of the parent of a delta; writer of a snapshot.
@@ -29,10 +29,10 @@ class Entry:
         blocks: Fields of the segment's hash; 0 means that there is no key.
         bytes: Sum of the lengths of all blocks.
         buckets: A power of two.
-        checksum: Over all blocks.
-        complete: The delta holds every row of its version.
-        header: The segment has a header.
-        internal: Of the live keys, those of internal families.
+        checksum: Checksum of all blocks (section 4.6).
+        complete: True if the delta holds every row of its version.
+        header: True if the segment has a header.
+        internal: Number of live keys in internal families.
     """
 
     ref: str
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The entry as it stands in the manifest."""
+        """The entry in the form of the manifest."""
         flags = ("c" if self.complete else "") + ("h" if self.header else "")
         numbers = [self.rows, self.live, self.blocks, self.bytes, self.buckets, self.checksum]
         if self.internal:
@@ -57,10 +57,10 @@ class Entry:
 
 
 def parse_entry(text: str) -> Entry:
-    """Read an entry.
+    """Parses an entry.
 
     Raises:
-        FormatError: It is malformed or has a flag that this release does not know.
+        FormatError: The entry is malformed or has a flag that this release does not know.
     """
     words = text.split(" ")
     if not _WORDS <= len(words) <= _WORDS_MAX:
@@ -101,18 +101,18 @@ class Segment:
 
     @property
     def ident(self) -> str:
-        """What stands behind ``P:`` in the segment's key, part of every block's check."""
+        """Part of the segment's key after ``P:``, which every block's check covers."""
         return f"s:{self.version}:{self.entry.ref}" if self.snapshot else self.field
 
     @property
     def alone(self) -> bool:
-        """Whether nothing older applies."""
+        """True if the segment needs no older segment."""
         return self.snapshot or self.entry.complete or self.entry.ref == EMPTY_UID
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
 def parse_segment(field: str, entry: str) -> Segment:
-    """Read a manifest field and its entry.
+    """Parses a manifest field and its entry.
 
     Raises:
         FormatError: One of the two is malformed.

@@ -31,7 +31,7 @@ class Family:
 
     Attributes:
         id: 0 is the family ``default``; never reused in a lineage.
-        kind: How Spark encodes its keys, one of `KINDS`.
+        kind: Spark's encoding of the keys, one of `KINDS`.
         params: ``prefix``: the number of prefix columns; ``range``: ordinals; else empty.
         key_schema: Spark's JSON text.
         value_schema: Spark's JSON text.
@@ -48,7 +48,7 @@ class Family:
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows lie in blocks in key order."""
+        """True if rows are stored in blocks in key order."""
         return self.kind in ORDERED_KINDS
 
 
@@ -61,7 +61,7 @@ class Tombstone:
     end: bytes | None = None
 
     def covers(self, encoded: bytes) -> bool:
-        """Whether the tombstone removes this encoded key of its family."""
+        """Returns whether the tombstone removes this encoded key of its family."""
         above = self.start is None or encoded >= self.start
         return above and (self.end is None or encoded < self.end)
 
@@ -74,8 +74,8 @@ class Header:
         families: The family table of the version, or ``None`` if the segment does not change it.
         ordered: First stored keys of the blocks of each ordered family.
         parts: Number of parts of the buckets that have more than one.
-        highest_id: Of all families that the lineage ever had, where one above those of the table
-            is gone.
+        highest_id: Highest family id that the lineage ever had; set only if it is above all ids of
+            the table, because that family was removed.
     """
 
     families: tuple[Family, ...] | None = None
@@ -86,12 +86,12 @@ class Header:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to store."""
+        """True if there is nothing to store."""
         return self.families is None and not (self.ordered or self.parts or self.tombstones)
 
 
 def encode(header: Header) -> bytes:
-    """The payload of field `h`."""
+    """Encodes the payload of field `h`."""
     out = Writer()
     present = (header.families is not None, header.highest_id is not None)
     out.map(sum(map(bool, (*present, header.ordered, header.parts, header.tombstones))))
@@ -144,10 +144,10 @@ def _write_family(out: Writer, family: Family) -> None:
 
 
 def decode(payload: bytes) -> Header:
-    """Read a header.
+    """Decodes a header.
 
     Raises:
-        FormatError: The bytes are not what the format says.
+        FormatError: The bytes violate the format.
     """
     reader = ByteReader(payload, "a header")
     families: tuple[Family, ...] | None = None
@@ -253,7 +253,7 @@ def _read_tombstone(reader: ByteReader) -> Tombstone:
 
 
 def highest_after(before: int, families: Sequence[Family] | None, highest_id: int | None) -> int:
-    """The highest id that a lineage ever gave a family, after a segment with these."""
+    """Returns the highest family id that a lineage ever had, after a segment with this header."""
     if families is None:
         return before
     if highest_id is not None:
@@ -262,10 +262,10 @@ def highest_after(before: int, families: Sequence[Family] | None, highest_id: in
 
 
 def family_table(families: tuple[Family, ...]) -> dict[int, Family]:
-    """Families by id.
+    """Returns families by id.
 
     Raises:
-        FormatError: An id is there twice.
+        FormatError: An id occurs twice.
     """
     table = {family.id: family for family in families}
     if len(table) != len(families):

@@ -1,9 +1,10 @@
 """Segments of ordered families, many rows at a time (docs/format.md, sections 4.4 and 10).
 
-Says the same as `segment`, which goes row by row and knows hashed families too: a test holds the
-two together. Here a block is packed and unpacked in one go, and rows are not checked one by one.
-That writes 200,000 rows in 40 ms, not in 100, and reads them in 30 ms, not in 150; each commit and
-each load of a Python store passes through here, so both ways stay.
+Reads and writes the same bytes as `segment`, which works row by row and supports hashed families
+too; a test compares the two. Here a block is packed and unpacked in one call, and rows are not
+checked one by one. This writes 200,000 rows in 40 ms instead of 100, and reads them in 30 ms
+instead
+of 150. Each commit and each load of a Python store takes this path, so both modules stay.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from redis_state.format.rows import Appended, Value, family_of, stored_key
 from redis_state.format.segment import checksum
 
 FAMILY_ID = 0
-"""The family of a store that has only one."""
+"""Family of a store that has only one."""
 
 PREFIX = stored_key(FAMILY_ID, b"")
-"""What every stored key of that family begins with."""
+"""Prefix of every stored key of that family."""
 
 _ROW_BYTES = 10
 
 OrderedRows = Mapping[bytes, bytes | None]
-"""Values by stored key; ``None`` is removed."""
+"""Values by stored key; ``None`` means removed."""
 
 
 _NONE: Final[dict[bytes, bytes]] = {}
@@ -56,7 +57,7 @@ class Written:
 
     Attributes:
         fields: Blocks by their names, the header included.
-        raw_bytes: About what its rows take before compression.
+        raw_bytes: Approximate size of the rows before compression.
     """
 
     fields: dict[str, bytes]
@@ -79,23 +80,23 @@ def write(
     complete: bool = False,
     internal: int = 0,
 ) -> Written:
-    """The segment of these rows.
+    """Encodes the segment of these rows.
 
     Args:
         keys: Stored keys in ascending order.
-        values: Of these keys; ``None`` is removed.
-        ref: As `Entry`.
-        live: As `Entry`.
+        values: The value of each key; ``None`` means removed.
+        ref: `Entry.ref`.
+        live: `Entry.live`.
         families: The family table of the version.
-        highest_id: Of all families that the lineage ever had.
-        with_families: The table goes into the header; false if the version below has the same.
-        appended: What is new at the end of values of which the rest is in the version below.
-        cleared: Families of which nothing in the version below is left.
-        complete: As `Entry`; then the table is needed.
-        internal: As `Entry`.
+        highest_id: Highest family id that the lineage ever had.
+        with_families: Writes the table into the header; false if the version below has the same.
+        appended: New elements by key, for values that start in the version below.
+        cleared: Families that are removed from the version below.
+        complete: `Entry.complete`; a complete segment needs the table.
+        internal: `Entry.internal`.
 
     Raises:
-        InternalError: The keys are not in ascending order, or one is of no family.
+        InternalError: The keys are not in ascending order, or one belongs to no family.
     """
     fields: dict[str, bytes] = {}
     index: dict[int, tuple[bytes, ...]] = {}
@@ -135,18 +136,19 @@ def write(
 
 
 def family_range(id_: int) -> tuple[bytes, bytes | None]:
-    """Where the stored keys of a family begin, and where they end; ``None`` is open."""
+    """Returns the first stored key of a family, and the exclusive end; ``None`` is open."""
     end = stored_key(id_ + 1, b"") if id_ < FAMILY_ID_MAX else None
     return stored_key(id_, b""), end
 
 
 def _runs(keys: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Each family that has rows, and from where to where its keys lie."""
+    """Yields each family that has rows, with the start and end of its keys."""
     start = 0
     while start < len(keys):
         id_ = family_of(keys[start])
         high = family_range(id_)[1]
-        # The next key is taken in any case: that keys are not in order is found later.
+        # # Takes at least one key, so that the loop ends even if keys are out of order (checked
+        # later).
         end = len(keys) if high is None else max(bisect_left(keys, high, start), start + 1)
         yield id_, start, end
         start = end
@@ -159,11 +161,11 @@ def _payloads(
     places: range,
     before: bytes,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """First key and payload of each block: about 128 rows or 16 KiB, whichever comes first."""
+    """Yields first key and payload of each block: 128 rows or 16 KiB, whichever comes first."""
     for start in places[::ROWS_A_BUCKET]:
         end = min(start + ROWS_A_BUCKET, places.stop)
         part = keys[start:end]
-        # Nobody could read the version, and its commit would have been reported as done.
+        # # A reader would reject unordered rows, but only after the commit was reported as done.
         if not (before < part[0] and all(map(operator.lt, part, part[1:]))):
             raise InternalError("writing rows", found="their keys are not in ascending order")
         before = part[-1]
@@ -209,12 +211,12 @@ def _cuts(keys: Sequence[bytes], values: Sequence[Any]) -> Iterator[tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the header of a segment says. Its blocks are numbered over all families.
+    """Header and block index of a segment. Blocks are numbered over all families.
 
     Attributes:
         firsts: The first stored key of each block, in ascending order.
         ids: The families that have blocks, in ascending order.
-        starts: The number of the first block of each.
+        starts: Number of the first block of each family.
     """
 
     firsts: tuple[bytes, ...]
@@ -223,16 +225,16 @@ class Index:
     head: Header
 
     def family_id(self, number: int) -> int:
-        """The family of a block."""
+        """Returns the family of a block."""
         return self.ids[bisect_right(self.starts, number) - 1]
 
     def name(self, number: int) -> str:
-        """The field of a block."""
+        """Returns the field of a block."""
         at = bisect_right(self.starts, number) - 1
         return f"{self.ids[at]}/{number - self.starts[at]}"
 
     def names(self) -> list[str]:
-        """The fields of all blocks in their order."""
+        """Returns the fields of all blocks, in order."""
         bounds = pairwise((*self.starts, len(self.firsts)))
         return [
             f"{id_}/{at}"
@@ -242,9 +244,9 @@ class Index:
 
 
 def likely_names(segment: Segment, families: Sequence[Family]) -> list[str]:
-    """Names of the blocks of a segment whose header was not read; none if they cannot be known.
+    """Guesses the block names of a segment without its header; empty if there is no guess.
 
-    They are right unless the segment is the one with which a second family came.
+    Wrong only for the segment that added a second family.
     """
     if [family.id for family in families] != [FAMILY_ID]:
         return []
@@ -252,10 +254,10 @@ def likely_names(segment: Segment, families: Sequence[Family]) -> list[str]:
 
 
 def read_index(segment: Segment, head: Header) -> Index:
-    """Where the rows of a segment are.
+    """Builds the index of a segment from its header.
 
     Raises:
-        FormatError: It has rows that are not in order.
+        FormatError: A family or a block of the segment is not ordered.
     """
     if head.families is not None and not all(family.ordered for family in head.families):
         raise FormatError(
@@ -273,7 +275,8 @@ def read_index(segment: Segment, head: Header) -> Index:
         segment.entry.header
     ):
         raise FormatError(f"reading {segment.ident}", found="it has blocks that are not in order")
-    # Where a key is looked for, the first keys of all families are one list.
+    # # Look-ups bisect the first keys of all families as one list, so each must have its family's
+    # prefix.
     if not all(
         family_of(keys[0]) == id_ == family_of(keys[-1]) for id_, keys in head.ordered.items()
     ):
@@ -284,10 +287,10 @@ def read_index(segment: Segment, head: Header) -> Index:
 def read_block(
     segment: Segment, index: Index, number: int, raw: bytes, *, lists: bool
 ) -> tuple[list[bytes], list[Value]]:
-    """Stored keys and values of one block; `lists` if values may have been appended.
+    """Decodes stored keys and values of one block; `lists` allows appended values.
 
     Raises:
-        FormatError: It is damaged.
+        FormatError: The block is damaged.
     """
     name = index.name(number)
     prefix = stored_key(index.family_id(number), b"")
@@ -295,7 +298,7 @@ def read_block(
     try:
         items = msgpack.unpackb(payload, raw=False)
         keys, values = items[::2], items[1::2]
-        # Comparing something else than bytes with the bytes of the index raises.
+        # # Keys that are not bytes raise TypeError in these comparisons.
         right = (
             len(keys) == len(values) > 0
             and all(map(operator.lt, keys, keys[1:]))

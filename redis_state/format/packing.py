@@ -1,4 +1,4 @@
-"""MessagePack, read piece by piece: no length is believed before the bytes for it are there."""
+"""MessagePack, read piece by piece. A length is not trusted before its bytes are present."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXT_APPENDED = 1
 _AT_ONCE_MAX = 512
 _SHORT_ARRAY = 0x90
 _ARRAY_SIZES = {0xDC: 2, 0xDD: 4}
-"""By the tag of a long array, the bytes of its length."""
+"""Size of the length of a long array, by tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Extension:
 class ByteReader:
     """Reads the pieces of one payload in order.
 
-    Containers are opened by their headers only, so nothing is allocated for what they claim.
+    Only the header of a container is read, so no memory is allocated for the size that it claims.
     """
 
     def __init__(self, payload: bytes, what: str) -> None:
@@ -49,22 +49,22 @@ class ByteReader:
         self._unpacker.feed(payload)
 
     def array_size(self) -> int:
-        """Opens an array; its size is at most what the payload can hold."""
+        """Opens an array, and returns its size, which is at most what the payload can hold."""
         return self._size(self._unpacker.read_array_header, "an array", bytes_each=1)
 
     def map_size(self) -> int:
-        """Opens a map."""
+        """Opens a map, and returns its size."""
         return self._size(self._unpacker.read_map_header, "a map", bytes_each=2)
 
     def piece(self) -> Any:
-        """The next scalar, whatever it is."""
+        """Reads the next scalar of any type."""
         try:
             return self._unpacker.unpack()
         except (msgpack.UnpackException, ValueError) as error:
             raise self.bad("the bytes are not MessagePack of this format") from error
 
     def pieces(self, count: int) -> list[Any]:
-        """The next scalars, whatever they are."""
+        """Reads the next scalars of any type."""
         try:
             found = list(islice(self._unpacker, count))
         except (msgpack.UnpackException, ValueError) as error:
@@ -74,35 +74,35 @@ class ByteReader:
         return found
 
     def text(self) -> str:
-        """The next piece, a text."""
+        """Reads a text."""
         value = self.piece()
         if not isinstance(value, str):
             raise self.bad("a text was expected")
         return value
 
     def binary(self) -> bytes:
-        """The next piece, bytes."""
+        """Reads bytes."""
         value = self.piece()
         if not isinstance(value, bytes):
             raise self.bad("bytes were expected")
         return value
 
     def binary_or_nil(self) -> bytes | None:
-        """The next piece, bytes or nil."""
+        """Reads bytes or nil."""
         value = self.piece()
         if value is not None and not isinstance(value, bytes):
             raise self.bad("bytes or nil were expected")
         return value
 
     def number(self, *, maximum: int) -> int:
-        """The next piece, a whole number from 0 to `maximum`."""
+        """Reads a whole number from 0 to `maximum`."""
         value = self.piece()
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
             raise self.bad(f"a whole number up to {maximum} was expected")
         return value
 
     def truth(self) -> bool:
-        """The next piece, a boolean."""
+        """Reads a boolean."""
         value = self.piece()
         if not isinstance(value, bool):
             raise self.bad("a truth value was expected")
@@ -110,16 +110,16 @@ class ByteReader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return bool(self._unpacker.tell() == self._length)
 
     def end(self) -> None:
-        """Makes sure that nothing is left."""
+        """Checks that nothing is left."""
         if not self.ended:
             raise self.bad("bytes follow after the end")
 
     def bad(self, found: str) -> FormatError:
-        """An error about this payload."""
+        """Returns an error about this payload."""
         return FormatError(f"reading {self._what}", found=found)
 
     def _size(self, header: Any, name: str, *, bytes_each: int) -> int:
@@ -133,7 +133,7 @@ class ByteReader:
 
 
 def array_head(payload: bytes) -> tuple[int, int]:
-    """The bytes of the head of an array, and how many elements it claims; zeros for all else."""
+    """Returns the size of an array's head and its claimed length; zeros for any other payload."""
     tag = payload[0] if payload else 0
     if tag & 0xF0 == _SHORT_ARRAY:
         return 1, tag & 0x0F
@@ -142,12 +142,12 @@ def array_head(payload: bytes) -> tuple[int, int]:
 
 
 def scalars(payload: bytes, what: str) -> list[Any]:
-    """The elements of an array of scalars that is the whole payload.
+    """Decodes a payload that is one array of scalars.
 
-    A few elements may also be containers: who reads them looks at their types.
+    A few elements may also be containers, so the caller checks their types.
 
     Args:
-        what: What errors say was read.
+        what: Name of the payload in errors.
 
     Raises:
         FormatError: The bytes are not such an array.
@@ -156,7 +156,7 @@ def scalars(payload: bytes, what: str) -> list[Any]:
     if 0 < claimed <= _AT_ONCE_MAX:
         size = len(payload)
         try:
-            # An array inside is believed to have as many elements, which is not much.
+            # # A nested array may claim at most as many elements, so little memory is at risk.
             found = msgpack.unpackb(
                 payload,
                 raw=False,
@@ -168,7 +168,7 @@ def scalars(payload: bytes, what: str) -> list[Any]:
                 max_map_len=0,
             )
         except (msgpack.UnpackException, ValueError):
-            pass  # piece by piece it is found out what is wrong
+            pass  # reading piece by piece below finds the error
         else:
             return cast(list[Any], found)
     reader = ByteReader(payload, what)
@@ -178,7 +178,7 @@ def scalars(payload: bytes, what: str) -> list[Any]:
 
 
 class Writer:
-    """Writes pieces in the shortest form."""
+    """Writes pieces in their shortest form."""
 
     def __init__(self) -> None:
         self._packer = msgpack.Packer(autoreset=False, use_bin_type=True)
@@ -205,5 +205,5 @@ class Writer:
         self._packer.pack(values)
 
     def result(self) -> bytes:
-        """All that was written."""
+        """Returns all bytes written."""
         return bytes(self._packer.bytes())

@@ -27,22 +27,22 @@ VALUE_BYTES_MAX = 64 << 20
 _WHAT = "rows"
 _PLAIN = {bytes, type(None)}
 _ALIKE_MAX = 512
-"""So many rows of one layout are taken apart at once; a bucket has about 128."""
+"""Most rows that `find` unpacks at once. A bucket has about 128."""
 
 _BY_HALVES_MAX = 3
-"""Of more keys it takes longer than taking out all of them does."""
+"""Most keys that `find` searches by bisection. For more keys, unpacking all keys is faster."""
 
 _LAYOUTS_MAX = 512
-"""Of which what takes rows apart is kept; blocks of one family have many counts of rows."""
+"""Number of cached layouts; a family has many, because its blocks differ in row counts."""
 
 _HEAD_BYTES_MAX = 3
-"""Of bytes up to 64 KiB."""
+"""Longest head of bytes up to 64 KiB."""
 
 _LONG_ARRAY = 0xDC
-"""The tag of an array of 16 elements or more; shorter ones have one below, huge ones one above."""
+"""Tag of an array of 16 to 65,535 elements; shorter arrays have lower tags, longer ones higher."""
 
 _BINARY_SIZES = {0xC4: 1, 0xC5: 2}
-"""By the tag of bytes up to 64 KiB, the bytes of their length."""
+"""Size of the length of bytes up to 64 KiB, by tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +53,26 @@ class Appended:
 
 
 Value = bytes | Appended | None
-"""What a row says of its key: put, appended, or ``None`` for removed."""
+"""Change of a key: put, appended, or ``None`` for removed."""
 
 KeyedValue = tuple[bytes, Value]
 
 
 def stored_key(family: int, encoded: bytes) -> bytes:
-    """A key as rows hold it."""
+    """Returns a key in the form in which rows store it."""
     return family.to_bytes(FAMILY_BYTES, "big") + encoded
 
 
 def family_of(key: bytes) -> int:
-    """The family id at the head of a stored key."""
+    """Returns the family id at the start of a stored key."""
     return int.from_bytes(key[:FAMILY_BYTES], "big")
 
 
 def encode(rows: Sequence[KeyedValue]) -> bytes:
-    """Write rows, which are in ascending order of their keys.
+    """Encodes rows that are in ascending order of their keys.
 
     Raises:
-        FormatError: They are not in order, or a key has no family.
+        FormatError: The rows are not in order, or a key has no family.
         LimitError: A key or value is larger than the format allows.
     """
     keys = [key for key, _ in rows]
@@ -93,19 +93,19 @@ def encode(rows: Sequence[KeyedValue]) -> bytes:
 
 
 def decode(payload: bytes) -> list[KeyedValue]:
-    """Read rows.
+    """Decodes rows.
 
     Raises:
-        FormatError: The bytes are not what the format says.
+        FormatError: The bytes violate the format.
     """
     return list(zip(*columns(payload), strict=True))
 
 
 def columns(payload: bytes) -> tuple[list[bytes], list[Value]]:
-    """The keys of rows, and beside them what is said of each.
+    """Decodes rows to a list of keys and a list of their changes.
 
     Raises:
-        FormatError: As `decode`.
+        FormatError: The bytes violate the format.
     """
     pieces = scalars(payload, _WHAT)
     keys, values = pieces[::2], pieces[1::2]
@@ -120,18 +120,19 @@ def columns(payload: bytes) -> tuple[list[bytes], list[Value]]:
 
 
 def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None:
-    """The rows of some keys, where every row puts a value, and all have one layout.
+    """Finds the rows of some keys without decoding all rows, if all rows are puts of one layout.
 
-    Then rows begin at multiples of their length, and only values that are wanted are taken out. A
-    few keys are looked for by halves. Before one is said not to be there, the order of all keys is
-    looked at.
+    Rows of one layout start at multiples of their length, so only the wanted values are extracted.
+    A few keys are searched by bisection. If one is not found, the order of all keys is verified,
+    because
+    bisection would miss keys in a wrong order.
 
     Args:
         wanted: Stored keys.
 
     Returns:
-        ``None`` where the rows are not of this kind, or not as they have to be: `columns` reads
-        them, or says what is wrong.
+        ``None`` if the rows have no common layout, or violate the format. The caller then uses
+        `columns`, which decodes them or raises.
     """
     start = _start_of(payload[: _begins_with(payload)])
     if start is None:
@@ -163,7 +164,7 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
 def _by_halves(
     payload: bytes, wanted: Iterable[bytes], start: _Start, layout: _Layout
 ) -> dict[bytes, bytes] | None:
-    """The rows of keys that are met; ``None`` if one is not, or stands there twice."""
+    """Bisects for the keys; returns ``None`` if one is missing or occurs twice."""
     length = layout.length
     key_at, value_at = start.first + len(start.key_head), start.value_at
     key_bytes, rest, end = (
@@ -193,13 +194,13 @@ def _by_halves(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Start:
-    """How a payload of rows of one layout begins; each kind of beginning is one object.
+    """Beginning of a payload whose rows have one layout. Equal beginnings are one cached object.
 
     Attributes:
-        first: Where the first row is.
-        rows: How many there are.
-        key_head: What is before each key.
-        value_at: Where the head of the first value is.
+        first: Position of the first row.
+        rows: Number of rows.
+        key_head: MessagePack head of each key.
+        value_at: Position of the head of the first value.
     """
 
     first: int
@@ -209,12 +210,12 @@ class _Start:
 
 
 class _Layout(NamedTuple):
-    """Rows of one layout.
+    """Layout that all rows of a payload share.
 
     Attributes:
-        length: Of each row.
-        value_head: What is before each value.
-        keys: Takes out the keys of all of them.
+        length: Bytes of each row.
+        value_head: MessagePack head of each value.
+        keys: Unpacks the keys of all rows.
     """
 
     length: int
@@ -223,7 +224,7 @@ class _Layout(NamedTuple):
 
 
 def _begins_with(payload: bytes) -> int:
-    """Bytes of the array's head and of the first key's, and at most one of the family's id."""
+    """Returns the size of the array's head and the first key's head, and at most one byte more."""
     tag = payload[0] if payload else 0
     return _HEAD_BYTES_MAX + (1 if tag < _LONG_ARRAY else 3 if tag == _LONG_ARRAY else 5)
 
@@ -249,7 +250,7 @@ def _layout_of(start: _Start, value_begins: bytes) -> _Layout | None:
 
 
 def _binary_head(begins: bytes) -> bytes:
-    """The head of bytes that stand here; empty for anything else, and for what is very long."""
+    """Returns the head of the bytes object at the start; empty for other types and above 64 KiB."""
     size = _BINARY_SIZES.get(begins[0], 0) if begins else 0
     return begins[: 1 + size] if size and 1 + size <= len(begins) else b""
 
@@ -278,10 +279,10 @@ def _bad(found: str) -> FormatError:
 
 
 def check_limits(key: bytes, value: Value) -> None:
-    """Refuse what is too large.
+    """Checks the size of a key and of a value.
 
     Raises:
-        LimitError: A key or value is larger than the format allows.
+        LimitError: The key or value is larger than the format allows.
     """
     if len(key) - FAMILY_BYTES > KEY_BYTES_MAX:
         raise LimitError("writing a row", found=f"its key has {len(key) - FAMILY_BYTES} bytes")
@@ -291,19 +292,19 @@ def check_limits(key: bytes, value: Value) -> None:
 
 
 def raw_bytes(row: KeyedValue) -> int:
-    """About how many bytes a row takes in a payload."""
+    """Estimates the bytes that a row takes in a payload."""
     key, value = row
     size = len(value.data) if isinstance(value, Appended) else len(value or b"")
     return len(key) + size + 10
 
 
 def sorted_rows(rows: Mapping[bytes, Value]) -> list[KeyedValue]:
-    """Rows in the order of a payload."""
+    """Returns rows in the order of a payload."""
     return sorted(rows.items(), key=lambda row: row[0])
 
 
 def join_elements(elements: Iterable[bytes]) -> bytes:
-    """The value of a multi-value family with these elements."""
+    """Encodes elements as the value of a multi-value family."""
     out = Writer()
     for element in elements:
         out.piece(element)
@@ -311,10 +312,10 @@ def join_elements(elements: Iterable[bytes]) -> bytes:
 
 
 def split_elements(value: bytes) -> list[bytes]:
-    """The elements of a value of a multi-value family.
+    """Decodes the elements of a value of a multi-value family.
 
     Raises:
-        FormatError: The bytes are not such a value.
+        FormatError: The bytes are not a list of elements.
     """
     reader = ByteReader(value, "a list of values")
     elements: list[bytes] = []

@@ -22,7 +22,7 @@ _ORDERED_FIELD = re.compile(rf"{_NUMBER}/{_NUMBER}")
 
 
 def checksum(fields: Mapping[str, bytes]) -> int:
-    """The checksum of a segment (section 4.6).
+    """Computes the checksum of a segment (section 4.6).
 
     Raises:
         FormatError: A block is shorter than its header.
@@ -31,7 +31,7 @@ def checksum(fields: Mapping[str, bytes]) -> int:
 
 
 def combined_checksum(checks: Mapping[str, bytes]) -> int:
-    """The checksum of a segment from the check bytes of its blocks."""
+    """Computes the checksum of a segment from the check bytes of its blocks."""
     crc = 0
     for name in sorted(checks):
         crc = zlib.crc32(name.encode("ascii") + b"\0" + checks[name], crc)
@@ -40,11 +40,11 @@ def combined_checksum(checks: Mapping[str, bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentContent:
-    """What a segment says.
+    """Decoded content of a segment.
 
     Attributes:
         rows: Put, appended or removed values by stored key.
-        highest_id: As the header has it.
+        highest_id: `Header.highest_id`.
     """
 
     rows: Mapping[bytes, Value]
@@ -55,13 +55,13 @@ class SegmentContent:
 
 @dataclass(slots=True)
 class SegmentWriter:
-    """Turns rows into the fields of a segment's hash.
+    """Encodes rows as the fields of a segment's hash.
 
     Args:
-        ident: What stands behind ``P:`` in the segment's key.
-        families: The family table of the version; it decides where rows go.
-        buckets: A power of two; ``None`` takes the fitting one.
-        compress: As `block.encode`.
+        ident: Part of the segment's key after ``P:``.
+        families: The family table of the version, which decides the bucket or block of each row.
+        buckets: A power of two; ``None`` chooses it by the rows.
+        compress: `compress` of `block.encode`.
     """
 
     ident: str
@@ -76,10 +76,11 @@ class SegmentWriter:
     _rows: int = 0
 
     def add(self, content: Mapping[bytes, Value]) -> None:
-        """Adds rows; a bucket that was there before gets further parts.
+        """Adds rows; a bucket that already has rows gets further parts.
 
         Raises:
-            FormatError: A row belongs to no family of the table, or ordered rows come twice.
+            FormatError: A row belongs to no family of the table, or a family of ordered rows is
+                added twice.
             LimitError: A key or value is too large.
         """
         table = header.family_table(tuple(self.families))
@@ -113,7 +114,7 @@ class SegmentWriter:
             After each block, when `drain` may be called.
 
         Raises:
-            FormatError: The family comes a second time, or its rows are not in key order.
+            FormatError: The family is added twice, or its rows are not in key order.
             LimitError: A key or value is too large.
         """
         blocks = self.begin_ordered(family)
@@ -123,17 +124,17 @@ class SegmentWriter:
         blocks.end()
 
     def begin_ordered(self, family: int) -> OrderedBlocks:
-        """For rows of an ordered family that come one by one, beside those of other writers.
+        """Starts the blocks of an ordered family; other families may be written meanwhile.
 
         Raises:
-            FormatError: The family comes a second time.
+            FormatError: The family is added twice.
         """
         if family in self._ordered:
             raise FormatError(f"writing {self.ident}", found="a family is written twice")
         return OrderedBlocks(self, family)
 
     def drain(self) -> dict[str, bytes]:
-        """Hand out the fields written so far, which need not be held any longer."""
+        """Returns and releases the fields written so far."""
         drained, self.fields = self.fields, {}
         return drained
 
@@ -148,11 +149,11 @@ class SegmentWriter:
         internal: int = 0,
         highest_id: int = 0,
     ) -> Entry:
-        """Ends the segment: adds its header, where one is needed, and gives its entry.
+        """Ends the segment: adds its header if needed, and returns its entry.
 
         Args:
-            internal: Of the live keys, those of internal families.
-            highest_id: Of all families that the lineage ever had.
+            internal: Number of live keys in internal families.
+            highest_id: Highest family id that the lineage ever had.
         """
         gone = with_families and all(family.id < highest_id for family in self.families)
         head = Header(
@@ -186,7 +187,7 @@ class SegmentWriter:
 
 @dataclass(slots=True)
 class OrderedBlocks:
-    """The blocks of one ordered family on their way into a segment."""
+    """Collects the rows of one ordered family into blocks."""
 
     _writer: SegmentWriter
     _family: int
@@ -196,7 +197,7 @@ class OrderedBlocks:
     _size: int = 0
 
     def put(self, row: KeyedValue) -> None:
-        """Add the next row; blocks are cut as `SegmentWriter.add_ordered` cuts them.
+        """Adds the next row; cuts blocks as `SegmentWriter.add_ordered` does.
 
         Raises:
             FormatError: Rows are not in key order.
@@ -211,7 +212,7 @@ class OrderedBlocks:
         self._size += own
 
     def emit(self, part: Sequence[KeyedValue]) -> None:
-        """Add a block of these rows.
+        """Adds a block of these rows.
 
         Raises:
             FormatError: Rows are not in key order.
@@ -226,7 +227,7 @@ class OrderedBlocks:
         writer._rows += len(part)
 
     def end(self) -> None:
-        """Add what is left; nothing may follow."""
+        """Adds the remaining rows. Nothing may follow."""
         if self._part:
             self.emit(self._part)
             self._part = []
@@ -252,15 +253,15 @@ def _cut(
 
 
 def part_fields(bucket: int, parts: int) -> list[str]:
-    """Names of the fields of a bucket, in the order in which they apply."""
+    """Returns the fields of a bucket, in the order in which they apply."""
     return [str(bucket), *(f"{bucket}.{part}" for part in range(1, parts))]
 
 
 def read_header(segment: Segment, raw: bytes | None) -> Header:
-    """The header of a segment from its field `h`, which is there if the entry says so.
+    """Decodes the header of a segment from its field `h`, which exists if the entry says so.
 
     Raises:
-        FormatError: It is missing, or damaged.
+        FormatError: The header is missing or damaged.
     """
     if not segment.entry.header:
         return Header()
@@ -277,16 +278,16 @@ def read_header(segment: Segment, raw: bytes | None) -> Header:
 
 
 def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:
-    """What the rows of one field say, by key.
+    """Decodes the changes in one field, by key.
 
     Raises:
-        FormatError: They are damaged, or a snapshot holds what only a delta can.
+        FormatError: The field is damaged, or a snapshot removes or appends.
     """
     return table_of(segment, name, read_payload(segment, name, raw))
 
 
 def read_payload(segment: Segment, name: str, raw: bytes) -> bytes:
-    """The payload of one field, for `table_of` and `some_of`.
+    """Decodes the payload of one field, for `table_of` and `some_of`.
 
     Raises:
         FormatError: The block is damaged.
@@ -295,10 +296,10 @@ def read_payload(segment: Segment, name: str, raw: bytes) -> bytes:
 
 
 def table_of(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
-    """What the rows of a field's payload say, by key.
+    """Decodes the changes in a field's payload, by key.
 
     Raises:
-        FormatError: As `read_table`.
+        FormatError: The rows are malformed, or a snapshot removes or appends.
     """
     keys, values = rows.columns(payload)
     if segment.snapshot and not set(map(type, values)) <= {bytes}:
@@ -311,10 +312,10 @@ def table_of(segment: Segment, name: str, payload: bytes) -> dict[bytes, Value]:
 def some_of(
     segment: Segment, name: str, payload: bytes, wanted: Collection[bytes]
 ) -> Mapping[bytes, Value]:
-    """What the rows of a field's payload say of some keys; often without reading the others.
+    """Decodes the changes of some keys in a field's payload, often without decoding other rows.
 
     Raises:
-        FormatError: As `read_table`.
+        FormatError: The rows are malformed, or a snapshot removes or appends.
     """
     found = rows.find(payload, wanted)
     if found is not None:
@@ -324,7 +325,7 @@ def some_of(
 
 
 def field_names(segment: Segment, head: Header) -> Iterator[str]:
-    """Names that the fields of a segment can have, without `h`, in the order of applying."""
+    """Yields all possible fields of a segment except `h`, in the order in which they apply."""
     for bucket in range(segment.entry.buckets):
         yield from part_fields(bucket, head.parts.get(bucket, 1))
     for id_, keys in head.ordered.items():
@@ -332,10 +333,10 @@ def field_names(segment: Segment, head: Header) -> Iterator[str]:
 
 
 def read_segment(segment: Segment, fields: Mapping[str, bytes]) -> SegmentContent:
-    """Read all fields of a segment and compare them with its entry.
+    """Decodes all fields of a segment, and compares them with its entry.
 
     Raises:
-        FormatError: Anything differs from what the format or the entry says.
+        FormatError: The fields violate the format, or differ from the entry.
     """
     entry = segment.entry
     what = f"reading {segment.ident}"
@@ -372,7 +373,7 @@ def _check_names(what: str, fields: Mapping[str, bytes]) -> None:
 
 
 def _order(name: str) -> tuple[int, int, int]:
-    """Ascending parts within a bucket."""
+    """Sort key that puts the parts of a bucket in ascending order."""
     if name == header.FIELD:
         return (2, 0, 0)
     first, separator, second = name.partition("/" if "/" in name else ".")
@@ -380,7 +381,7 @@ def _order(name: str) -> tuple[int, int, int]:
 
 
 def _check_place(segment: Segment, head: Header, name: str, part: Iterable[bytes]) -> None:
-    """A row that lies where point reads do not look would be absent for them."""
+    """Checks that rows are where point reads search for them; elsewhere they would seem absent."""
     kind, number, index = _order(name)
     what = f"reading field {name} of {segment.ident}"
     if kind == 0:

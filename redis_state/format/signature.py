@@ -1,4 +1,4 @@
-"""Blocks signed with a key that the server does not hold (docs/format.md, section 4.7)."""
+"""Signs blocks with a key that the server does not hold (docs/format.md, section 4.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = bytes((SIGNED_MAGIC,))
 
 
 class BlockSigner:
-    """Signs what is stored and checks what is read.
+    """Signs blocks before they are stored, and verifies them when they are read.
 
     Args:
         key: At least `KEY_BYTES_MIN` bytes.
@@ -25,14 +25,14 @@ class BlockSigner:
         self._key = key
 
     def signed(self, key: str, field: str, block: bytes) -> bytes:
-        """What is stored in a field of a segment; `key` is the segment's name in the server."""
+        """Returns the signed value to store in a field; `key` is the segment's Redis key."""
         return _HEAD + self._tag(key, field, block) + block
 
     def opened(self, key: str, field: str, value: bytes) -> bytes:
-        """The block of a stored value.
+        """Verifies a stored value, and returns its block.
 
         Raises:
-            FormatError: It was not signed with this key, or not for this place.
+            FormatError: The value was not signed with this key, or was signed for another place.
         """
         tag, block = value[1 : 1 + _TAG_BYTES], value[1 + _TAG_BYTES :]
         if value[:1] != _HEAD or not hmac.compare_digest(tag, self._tag(key, field, block)):
@@ -49,7 +49,7 @@ class BlockSigner:
     def all_opened(
         self, key: str, fields: Iterable[str], values: Iterable[bytes | None]
     ) -> list[bytes | None]:
-        """As `opened` for several fields of a segment; ``None`` stays."""
+        """Verifies several fields of a segment; ``None`` stays ``None``."""
         return [
             None if value is None else self.opened(key, field, value)
             for field, value in zip(fields, values, strict=True)
@@ -61,5 +61,5 @@ class BlockSigner:
 
 
 def is_signed(value: bytes) -> bool:
-    """Whether what a field of a segment holds says that it is signed, by whatever key."""
+    """Returns whether a stored value is signed, with this or another key."""
     return value[:1] == _HEAD

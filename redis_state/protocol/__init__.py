@@ -1,7 +1,7 @@
-"""The steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, checkpoints by name.
+"""Steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, named checkpoints.
 
-One call is one script or one pipeline. Imports `backend`, `format` and what lies below them. Begin
-with `opening.py` (read a version) and `partition.py` (acquire, publish, abort).
+One call is one script or one pipeline. Imports `backend`, `format` and the layers below. Start with
+`opening.py` (read a version) and `partition.py` (acquire, publish, abort).
 """
 
 from redis_state.protocol.opening import Opened

@@ -1,7 +1,7 @@
-"""Who serves which partition, as Redis holds it (docs/format.md, section 9).
+"""Instances that serve partitions, as stored in Redis (docs/format.md, section 9).
 
-An instance is one string with an expiry, spelled as the JVM adapter spells it, so that each side
-lists the other's. An empty string tells its owner to leave: the run was deactivated.
+An instance is a string with an expiry, in the JVM adapter's spelling, so that each side lists the
+other's. An empty string tells the owner to leave, because its run was deactivated.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from redis_state.protocol.texts import is_number, parse_json, parse_object
 TTL_MS = 60_000
 BEATS_A_TTL = 3
 LATELY_MS = 3 * 60_000
-"""Whoever lives shows it more often: partitions and drivers are noted by the minute, an instance
-expires a minute after its last report, and a new executor reports within twenty seconds."""
+"""Age up to which an instance, driver or partition counts as alive.
+
+Partitions and drivers are noted every minute. An instance expires a minute after its last report,
+and a new executor reports within twenty seconds.
+"""
 KEYS_AT_ONCE = 1024
 PLACES_TTL_MS = 24 * 3600 * 1000
-"""For so long the names of reported partitions stay after the last heartbeat of any of them."""
+"""Time for which the names of reported partitions stay after the last heartbeat of any of them."""
 TOTALS_TTL_MS = 3600 * 1000
-"""For so long one can see what an instance counted that is gone."""
+"""Time for which the counts of a vanished instance stay visible."""
 ERRORS = ("fenced", "lost")
-"""What is counted of tasks that fail; docs/format.md, section 9."""
+"""Counted failures of tasks (docs/format.md, section 9)."""
 
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
@@ -40,8 +43,8 @@ class Instance:
     """A loaded store provider.
 
     Attributes:
-        executor_id: Of the executor or process, unique on all hosts of the run.
-        run_id: Of the query run that the provider serves.
+        executor_id: Id of the executor or process, unique on all hosts of the run.
+        run_id: Id of the query run that the provider serves.
     """
 
     host: str
@@ -50,21 +53,21 @@ class Instance:
 
     @property
     def location(self) -> str:
-        """As Spark spells the preferred location of a task."""
+        """Preferred location of a task, in Spark's spelling."""
         return f"executor_{self.host}_{self.executor_id}"
 
     @property
     def members(self) -> dict[str, str | int]:
-        """Its members in JSON."""
+        """Members of the instance's JSON object."""
         return dict(zip(_MEMBERS, (self.host, self.executor_id, self.run_id), strict=True))
 
     def encode(self) -> bytes:
-        """What the key of the partition holds."""
+        """Encodes the instance as the value of a partition's key."""
         return _json(self.members)
 
 
 def decode_instance(raw: bytes | None) -> Instance | None:
-    """What a key holds; ``None`` if nobody serves the partition.
+    """Decodes the value of a partition's key; ``None`` if no instance serves the partition.
 
     Raises:
         FormatError: The bytes are not an instance.
@@ -84,10 +87,10 @@ def decode_instance(raw: bytes | None) -> Instance | None:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What an instance said last that it has counted.
+    """Latest counts of an instance.
 
     Attributes:
-        counts: By the names of docs/format.md, section 9, from when it was loaded.
+        counts: By the names of docs/format.md, section 9, since the instance was loaded.
     """
 
     instance: Instance
@@ -96,11 +99,11 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCounts:
-    """What was counted of a checkpoint.
+    """Counts of a checkpoint.
 
     Attributes:
-        totals: By operator, partition and store; what is damaged is left out.
-        errors: How often tasks failed, by `ERRORS`, operator and store.
+        totals: By operator, partition and store, without damaged entries.
+        errors: Number of failed tasks, by `ERRORS`, operator and store.
     """
 
     totals: Mapping[tuple[int, int, str], Totals]
@@ -110,7 +113,7 @@ class CheckpointCounts:
 def find_counted(
     client: Client, gens: Sequence[str], *, tenant: str = ""
 ) -> list[CheckpointCounts]:
-    """What was counted of checkpoints; one hash of each is read."""
+    """Reads the counts of checkpoints, one hash for each."""
     commands = [("HGETALL", keys.totals(gen, tenant=tenant)) for gen in gens]
     found = client.call_in_pieces(
         "reading totals", commands, at_once=KEYS_AT_ONCE, of_other_type=OTHER_TYPE
@@ -160,12 +163,12 @@ def _parse_totals(raw: bytes) -> Totals | None:
 
 
 def report_command(id_: PartitionId, instance: Instance, *, ttl_ms: int) -> Command:
-    """Enters an instance, whoever was there before: the newest wins."""
+    """Returns the command that registers an instance. The newest instance replaces any other."""
     return ("SET", keys.instance(id_), instance.encode(), "PX", str(ttl_ms))
 
 
 def place_commands(ids: Iterable[PartitionId], *, ttl_ms: int = PLACES_TTL_MS) -> list[Command]:
-    """Notes which partitions were reported, also those that no store has ever opened."""
+    """Returns the commands that note reported partitions, also those that no store ever opened."""
     places: dict[str, list[str]] = {}
     for id_ in ids:
         of = id_.store
@@ -183,7 +186,7 @@ def totals_commands(
     *,
     ttl_ms: int = TOTALS_TTL_MS,
 ) -> list[Command]:
-    """Shows what instances have counted since they were loaded."""
+    """Returns the commands that publish the counts of instances since they were loaded."""
     totals: dict[str, list[str | bytes]] = {}
     for id_, (instance, counts) in counted.items():
         of = id_.store
@@ -197,7 +200,7 @@ def totals_commands(
 
 
 def heartbeat_commands(held: Mapping[PartitionId, Instance], *, ttl_ms: int) -> list[Command]:
-    """Renews instances without taking a place from a newer one."""
+    """Returns the commands that renew instances, but never replace a newer one."""
     calls = [
         (keys.instance(id_), (instance.encode(), str(ttl_ms))) for id_, instance in held.items()
     ]
@@ -205,13 +208,13 @@ def heartbeat_commands(held: Mapping[PartitionId, Instance], *, ttl_ms: int) -> 
 
 
 def leave(client: Client, held: Mapping[PartitionId, Instance], *, told_ms: int = 0) -> int:
-    """Remove instances, unless a newer one is in their place.
+    """Removes instances, unless a newer one has replaced them.
 
     Args:
-        told_ms: For how long the owner is told to leave; 0 if the owner itself calls.
+        told_ms: Time for which the owner is told to leave; 0 if the owner itself calls.
 
     Returns:
-        How many were removed.
+        Number of removed instances.
     """
     calls = [
         (keys.instance(id_), (instance.encode(), str(told_ms))) for id_, instance in held.items()
@@ -224,10 +227,10 @@ def leave(client: Client, held: Mapping[PartitionId, Instance], *, told_ms: int 
 
 
 def find(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, Instance]:
-    """The instances of partitions of one checkpoint, as far as somebody serves them.
+    """Reads the instances that serve partitions of one checkpoint.
 
     Raises:
-        FormatError: The key holds something other than an instance.
+        FormatError: A key holds something other than an instance.
     """
     found: dict[PartitionId, Instance] = {}
     for start in range(0, len(ids), KEYS_AT_ONCE):

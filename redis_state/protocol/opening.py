@@ -1,4 +1,4 @@
-"""The script `open`: which segments make up a version (docs/format.md, sections 6 and 7)."""
+"""Opens versions: the script `open` lists their segments (docs/format.md, sections 6 and 7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_state.ids import EMPTY, PartitionId, Pin, is_uid, text_number
 from redis_state.protocol.refusal import behind, not_there, refusal
 
 NO_RUN = ""
-"""Who opens a version for reading alone, which changes nothing."""
+"""Run id of a reader, which opens a version without changing anything."""
 
 _NEWEST = "opened"
 _CACHED_MAX = 4
@@ -27,10 +27,10 @@ _ANY: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What `open` found: apply the segments, oldest first, over `start`.
+    """Result of `open`: the segments to apply over `start`, oldest first.
 
     Attributes:
-        held: Whether the caller's run holds the partition.
+        held: True if the caller's run holds the partition.
         opened: The newest version that a task of the holding run opened.
         start: A pin that the caller has cached, or `EMPTY` if the oldest segment stands alone.
         segments: Newest first.
@@ -45,25 +45,25 @@ class Opened:
     segments: tuple[Segment, ...]
 
     def key(self, segment: Segment) -> str:
-        """The Redis key of one of the segments."""
+        """Returns the Redis key of a segment."""
         return keys.segment(self.id, segment.ident)
 
 
 def opening(version: int | None) -> str:
-    """What errors call it; ``None`` is the newest confirmed version."""
+    """Returns the name of the attempt in errors; ``None`` is the newest confirmed version."""
     return "opening the state" if version is None else f"opening version {version} of the state"
 
 
 def open_args(
     run_id: str, version: int | None, *, uid: str = "", cached: Sequence[Pin] = ()
 ) -> list[str]:
-    """The arguments of the script.
+    """Returns the arguments of the script.
 
     Args:
         run_id: `NO_RUN`, or the run that opens the version to write on top of it.
         version: ``None`` for the newest confirmed one.
-        uid: Which attempt at the version; empty for the one on the living timeline.
-        cached: What the caller has, best first; the script is told of the first few.
+        uid: The wanted attempt at the version; empty for that on the living timeline.
+        cached: Pins that the caller has cached, best first. Only the first few are sent.
     """
     pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
     return [run_id, _NEWEST if version is None else str(version), uid, *pairs]
@@ -72,28 +72,28 @@ def open_args(
 def open_commands(
     ids: Sequence[PartitionId], version: int | None, *, uids: Mapping[int, str] = _ANY
 ) -> list[Command]:
-    """Open a version of each partition in one pipeline, for reading.
+    """Returns the commands that open a version of each partition for reading, in one pipeline.
 
     Args:
-        version: As `open_args` takes it.
-        uids: Which attempt at the version, by partition.
+        version: See `open_args`.
+        uids: The wanted attempt at the version, by partition.
     """
     asked = [open_args(NO_RUN, version, uid=uids.get(id_.partition, "")) for id_ in ids]
     return script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
 
 
 def is_opened(reply: list[bytes]) -> bool:
-    """Whether a reply names a version; it is not looked at any closer."""
+    """Returns whether a reply names a version, without further checks."""
     return reply[0] == b"OK"
 
 
 def read_replies(
     ids: Sequence[PartitionId], replies: Sequence[object], *, version: int | None
 ) -> list[Opened]:
-    """What `open` answered to `open_commands`.
+    """Decodes the replies to `open_commands`.
 
     Raises:
-        StateError: The version is not there any more, or not yet.
+        StateError: The version no longer exists, or does not exist yet.
         FormatError: A partition is of another format, or damaged.
     """
     found: list[Opened] = []
@@ -115,15 +115,16 @@ def read_opened(
     cached: Sequence[Pin] = (),
     where: str = "",
 ) -> Opened:
-    """What `open` answered; version 0 without segments if nothing was ever written.
+    """Decodes the reply of `open`; version 0 without segments if nothing was ever written.
 
     Args:
-        version: As it was asked for, and so is `cached`.
-        where: What errors call the partition; empty means by its numbers.
+        version: The requested version.
+        cached: The pins that were sent.
+        where: Name of the partition in errors; empty means its numbers.
 
     Raises:
-        StateError: The version is not there.
-        ConflictError: The run of the caller went on, or reads another copy of the version.
+        StateError: The version does not exist.
+        ConflictError: The run of the caller went on, or reads another attempt at the version.
         FormatError: The partition is of another format, or damaged.
     """
     what, where = opening(version), where or str(id_)
@@ -157,14 +158,14 @@ def read_opened(
 def open_named(
     client: Client, ids: Sequence[PartitionId], version: int | None, *, uids: Mapping[int, str]
 ) -> list[Opened]:
-    """Open a version that somebody has named, for reading.
+    """Opens a version for reading, at the attempts that the caller names.
 
     Args:
-        uids: As `open_commands`.
+        uids: See `open_commands`.
 
     Raises:
-        StateError: The version is not there any more, or not yet.
-        UnavailableError: The replica that is asked does not have it.
+        StateError: The version no longer exists, or does not exist yet.
+        UnavailableError: The replica that answers does not have the version.
     """
     commands = open_commands(ids, version, uids=uids)
     replies = client.call(opening(version), commands) if commands else []
@@ -173,11 +174,11 @@ def open_named(
 
 
 def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
-    """The same versions once more, after a segment of each was found to be gone or not whole.
+    """Opens the same versions again, after a segment of each was found missing or incomplete.
 
     Raises:
-        StateError: The manifest still names the segment, so it was destroyed.
-        UnavailableError: The replica that is asked now does not have it.
+        StateError: The manifest still names the segment, so the segment was destroyed.
+        UnavailableError: The replica that answers does not have the version.
     """
     found = made_up_now(client, gone)
     with _behind_if_it_lags(client):
@@ -195,11 +196,11 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
 
 
 def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
-    """The same versions, made up as they are now; the empty version 0 stays as it is.
+    """Reads the present segments of the same versions; the empty version 0 is returned unchanged.
 
     Raises:
-        StateError: Retention has dropped one meanwhile, or it was lost.
-        UnavailableError: The replica that is asked now does not have it.
+        StateError: Retention has dropped a version meanwhile, or it was lost.
+        UnavailableError: The replica that answers does not have a version.
     """
     there = [one for one in opened if one.pin != EMPTY]
     calls = [
@@ -218,7 +219,7 @@ def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
 
 @contextmanager
 def _behind_if_it_lags(client: Client) -> Iterator[None]:
-    """What a replica does not have may be there in a moment."""
+    """Raises `UnavailableError` for a version that a lagging replica may get yet."""
     try:
         yield
     except StateError as error:
@@ -228,7 +229,7 @@ def _behind_if_it_lags(client: Client) -> Iterator[None]:
 
 
 def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
-    """Why the segments do not lead from the version down to its start; empty if they do."""
+    """Explains why the segments do not lead from the version to its start; empty if they do."""
     at = opened.pin
     for segment in opened.segments:
         if at == EMPTY:
@@ -243,10 +244,10 @@ def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
 
 
 def beyond(ids: Iterable[PartitionId], unwritten: Set[PartitionId]) -> set[PartitionId]:
-    """Returns the partitions behind the last one that a store has, of which Redis knows nothing.
+    """Returns the trailing partitions of each store that were never written.
 
-    Behind a union, a stage has more tasks than its stateful operator has partitions, and the number
-    of tasks is what is listed.
+    After a union, a stage has more tasks than its stateful operator has partitions, and Redis lists
+    the number of tasks.
 
     Args:
         unwritten: All partitions without a version, while a version of the others is confirmed.

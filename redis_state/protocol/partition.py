@@ -1,4 +1,4 @@
-"""The steps of one partition (docs/format.md, sections 6 to 8). Keeps nothing but counters."""
+"""Steps of one partition (docs/format.md, sections 6 to 8). Stateless except for counters."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, r
 from redis_state.protocol.segments import Fields, chunks, fetch, fetch_whole
 
 DROPPED_TTL_MS = 10 * 60 * 1000
-"""A segment that was dropped lives this long for readers under way."""
+"""Time for which a dropped segment stays for readers under way."""
 
 _RISES_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
 _PLANS_MAX = 4
-_NO_LOG = "-"  # whoever opens a Python store says which version to go on from
+_NO_LOG = "-"  # the caller of a Python store names the version, so there is no commit log to read
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RetainReport:
-    """What retention did.
+    """Result of retention.
 
     Attributes:
         floor: The lowest version that is kept.
-        dropped: Segments taken out of the manifest.
-        kept: Segments left in it.
+        dropped: Segments removed from the manifest.
+        kept: Segments left in the manifest.
     """
 
     floor: int
@@ -53,12 +53,12 @@ class PartitionClient:
     """Sends the steps of one partition.
 
     Args:
-        versions_to_retain: Versions below the opened one that stay loadable.
+        versions_to_retain: Number of versions below the opened one that stay loadable.
         keep_ms: 0, or the expiry of every key of an ephemeral checkpoint.
-        where: What errors call the partition; empty means by its numbers.
+        where: Name of the partition in errors; empty means its numbers.
     """
 
-    # Of Python checkpoints: no uid comes from outside.
+    # # Format 1 of Python checkpoints: uids are not given from outside.
     _format: ClassVar[str] = "1"
 
     def __init__(
@@ -80,39 +80,39 @@ class PartitionClient:
 
     @property
     def _client(self) -> Client:
-        """The server, for the process in which this was made."""
+        """The client, after a check that this is the process that opened it."""
         self._home.check(where=self._where)
         return self._shared
 
     def open(self, run_id: str, version: int | None, cached: Sequence[Pin] = ()) -> Opened:
-        """Open a version, which pins it if the run holds the partition.
+        """Opens a version, and pins it if the run holds the partition.
 
         Args:
             run_id: Empty for a reader, which changes nothing.
             version: ``None`` for the newest confirmed one.
 
         Raises:
-            StateError: The version is not there.
-            ConflictError: The holding run went on, or has another attempt's version.
+            StateError: The version does not exist.
+            ConflictError: The holding run went on, or reads another attempt at the version.
         """
         args = open_args(run_id, version, cached=cached)
         answer = self._script(opening(version), "open", [], args)
         return read_opened(self.id, answer, version=version, cached=cached, where=self._where)
 
     def latest(self) -> int | None:
-        """The newest published version; ``None`` if nothing was ever written."""
+        """Returns the newest published version; ``None`` if nothing was ever written."""
         (found,) = self._client.call("looking for the newest version", [("HGET", self._meta, "l")])
         return None if found is None else int(found)
 
     def acquire(self, run: RegisteredRun, pin: Pin) -> RegisteredRun:
-        """Take the partition for a run that is about to write on top of a version.
+        """Acquires the partition for a run that is about to write on top of a version.
 
         Returns:
             The run, with a greater epoch if it had to register again.
 
         Raises:
-            ConflictError: A newer run holds it, or the version was replaced.
-            StateError: The version is not there any more.
+            ConflictError: A newer run holds the partition, or the version was replaced.
+            StateError: The version no longer exists.
             UnavailableError: The server keeps going back to an older state.
         """
         what = f"acquiring the partition at version {pin.version}"
@@ -138,11 +138,11 @@ class PartitionClient:
                     raise refusal(what, reply, where=self._where, version=pin.version)
 
     def stage(self, ident: str, name: str, fields: Fields) -> None:
-        """Store blocks of a segment ahead of its publication; without fields, its heartbeat.
+        """Stores blocks of a segment before its publication. Without fields, renews their expiry.
 
         Args:
-            ident: What stands behind ``P:`` in the segment's key.
-            name: Its field in the manifest.
+            ident: Part of the segment's key after ``P:``.
+            name: Field of the segment in the manifest.
         """
         for chunk in chunks(fields) if fields else iter([fields]):
             args = [name, str(STAGED_TTL_MS), *self._flat(ident, chunk)]
@@ -152,14 +152,15 @@ class PartitionClient:
     def commit(
         self, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, fields: Fields
     ) -> None:
-        """Publish the version after `parent`.
+        """Publishes the version after `parent`.
 
         Raises:
             ConflictError: Another run or attempt was faster.
-            StateError: The version under it was lost.
-            UnavailableError: The server keeps losing what it was sent.
-            CommitOutcomeUnknownError: The server did not answer until the deadline, or it did and
-                the commit is not as safe yet as the option `durability` asks.
+            StateError: The parent version was lost.
+            UnavailableError: The server keeps losing staged blocks.
+            CommitOutcomeUnknownError: The server did not answer until the deadline, or the commit
+                is
+                not yet as durable as the option `durability` demands.
         """
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"
@@ -184,7 +185,7 @@ class PartitionClient:
                     raise refusal(what, reply, where=self._where, version=parent.version)
 
     def abort(self, ident: str) -> None:
-        """Drop what an attempt staged. Never raises: what cannot be dropped expires."""
+        """Drops the staged blocks of an attempt. Never raises, because leftovers expire anyway."""
         step, key = script("abort"), keys.segment(self.id, ident)
         what = f"dropping what was staged of {ident}"
         try:
@@ -196,24 +197,24 @@ class PartitionClient:
             log.info("%s: its blocks expire by themselves: %s", self.id, error)
 
     def fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes | None]:
-        """Fields of a segment; ``None`` where there is no such field.
+        """Reads fields of a segment; ``None`` for a missing field.
 
         Raises:
-            SegmentGoneError: It is not whole any more.
+            SegmentGoneError: The segment is no longer complete.
         """
         return fetch(self._client, self.id, segment, names)
 
     def fetch_whole(self, segments: Sequence[Segment]) -> list[dict[str, bytes]]:
-        """All fields of several small segments, in few round trips.
+        """Reads all fields of several small segments, in few round trips.
 
         Raises:
-            SegmentGoneError: One is not whole any more.
-            FormatError: The name of a field is none.
+            SegmentGoneError: A segment is no longer complete.
+            FormatError: A field has an unknown name.
         """
         return fetch_whole(self._client, self.id, segments)
 
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
-        """Enter a snapshot of a version; false if it is not wanted any more."""
+        """Publishes a snapshot of a version; returns False if the manifest no longer wants it."""
         ident = f"s:{pin.version}:{writer}"
         self.stage(ident, f"s:{pin.version}:{pin.uid}", fields)
         args = [str(pin.version), pin.uid, writer, str(entry.blocks), entry.text, self._keep_ms]
@@ -224,7 +225,7 @@ class PartitionClient:
         return reply[0] in ("OK", "ALREADY")
 
     def retain(self) -> RetainReport:
-        """Take out of the manifest what no kept version needs, few segments with each call."""
+        """Removes segments that no kept version needs from the manifest, a few per call."""
         what, dropped, size = "retention", 0, 0
         for _ in range(_PLANS_MAX):
             (manifest,) = self._client.call(what, [("HGETALL", self._meta)])
@@ -258,7 +259,7 @@ class PartitionClient:
         return RetainReport(plan.base, dropped, size, plan.kept)
 
     def renew(self) -> None:
-        """Renew the expiry of every key of the partition."""
+        """Renews the expiry of every key of the partition."""
         self._script("renewing the expiries", "renew", [], [self._keep_ms])
 
     def _publish(
@@ -296,7 +297,7 @@ class PartitionClient:
         return run if opened.held else self.acquire(run, parent)
 
     def _behind(self, run: RegisteredRun, above: str) -> bool:
-        """Whether a fail-over left that epoch. Its own one says that it lost to a contender."""
+        """Returns whether a fail-over left that epoch; false if this run lost to a contender."""
         of = self.id.store
         return int(above) > run.epoch and is_newest(
             self._client, of.gen, run.run_id, tenant=of.tenant

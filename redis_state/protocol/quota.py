@@ -1,9 +1,9 @@
-"""Whether the state of a query, and all of its key prefix, are within their limits.
+"""Limits for the state of a query, and for all state under its key prefix.
 
-What counts is what manifests name, as `redis-state size` shows it. The list of sizes has an entry
-for each checkpoint (docs/format.md, section 9); whoever finds the own one old measures. A process
-looks after a commit, at most three times a minute, and takes at most a hundredth of its time for
-it. The twin of the JVM is `StateQuota`.
+Counts the segments that manifests name, like `redis-state size`. The list of sizes has an entry for
+each checkpoint (docs/format.md, section 9). A process measures its own checkpoint if that entry is
+old. It checks after a commit, at most three times a minute, and takes at most a hundredth of its
+time. `StateQuota` is the twin in the JVM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OTHERS_MAX_S = 1.0
 _LOOK_EVERY_S = 20.0
 _REST_SHARE = 100
 _REST_S_MAX = 300.0
-"""However long a look took: the process may have been stopped meanwhile."""
+"""Upper bound of the pause, because the process may have been suspended during the measurement."""
 
 _PARTITIONS_AT_ONCE = 64
 _LARGEST_MAX = 3
@@ -46,11 +46,11 @@ log = logging.getLogger("redis_state.quota")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be in Redis, in bytes; ``None`` means that there is no limit.
+    """Limits in bytes; ``None`` means no limit.
 
     Attributes:
-        state: Of the checkpoint.
-        prefix: Of all checkpoints of its key prefix.
+        state: Limit of the checkpoint.
+        prefix: Limit of all checkpoints with its key prefix.
     """
 
     state: int | None = None
@@ -81,8 +81,8 @@ class Size:
     """An entry of the list of sizes.
 
     Attributes:
-        at_ms: When it was measured, in ms since 1970 by the server's clock.
-        state_max: The limit that was set then; 0 for none, as for `prefix_max`.
+        at_ms: Time of the measurement, in ms since 1970 by the server's clock.
+        state_max: The limit at that time; 0 for none, as for `prefix_max`.
     """
 
     at_ms: int = 0
@@ -92,12 +92,12 @@ class Size:
     largest: tuple[PartitionBytes, ...] = ()
 
     def is_younger(self, age_ms: int, now_ms: int) -> bool:
-        """Whether it may be taken as it is; one from the future has the time of another server."""
+        """Returns whether the entry is recent. A time in the future is from another server."""
         return 0 <= now_ms - self.at_ms < age_ms
 
 
 def encode_size(size: Size) -> bytes:
-    """As the list has it."""
+    """Encodes an entry of the list."""
     entry = {
         "at": size.at_ms,
         "bytes": size.bytes,
@@ -109,7 +109,7 @@ def encode_size(size: Size) -> bytes:
 
 
 def parse_sizes(raw: Mapping[bytes, bytes]) -> dict[str, Size]:
-    """The list of sizes, by checkpoint; a damaged entry is left out: it is measured again."""
+    """Parses the list of sizes, by checkpoint; skips damaged entries, to be measured again."""
     found: dict[str, Size] = {}
     for gen, text in raw.items():
         size = _size(text)
@@ -166,7 +166,7 @@ class _UsedBytes:
 class Quota:
     """The limits of one checkpoint, shared by its stores in a process; thread-safe.
 
-    It keeps no client, so that it does not outlive the one that it belongs to.
+    Keeps no reference to the client, which is the key of the weak map of quotas.
     """
 
     def __init__(self, gen: str, limits: Limits, *, tenant: str = "") -> None:
@@ -181,11 +181,11 @@ class Quota:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock."""
+        """Replaces the lock, which another thread may have held at the fork."""
         self._lock = threading.Lock()
 
     def check(self, client: Client, *, where: str) -> None:
-        """Refuse to go on at a limit; asks Redis only if nobody did, or before it refuses.
+        """Raises at a limit. Asks Redis only if nothing is known yet, or before it raises.
 
         Raises:
             QuotaError: A limit is reached.
@@ -203,11 +203,11 @@ class Quota:
             )
 
     def after_commit(self, client: Client) -> None:
-        """Look, if that is due; a log line says which limit is near. Never raises."""
+        """Measures if that is due, and logs a warning near a limit. Never raises."""
         now_s = client.clock.monotonic_s()
         if now_s < self._due_s:
             return
-        # At once, so that no other store of this process looks meanwhile.
+        # # Set at once, so that no other store of this process measures meanwhile.
         self._due_s = now_s + _LOOK_EVERY_S
         try:
             self.watch(client)
@@ -219,7 +219,7 @@ class Quota:
         self._due_s = ended_s + max(_LOOK_EVERY_S, _rest_s(ended_s - now_s))
 
     def watch(self, client: Client) -> None:
-        """Look, and let a log line say which limit is near; once for as long as it is."""
+        """Measures, and logs a warning once for each limit that is near."""
         now = self._look(client, _OWN_AGE_MS)
         near = now.near(self._limits, WARN_SHARE)
         before, self._warned = self._warned, {one.option for one in near}
@@ -268,7 +268,7 @@ class Quota:
     def _others(
         self, client: Client, entries: Mapping[str, Size], now_ms: int
     ) -> Mapping[str, Size]:
-        """Those of the key prefix; what nobody has measured for long is, a while at a time."""
+        """Returns the sizes of the other checkpoints; measures old ones, for about a second."""
         (listing,) = client.call(_WHAT, [("HGETALL", keys.checkpoints(tenant=self._tenant))])
         names = {name.decode("ascii", "replace") for name in listing if b":" not in name}
         listed = {name for name in names if is_gen(name)} - {self._gen}
@@ -297,12 +297,12 @@ class Quota:
 
 
 def _rest_s(took_s: float) -> float:
-    """For how long nobody looks after a look."""
+    """Returns the pause after a measurement."""
     return min(took_s * _REST_SHARE, _REST_S_MAX)
 
 
 def _measure(client: Client, gen: str, size: Size, *, tenant: str) -> Size:
-    """The bytes of all that manifests name, and the largest partitions."""
+    """Sums the bytes of all segments that manifests name, and finds the largest partitions."""
     (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
     ids = counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant)
     parts = sorted(_parts(client, ids), key=lambda one: -one.bytes)
@@ -331,7 +331,7 @@ _quotas: weakref.WeakKeyDictionary[Client, dict[tuple[str, str, Limits], Quota]]
 
 
 def quota_of(client: Client, gen: str, limits: Limits, *, tenant: str = "") -> Quota | None:
-    """That of a checkpoint, the same for all its stores on one client; ``None`` without limits."""
+    """Returns the quota that a checkpoint's stores share on one client; ``None`` without limits."""
     if not limits:
         return None
     known = _quotas.setdefault(client, {})

@@ -1,4 +1,4 @@
-"""A script's refusal as the named error, with what was found and what to do next."""
+"""Converts the refusals of scripts to errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FENCED = {
 def refusal(
     attempted: str, reply: list[str], *, where: str, version: int | None
 ) -> RedisStateError:
-    """The error for what a script answered instead of OK."""
+    """Returns the error for a script's reply other than OK."""
     match reply:
         case ["FENCED", reason, found, *by] if reason in _FENCED:
             told, advice = _FENCED[reason]
@@ -92,7 +92,7 @@ def refusal(
 
 
 def lost(attempted: str, *, latest: str, where: str, version: int | None) -> StateError:
-    """The error for a version that was lost, or never existed."""
+    """Returns the error for a version that was lost, or never existed."""
     return StateError(
         attempted,
         found=f"Redis holds up to version {latest}",
@@ -108,7 +108,7 @@ def lost(attempted: str, *, latest: str, where: str, version: int | None) -> Sta
 
 
 def behind(error: StateError) -> UnavailableError:
-    """The error in place of `STATE_LOST` where a replica may have answered: it may be to come."""
+    """Returns the error in place of `STATE_LOST` if the answer may be of a lagging replica."""
     return UnavailableError(
         error.attempted,
         found="the replica that is asked now is behind, and does not have it",
@@ -119,7 +119,7 @@ def behind(error: StateError) -> UnavailableError:
 
 
 def not_there(attempted: str, *, latest: str, where: str, version: int | None) -> StateError:
-    """A reader asked for a version that Redis does not hold."""
+    """Returns the error for a reader that asks for a version that Redis does not hold."""
     return StateError(
         attempted,
         found=f"Redis has no such version; the newest is {latest}",

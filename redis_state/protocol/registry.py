@@ -1,9 +1,12 @@
-"""What Redis lists of queries, operators and partitions (docs/format.md, section 9).
+"""Queries, operators and partitions that Redis lists (docs/format.md, section 9).
 
-Which partitions a checkpoint has is said in three places. What its query counts holds: that is
-`counted_partitions`, for whoever changes or judges a checkpoint. `listed_partitions` are those of
-the list of checkpoints, which may lag. `served_partitions` are those that somebody can serve: the
-listed ones, and what a process of Python has reported though no store has ever opened it.
+Three functions return the partitions of a checkpoint:
+
+- `counted_partitions` are those of its query. They are authoritative: use them to change or judge
+  a checkpoint.
+- `listed_partitions` are those of the list of checkpoints, which may lag.
+- `served_partitions` are the listed ones, and those that a Python process reported although no
+  store ever opened them.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from redis_state.protocol.texts import is_number, parse_object, parse_text
 
 FORMAT = "1"
 PYTHON_OPERATOR = "pythonStateStore"
-"""What stores that Python keeps call their operator: versions of these are no batches of Spark."""
+"""Operator name of Python stores, whose versions are not Spark batches."""
 WITH_INITIAL_STATE = " with an initial state"
-"""How the layout of a processor's store ends whose version 1 is not a batch's."""
+"""Suffix of the layout of a processor's store whose version 1 is its initial state."""
 PARTITIONS_MAX = 1 << 20
 _FAMILY_PARTS = 8
 _ODD_DIGITS = 12
@@ -36,18 +39,18 @@ _LOOKED_FOR_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """A streaming query as the list of checkpoints names it.
+    """A streaming query in the list of checkpoints.
 
     Attributes:
         gen: Id of the checkpoint, which all its keys carry.
         id: Spark's id of the query. Empty if the state was moved here and no query ran on it yet.
         name: Empty if the query has none.
-        created_ms: When the checkpoint was first used; milliseconds since 1970.
-        seen_ms: When its newest run began to write.
-        partitions: Number of partitions by operator and store, as far as the list says.
+        created_ms: Time of the checkpoint's first use; milliseconds since 1970.
+        seen_ms: Time at which its newest run began to write.
+        partitions: Number of partitions by operator and store, according to the list.
         path: Hash of the checkpoint's path, or of the name of a Python store.
-        problem: Which entry of the list cannot be read; what the entry says is left out then.
-            Empty if all entries of the checkpoint can be read.
+        problem: Names the unreadable entry of the list, whose values are left out. Empty if all
+            entries of the checkpoint are readable.
     """
 
     gen: str
@@ -61,12 +64,12 @@ class QueryInfo:
 
     @property
     def title(self) -> str:
-        """What to call it: its name, or else the id that it has."""
+        """Display name: the query's name, else its id, else the gen."""
         return self.name or self.id or self.gen
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether `gen` is the id of a checkpoint, and no name for an entry that has none."""
+        """True if `gen` is the id of a checkpoint, not a made-up name for an unreadable entry."""
         return is_gen(self.gen)
 
 
@@ -79,11 +82,11 @@ class OperatorInfo:
         store: Spark's name of the store.
         name: Spark's name of the operator, such as ``stateStoreSave``; may be empty.
         families: Column families, for finding keys by column names.
-        alone: Each partition has versions of its own, as those of a store alone in Python have;
-            everywhere else a batch takes all partitions from one version to the next.
-        ahead: Batch b makes the version b + `ahead`.
-        moved: The store was given another number of partitions, and has another checkpoint by now:
-            this one stays as it is.
+        alone: True if each partition has versions of its own, as in a standalone Python store.
+            Otherwise a batch takes all partitions from one version to the next.
+        ahead: Batch b makes version b + `ahead`.
+        moved: True if the store was given another number of partitions, and so another checkpoint.
+            This checkpoint no longer changes.
     """
 
     operator: int
@@ -97,22 +100,22 @@ class OperatorInfo:
 
 
 def list_queries(client: Client, *, tenant: str = "") -> list[QueryInfo]:
-    """The queries that keep state in a Redis, under one key prefix.
+    """Lists the queries that keep state in a Redis, under one key prefix.
 
-    One whose entry cannot be read has its `problem`, and is found by its gen alone.
+    A query with an unreadable entry has a `problem`, and can be found only by its gen.
 
     Raises:
-        UnavailableError: The server gives no answer.
+        UnavailableError: The server does not answer.
     """
     (raw,) = client.call("listing the queries", [("HGETALL", keys.checkpoints(tenant=tenant))])
     return [info for info in parse_listing(raw) if info.is_checkpoint]
 
 
 def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
-    """Read the list of checkpoints, entry by entry: one that is damaged spoils no other.
+    """Parses the list of checkpoints; a damaged entry does not affect others.
 
-    An entry without the id of a checkpoint becomes a `QueryInfo` with a name of its own in place of
-    the gen, so that tools can show the problem.
+    An entry without the id of a checkpoint becomes a `QueryInfo` with a made-up name as its gen, so
+    that tools can show the problem.
     """
     partitions: dict[str, dict[tuple[int, str], int]] = {}
     problems: dict[str, str] = {}
@@ -153,19 +156,20 @@ def _listed(gen: str, raw: bytes) -> QueryInfo:
 
 
 def newest_of_folder(queries: Sequence[QueryInfo], info: QueryInfo) -> QueryInfo:
-    """The checkpoint that was used last of those which one folder had.
+    """Returns the checkpoint that was used last among those of the same folder.
 
-    A folder that is deleted and created again has a new checkpoint; the old one's state stays.
+    A folder that is deleted and created again gets a new checkpoint; the state of the old one
+    stays.
     """
     same = [one for one in queries if info.path and one.path == info.path]
     return max(same, key=lambda one: (one.seen_ms, one.created_ms), default=info)
 
 
 def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], OperatorInfo]:
-    """Read the operators from the hash of a query.
+    """Parses the operators in the hash of a query.
 
     Raises:
-        FormatError: It is of another format, or damaged.
+        FormatError: The hash is of another format, or damaged.
     """
     if raw and raw.get(b"f") != FORMAT.encode():
         raise FormatError(
@@ -197,7 +201,7 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
 
 
 def first_batch(raw: bytes) -> tuple[int, int]:
-    """The first batch of a store that counts them (``batch:…``), and the version that it made.
+    """Parses the first batch of a store that counts batches (``batch:…``), and the version it made.
 
     Raises:
         FormatError: The entry is malformed.
@@ -212,9 +216,9 @@ def first_batch(raw: bytes) -> tuple[int, int]:
 def counted_partitions(
     client: Client, gen: str, operators: Iterable[OperatorInfo], *, tenant: str
 ) -> list[PartitionId]:
-    """The partitions of these stores; of one whose number is not counted, those that were written.
+    """Returns the partitions of these stores; if no number is counted, the written ones.
 
-    An executor that describes a store outside of a task does not know how many there are.
+    An executor that describes a store outside a task does not know the number of partitions.
     """
     found: list[PartitionId] = []
     for one in operators:
@@ -225,7 +229,7 @@ def counted_partitions(
 
 
 def listed_partitions(info: QueryInfo, *, tenant: str) -> list[PartitionId]:
-    """The partitions of a checkpoint, by its entries in the list of checkpoints."""
+    """Returns the partitions of a checkpoint, according to the list of checkpoints."""
     return [
         PartitionId(StoreId(info.gen, operator, store, tenant), number)
         for (operator, store), count in sorted(info.partitions.items())
@@ -234,10 +238,10 @@ def listed_partitions(info: QueryInfo, *, tenant: str) -> list[PartitionId]:
 
 
 def served_partitions(client: Client, gen: str, *, tenant: str) -> list[PartitionId]:
-    """The partitions of a checkpoint that somebody may serve, written or not.
+    """Returns the partitions of a checkpoint that a process may serve, written or not.
 
     Raises:
-        FormatError: An entry of the checkpoint in the list, or what was reported, is damaged.
+        FormatError: An entry of the checkpoint in the list, or a reported partition, is damaged.
     """
     raw, reported = client.call(
         "looking up partitions",
@@ -257,7 +261,7 @@ def served_partitions(client: Client, gen: str, *, tenant: str) -> list[Partitio
 
 
 def _written(client: Client, store: StoreId) -> int:
-    """How many partitions of a store were written: each batch writes all of them."""
+    """Counts the written partitions of a store; no gaps, because each batch writes them all."""
     count = 0
     while count < PARTITIONS_MAX:
         chunk = [PartitionId(store, count + number) for number in range(_LOOKED_FOR_AT_ONCE)]
@@ -292,7 +296,7 @@ def _partitions(value: object) -> int:
 
 
 def _ahead(batch: bytes) -> int:
-    """How far the version that a batch makes is ahead of its number."""
+    """Returns the difference between the version that a batch makes and the batch id."""
     first, version = first_batch(batch)
     return version - first
 

@@ -1,7 +1,7 @@
-"""The plan of retention: what no kept version needs, computed from the manifest alone.
+"""Plans retention: finds the segments that no kept version needs, from the manifest alone.
 
-Scripts hold the server for as long as they run, so the plan is made here, from one look at the
-manifest, and carried out in parts of a bounded size (docs/format.md, section 8).
+A script blocks the server while it runs. So the plan is computed here, from one read of the
+manifest, and executed in parts of bounded size (docs/format.md, section 8).
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import Pin, text_number
 
 FIELDS_MAX = 100
-"""Manifest fields that one call takes out."""
+"""Most manifest fields that one call removes."""
 
 _WHAT = "planning retention"
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What to take out of a manifest.
+    """Segments to remove from a manifest.
 
     Attributes:
-        epoch: With `opened`, what the manifest said: the plan holds while the query goes on.
-        floor: Before; `base` is that of afterwards.
-        carrier: Field of the segment on which all kept versions stand; empty if there is none.
-        kept: Segments that stay.
+        epoch: Epoch in the manifest. The plan is valid while epoch and `opened` stay on the
+            timeline.
+        floor: Floor before; `base` is the floor afterwards.
+        carrier: Field of the segment that all kept versions are based on; empty without one.
+        kept: Number of segments that stay.
     """
 
     epoch: str
@@ -39,7 +40,7 @@ class RetentionPlan:
     kept: int
 
     def parts(self) -> Iterator[tuple[int, Sequence[str]]]:
-        """Few fields at a time, each with the floor that the manifest has to have before."""
+        """Yields a few fields at a time, with the floor that the manifest must have before."""
         if self.gone or self.base > self.floor:
             yield self.floor, self.gone[:FIELDS_MAX]
         for start in range(FIELDS_MAX, len(self.gone), FIELDS_MAX):
@@ -47,10 +48,10 @@ class RetentionPlan:
 
 
 def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
-    """The plan for all fields of `P:m`.
+    """Computes the plan from all fields of `P:m`.
 
-    Only what Redis holds decides: opened and retained of the holding run, never the caller's
-    conf, never the highest version present.
+    Uses only what Redis holds: `opened` and `retained` of the holding run. The caller's
+    configuration and the highest existing version play no part.
 
     Raises:
         FormatError: A field is malformed.
@@ -84,9 +85,9 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
 
 
 def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], dict[int, str]]:
-    """The fields of the opened version's lineage, as far down as it goes, and its bases.
+    """Returns the fields of the opened version's lineage, and its bases by version, newest first.
 
-    Those are the fields of what stands alone, by version, the newest first.
+    A base is the field of a segment that stands alone.
     """
     lineage: set[str] = set()
     bases: dict[int, str] = {}
@@ -107,7 +108,7 @@ def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], di
 
 
 def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
-    """The base that carries the floor, the newest one, and above it one for each `spacing`."""
+    """Returns the base of the floor, the newest base, and one for each `spacing` in between."""
     kept: set[int] = set()
     last = base or 0
     for at in reversed(bases):
@@ -118,7 +119,7 @@ def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
 
 
 def _is_needed(segment: Segment, base: int | None, kept_bases: set[int]) -> bool:
-    """Whether a segment of the lineage is of use to a version that is kept."""
+    """Returns whether a kept version needs a segment of the lineage."""
     if segment.snapshot and segment.version not in kept_bases:
         return False
     if base is None or segment.version > base:

@@ -22,10 +22,10 @@ from redis_state.protocol.registry import PYTHON_OPERATOR
 from redis_state.protocol.texts import is_number, parse_object
 
 STAGED_TTL_MS = 24 * 3600 * 1000
-"""What nobody uses lives this long: staged segments, queries without a partition."""
+"""Expiry of unused keys: staged segments, and queries without a partition."""
 
 PURGED_FIELD = "purged"
-"""The field of a query that says when it was purged, and how it was listed."""
+"""Field of a query with the time of its purge, and its entry in the list of checkpoints."""
 
 _DRIVER, _EXECUTOR = "d", "x"
 _NAME_BYTES_MAX = 64 << 10
@@ -39,7 +39,7 @@ class RegisteredRun:
     """A run and its fencing number; may be sent to other processes.
 
     Attributes:
-        epoch: Runs that were registered later have greater ones.
+        epoch: Greater than that of every run that was registered earlier.
         source: ``d`` if a driver registered the run, else ``x``: such a run may not go back.
     """
 
@@ -49,22 +49,22 @@ class RegisteredRun:
 
     @property
     def by_driver(self) -> bool:
-        """Whether the run may write on a version below the one that was opened last."""
+        """True if the run may write on a version below the version opened last."""
         return self.source == _DRIVER
 
 
 def own_run(run_id: str) -> str:
-    """The id in Redis of a run that no driver registered: it belongs to this process alone.
+    """Returns the id in Redis of a run without a driver, which belongs to this process alone.
 
-    Another process that was given the same id has another run, so one of the two is fenced;
-    otherwise each would replace what the other one committed.
+    Another process with the same id gets another run, so one of the two is fenced. Otherwise each
+    would replace the other's commits.
     """
     own = process_id()
     return run_id if run_id == own else f"{_head(run_id)}.{own[:_TOKEN_DIGITS]}"
 
 
 def is_run(found: str, run_id: str) -> bool:
-    """Whether a run that Redis knows is one that was given this id, in whatever process."""
+    """Returns whether a run in Redis was given this id, in any process."""
     head, _, token = found.rpartition(".")
     return found == run_id or (head == _head(run_id) and _TOKEN.fullmatch(token) is not None)
 
@@ -78,13 +78,13 @@ def _head(run_id: str) -> str:
 def checkpoint_gen(
     client: Client, name: str, *, tenant: str = "", create: bool = False
 ) -> str | None:
-    """The id of a Python checkpoint; ``None`` if the name is unknown and `create` is false.
+    """Returns the id of a Python checkpoint; ``None`` if the name is unknown and `create` is false.
 
-    Of several processes that create one name at once all get the same id.
+    Processes that create the same name concurrently get the same id.
 
     Raises:
-        ConfigError: The server does not do what `durability` waits for.
-        UsageError: The name is empty, above 64 KiB or not to be written in UTF-8.
+        ConfigError: The server lacks the durability that `durability` demands.
+        UsageError: The name is empty, above 64 KiB or not valid in UTF-8.
     """
     check_name(name, what="a checkpoint's name")
     lasting = create and client.durability.asked
@@ -100,17 +100,18 @@ def checkpoint_gen(
     if not is_gen(gen):
         raise FormatError("looking for a checkpoint by its name", found="its id is malformed")
     if lasting:
-        # Commits wait for the master of their partition, which in a cluster may be another one.
+        # # A cluster may keep the name on another master than the partitions, whose commits do not
+        # cover it.
         named: Command = ("HSET", key, field, gen)
         client.transaction("naming a checkpoint", [named], counts=lambda _: True)
     return gen
 
 
 def check_name(name: str, *, what: str) -> None:
-    """Refuse what cannot be a name.
+    """Checks a name.
 
     Raises:
-        UsageError: The name is empty, above 64 KiB or not to be written in UTF-8.
+        UsageError: The name is empty, above 64 KiB or not valid in UTF-8.
     """
     try:
         size = len(name.encode())
@@ -127,7 +128,7 @@ def check_name(name: str, *, what: str) -> None:
 
 
 def find_run(client: Client, gen: str, run_id: str, *, tenant: str = "") -> RegisteredRun | None:
-    """The run if somebody registered it already."""
+    """Returns the run if it is registered, else ``None``."""
     command = ("HGET", keys.query(gen, tenant=tenant), f"run:{run_id}")
     (found,) = client.call(f"looking for run {run_id}", [command])
     if found is None:
@@ -137,7 +138,7 @@ def find_run(client: Client, gen: str, run_id: str, *, tenant: str = "") -> Regi
 
 
 def is_newest(client: Client, gen: str, run_id: str, *, tenant: str = "") -> bool:
-    """Whether no run was registered after this one."""
+    """Returns whether no run was registered after this one."""
     command = ("HMGET", keys.query(gen, tenant=tenant), f"run:{run_id}", "epoch")
     ((own, newest),) = client.call(f"looking for run {run_id}", [command])
     return own is not None and int(own.split(b" ")[0]) >= int(newest or 0)
@@ -153,17 +154,19 @@ def register_run(
     fields: Mapping[str, str] | None = None,
     tenant: str = "",
 ) -> RegisteredRun:
-    """Give a run its epoch on a server that is fit for it; a run that has one keeps it.
+    """Registers a run, and returns its epoch; a registered run keeps its epoch.
+
+    Checks first that the server is fit for state.
 
     Args:
-        by_driver: The driver registers a run before its tasks start. A run that a task had to
-            register by itself may not write below the version that was opened last.
+        by_driver: True if the driver registers the run before its tasks start. A run that a task
+            registers may not write below the version that was opened last.
         above: An epoch to exceed, which a fail-over left in a partition; 0 for none.
         fields: Display fields of the query, such as its name.
 
     Raises:
         ConfigError: The server is too old, a replica, or may evict keys.
-        ConflictError: A newer run is registered, and this one's epoch does not exceed `above`.
+        ConflictError: A newer run is registered, and this run's epoch does not exceed `above`.
         StateError: The checkpoint was purged within the last day.
         UsageError: The run id is malformed.
     """
@@ -201,13 +204,12 @@ def confirm_checkpoint(
     tenant: str = "",
     keep_ms: int = 0,
 ) -> None:
-    """The checkpoint is used: it stays, and is listed with its operator and partitions.
+    """Keeps a checkpoint that is used, and lists it with its operator and partitions.
 
-    The number of partitions only grows, whoever writes last: each process that knows more of them
-    than the list looks again whether its number is there.
+    The number of partitions never shrinks, even if a process writes a smaller number later.
 
     Args:
-        families: As far as they are known, for display and for readers that look up keys.
+        families: The known families, for display and for readers that look up keys.
         keep_ms: 0, or the expiry of an ephemeral checkpoint.
 
     Raises:
@@ -230,10 +232,10 @@ def confirm_checkpoint(
 
 
 def _enter(client: Client, what: str, gen: str, fields: Mapping[str, str], *, tenant: str) -> None:
-    """Enter a checkpoint in the list, unless a purge took it off meanwhile.
+    """Adds a checkpoint to the list, unless a purge removed it meanwhile.
 
-    The list and the query are two keys: the purge marks the query first, so who looks at the mark
-    behind the entry finds out.
+    List and query are two keys. A purge marks the query before it changes the list, so checking the
+    mark after the entry detects every purge.
     """
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     words = [word for pair in fields.items() for word in pair]
@@ -247,11 +249,11 @@ def _enter(client: Client, what: str, gen: str, fields: Mapping[str, str], *, te
         (purged,) = client.call(what, [is_purged])
         if purged:
             raise purged_error(what, gen)
-        # It was called back in between, with the entry that is gone now.
+        # # The checkpoint was recalled in between, and its entry was just removed: add it again.
 
 
 def _created_ms(known: bytes | None) -> int:
-    """When a listed checkpoint was made; 0 if it is not listed, or its entry cannot be read."""
+    """Returns the creation time of a listed checkpoint; 0 if it is not listed, or unreadable."""
     try:
         found = parse_object(known or b"").get("created")
     except ValueError:
@@ -260,16 +262,16 @@ def _created_ms(known: bytes | None) -> int:
 
 
 def renew_checkpoint(client: Client, gen: str, *, keep_ms: int, tenant: str = "") -> None:
-    """Renew the expiry of an ephemeral checkpoint, unless it was purged."""
+    """Renews the expiry of an ephemeral checkpoint, unless it was purged."""
     query = [keys.query(gen, tenant=tenant)]
     client.script("renewing a checkpoint", script("stay"), query, [str(keep_ms)])
 
 
 def keep_checkpoint(client: Client, gen: str, *, attempted: str, tenant: str = "") -> None:
-    """Keep what is registered of a checkpoint for good.
+    """Removes the expiry of a checkpoint's registration.
 
     Raises:
-        StateError: It was purged within the last day.
+        StateError: The checkpoint was purged within the last day.
     """
     query = [keys.query(gen, tenant=tenant)]
     if client.script(attempted, script("stay"), query, ["0"]) == ["PURGED"]:
@@ -277,7 +279,7 @@ def keep_checkpoint(client: Client, gen: str, *, attempted: str, tenant: str = "
 
 
 def _operator_json(families: Sequence[Family]) -> str:
-    """What `describe` puts a number of partitions in front of."""
+    """Returns an operator's JSON without its `{`; `describe` prepends the partition count."""
     rows = [
         [
             family.id,

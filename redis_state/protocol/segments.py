@@ -1,4 +1,4 @@
-"""The fields of segments on their way to Redis and back, in pieces that both sides can bear."""
+"""Sends and reads the fields of segments, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_BYTES_MAX = 16 << 20
 
 
 class SegmentGoneError(Exception):
-    """A segment is not whole any more: maintenance replaced it, or it was destroyed."""
+    """A segment is no longer complete: maintenance replaced it, or it was destroyed."""
 
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment.ident)
@@ -30,10 +30,10 @@ class SegmentGoneError(Exception):
 def fetch(
     client: Client, id_: PartitionId, segment: Segment, names: Sequence[str]
 ) -> list[bytes | None]:
-    """Fields of a segment; ``None`` where there is no such field.
+    """Reads fields of a segment; ``None`` for a missing field.
 
     Raises:
-        SegmentGoneError: It is not whole any more.
+        SegmentGoneError: The segment is no longer complete.
     """
     key = keys.segment(id_, segment.ident)
     blocks = max(1, segment.entry.blocks)
@@ -45,7 +45,8 @@ def fetch(
         commands: list[Command] = [
             ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
         ]
-        # HLEN comes last: if the key vanishes in between, no bucket is taken for empty.
+        # # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
+        # empty bucket.
         replies = client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
         if replies.pop() != segment.entry.blocks:
             raise SegmentGoneError(segment)
@@ -57,11 +58,11 @@ def fetch(
 def fetch_whole(
     client: Client, id_: PartitionId, segments: Sequence[Segment]
 ) -> list[dict[str, bytes]]:
-    """All fields of several small segments of a partition, in few round trips.
+    """Reads all fields of several small segments of a partition, in few round trips.
 
     Raises:
-        SegmentGoneError: One is not whole any more.
-        FormatError: A field has a name that the format does not know.
+        SegmentGoneError: A segment is no longer complete.
+        FormatError: A field has an unknown name.
     """
     return list(fetch_each(client, [(id_, segment) for segment in segments]))
 
@@ -69,11 +70,11 @@ def fetch_whole(
 def fetch_each(
     client: Client, wanted: Sequence[tuple[PartitionId, Segment]]
 ) -> Iterator[dict[str, bytes]]:
-    """All fields of small segments, which may be of several partitions, some at a time.
+    """Yields all fields of small segments, also of several partitions, a few segments at a time.
 
     Raises:
-        SegmentGoneError: One is not whole any more.
-        FormatError: A field has a name that the format does not know.
+        SegmentGoneError: A segment is no longer complete.
+        FormatError: A field has an unknown name.
     """
     for group in _groups(wanted):
         named = [keys.segment(id_, segment.ident) for id_, segment in group]
@@ -89,7 +90,7 @@ def fetch_each(
 
 
 def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
-    """Fields in groups of about 1 MiB; a larger block is a group of its own."""
+    """Splits fields into groups of about 1 MiB; a larger block is a group of its own."""
     chunk: dict[str, bytes] = {}
     size = 0
     for name, block in fields.items():

@@ -1,7 +1,7 @@
-"""Reads texts and JSON that any program may have written into Redis.
+"""Parses text and JSON that any program may have written to Redis.
 
-Everything that is parsed here can be encoded again, compared and counted: no half of a surrogate
-pair, no `NaN`, no number beyond those of the format, and no nesting that a later step cannot walk.
+Parsed values can be encoded again, compared and counted. They have no half of a surrogate pair, no
+`NaN`, no number beyond the format's range, and no nesting too deep for later steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from redis_state.ids import NUMBER_MAX
 
 DEPTH_MAX = 256
-"""Objects and arrays within each other; a type of Spark takes three for each struct."""
+"""Deepest nesting of objects and arrays. A Spark type takes three levels for each struct."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -21,7 +21,7 @@ _INSTEAD = "\ufffd"
 
 
 def parse_text(raw: bytes) -> str:
-    """A text in UTF-8.
+    """Decodes a UTF-8 text.
 
     Raises:
         ValueError: The bytes are not UTF-8.
@@ -30,7 +30,7 @@ def parse_text(raw: bytes) -> str:
 
 
 def parse_json(raw: bytes) -> Any:
-    """A JSON value in UTF-8; a half of a surrogate pair becomes U+FFFD.
+    """Parses a UTF-8 JSON value; a half of a surrogate pair becomes U+FFFD.
 
     Raises:
         ValueError: The bytes are not UTF-8, not JSON, or nested deeper than `DEPTH_MAX`.
@@ -46,10 +46,10 @@ def parse_json(raw: bytes) -> Any:
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """A JSON object, as `parse_json`.
+    """Parses a JSON object, like `parse_json`.
 
     Raises:
-        ValueError: The bytes are no JSON object.
+        ValueError: The bytes are not a JSON object.
     """
     value = parse_json(raw)
     if not isinstance(value, dict):
@@ -58,7 +58,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a parsed value is a whole number of the format."""
+    """Returns whether a parsed value is a whole number in the format's range."""
     return type(value) is int and 0 <= value <= NUMBER_MAX
 
 

@@ -1,9 +1,9 @@
-"""The rows of a version piece by piece: its base as it is read, merged with its deltas.
+"""Rows of a version, merged piece by piece from its base and its deltas.
 
-Readers scan by it, and maintenance makes snapshots by it. Only the deltas are held in memory. Their
-weight is what makes a snapshot due, so they are a part of the version; the base may be as large as
-it likes. A store that loads its own version goes another way (`redis_state.store.loading`): it
-keeps all rows, and knows ordered families alone.
+Readers scan with this module, and maintenance makes snapshots with it. Only the deltas are held in
+memory. Their weight triggers a snapshot, so they are at most a share of the version; the base may
+have any size. A store loads its own version with `redis_state.store.loading` instead, which keeps
+all rows, and supports only ordered families.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from redis_state.format.segment import (
 )
 
 Fetch = Callable[[Segment, Sequence[str]], Sequence[bytes | None]]
-"""Fields of a segment by their names, as `PartitionClient.fetch` reads them."""
+"""Reads fields of a segment by name, like `PartitionClient.fetch`."""
 
 FIELDS_AT_ONCE = 64
 SAMPLE_ROWS = 10_000
 
 
 class VersionRows:
-    """Rows of a version; each method is called once, first `hashed` and then `ordered`.
+    """Rows of a version. Each method is called once, first `hashed` and then `ordered`.
 
     Args:
-        segments: As `open` lists them, newest first; the last one stands alone.
-        where: What errors call the partition.
+        segments: From `open`, newest first; the last one stands alone.
+        where: Name of the partition in errors.
 
     Attributes:
         families: The family table of the version.
-        highest_id: Of all families that the lineage ever had.
+        highest_id: Highest family id that the lineage ever had.
 
     Raises:
-        SegmentGoneError: A segment is not whole any more; so do the methods.
-        FormatError: A segment is damaged; so do the methods.
+        SegmentGoneError: A segment is no longer complete; methods raise this too.
+        FormatError: A segment is damaged; methods raise this too.
     """
 
     def __init__(self, fetch: Fetch, segments: Sequence[Segment], *, where: str = "") -> None:
@@ -60,7 +60,7 @@ class VersionRows:
         self._live = segments[0].entry.live
         raw = _raw_header(fetch, self._base)
         self._head = read_header(self._base, raw)
-        # The first bytes of each field that was read: the checksum is over them.
+        # # Headers of the blocks that were read, for the checksum over all blocks.
         self._heads = {} if raw is None else {FIELD: raw[:HEADER_BYTES]}
         self._read: dict[str, bytes | None] = {}
         self._changes = Changes()
@@ -79,7 +79,7 @@ class VersionRows:
         self._ahead = self._ordered_names()
 
     def fitting_buckets(self) -> int:
-        """A count that fits the hashed rows."""
+        """Returns a bucket count that fits the hashed rows, estimated from a sample."""
         if all(family.ordered for family in self.families):
             return 1
         names = [str(bucket) for bucket in range(min(FIELDS_AT_ONCE, self._base.entry.buckets))]
@@ -92,34 +92,35 @@ class VersionRows:
         return buckets_for(rows, rows * sum(map(raw_bytes, sample)) // len(sample))
 
     def hashed(self, buckets: int | None = None) -> Iterator[dict[bytes, bytes]]:
-        """Rows of the hashed families.
+        """Yields the rows of the hashed families.
 
         Args:
-            buckets: So many buckets are made of them: the rows of each come in one piece. ``None``
-                takes them as they lie.
+            buckets: Target number of buckets; the rows of one target bucket are in one dict.
+                ``None``
+                keeps the base's buckets.
         """
-        # Counts are powers of two, so buckets with one remainder go to buckets with the same one.
+        # # Counts are powers of two, so buckets with equal remainders stay together.
         modulus = min(self._base.entry.buckets, buckets or self._base.entry.buckets)
         own = self._hashed_changes(modulus)
         names = (name for at in range(modulus) for name in self._bucket_names(at, modulus))
         self._ahead = chain(names, self._ahead)
         for at in range(modulus):
-            # A later part of a bucket overrides an earlier one.
+            # # A later part of a bucket overrides an earlier one.
             below = self._rows(self._take(self._bucket_names(at, modulus)))
             yield self._folded(below, own.get(at, ()))
 
     def ordered_families(self) -> list[int]:
-        """The families that have ordered rows in the base or in the table."""
+        """Returns the families that have ordered rows in the base or in the table."""
         of_table = {family.id for family in self.families if family.ordered}
         return sorted(of_table | set(self._head.ordered))
 
     def ordered(self, family: int) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of an ordered family in the order of their keys; families in ascending order."""
+        """Yields the rows of an ordered family in key order. Families come in ascending order."""
         keys = sorted(key for key in self._changes.rows if family_of(key) == family)
         firsts = self._head.ordered.get(family, ())
         at = 0
         for number in range(len(firsts)):
-            # The first block takes the keys before it, the last one those behind it.
+            # # The first block also takes smaller keys, the last one larger keys.
             last = number + 1 == len(firsts)
             end = len(keys) if last else bisect_left(keys, firsts[number + 1], at)
             below = self._rows(self._take([f"{family}/{number}"]))
@@ -128,13 +129,13 @@ class VersionRows:
         yield from self._folded({}, keys[at:]).items()
 
     def check(self, count: int) -> None:
-        """Compare what was read with the manifest.
+        """Compares the rows that were read with the manifest.
 
         Args:
-            count: Rows that came out.
+            count: Number of rows that were yielded.
 
         Raises:
-            FormatError: The base or the number of rows is another one.
+            FormatError: The checksum of the base, or the number of rows, differs.
         """
         entry = self._base.entry
         if len(self._heads) != entry.blocks or checksum(self._heads) != entry.checksum:
@@ -146,20 +147,21 @@ class VersionRows:
             raise self._bad(f"{count} keys are live, not {self._live}")
 
     def _folded(self, below: dict[bytes, Value], keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Rows of the base with their changes, and those that only the changes have."""
+        """Merges rows of the base with their changes, and adds rows that only the changes have."""
         known = {key[:FAMILY_BYTES] for key in below} <= self._prefixes
         plain = known and not self._changes.tombstones
         changed = self._changes.rows
         found: dict[bytes, bytes] = {}
         untouched = plain and self._base.snapshot and changed.keys().isdisjoint(below.keys())
         if untouched:
-            # Most of a large base; a snapshot has nothing but puts.
+            # # Fast path for most of a large base: a snapshot has only puts, so no row needs a
+            # check.
             found, below = cast(dict[bytes, bytes], below), {}
         for key, value in below.items():
             if plain and type(value) is bytes and key not in changed:
                 found[key] = value
                 continue
-            # A removed row of the oldest delta removes nothing, and an append begins a list.
+            # # In an oldest delta, a removal has nothing to remove, and an append starts a list.
             first = value.data if isinstance(value, Appended) else value
             left = self._changes.over(key, first) if first is not None else None
             if left is not None:
@@ -189,7 +191,7 @@ class VersionRows:
         return found
 
     def _take(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
-        """The fields of the base that are there; they are read ahead, in the order of use."""
+        """Returns the existing fields of the base, and reads ahead in the order of use."""
         while any(name not in self._read for name in names):
             chunk = list(islice(self._ahead, FIELDS_AT_ONCE))
             self._read.update(dict.fromkeys(chunk) | dict(self._blocks(chunk)))
@@ -204,7 +206,7 @@ class VersionRows:
         return blocks
 
     def _bucket_names(self, at: int, modulus: int) -> list[str]:
-        """The fields of the base's buckets that go into one of so many."""
+        """Returns the fields of the base's buckets that go into bucket `at` of `modulus`."""
         return [
             name
             for bucket in range(at, self._base.entry.buckets, modulus)
@@ -231,21 +233,21 @@ def _raw_header(fetch: Fetch, segment: Segment) -> bytes | None:
 
 
 def header_of(fetch: Fetch, segment: Segment) -> Header:
-    """The header of a segment alone.
+    """Reads only the header of a segment.
 
     Raises:
-        SegmentGoneError: It is not whole any more.
-        FormatError: It is damaged.
+        SegmentGoneError: The segment is no longer complete.
+        FormatError: The segment is damaged.
     """
     return read_header(segment, _raw_header(fetch, segment))
 
 
 def read_whole(fetch: Fetch, segment: Segment) -> SegmentContent:
-    """All that a segment says.
+    """Reads a whole segment.
 
     Raises:
-        SegmentGoneError: It is not whole any more.
-        FormatError: It is damaged.
+        SegmentGoneError: The segment is no longer complete.
+        FormatError: The segment is damaged.
     """
     if not segment.entry.blocks:
         return read_segment(segment, {})

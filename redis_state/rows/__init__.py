@@ -1,5 +1,5 @@
-"""Spark's types, and rows of state as bytes, Python objects and Arrow arrays, without I/O.
+"""Spark's types, and state rows as bytes, Python objects and Arrow arrays. Does no I/O.
 
-Imports `codec`, `format` and what lies below them. Begin with `spark_types.py` (the type system)
+Imports only `codec`, `format` and the layers below. Start with `spark_types.py` (the type system)
 and `codec.py` (keys and values of a family).
 """

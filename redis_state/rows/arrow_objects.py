@@ -1,4 +1,4 @@
-"""Arrow arrays as Python objects, also where Python has no date or time of a value."""
+"""Converts Arrow arrays to Python objects, including dates and times outside Python's range."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def objects(array: pa.Array) -> list[Any]:
-    """As `pyarrow.Array.to_pylist`, with an `Internal` for each date or time that Python has not.
+    """Converts an array like `pyarrow.Array.to_pylist`, but keeps every date and time.
 
-    Nanoseconds of a time of day are kept.
+    A date or time outside Python's range becomes an `Internal`. So does a time of day with a
+    fraction
+    of a microsecond.
     """
     import pyarrow as pa
 
@@ -41,7 +43,7 @@ def objects(array: pa.Array) -> list[Any]:
     except (ValueError, OverflowError):
         return [_object(one, kind) for one in array]
     if kind == "time":
-        # What is finer than a microsecond is cut off without an error.
+        # # pyarrow drops fractions of a microsecond without an error.
         numbers = array.cast(pa.int64()).to_pylist()
         return [
             Internal(raw, kind) if (raw or 0) % 1000 else one
@@ -58,7 +60,7 @@ def _lists(array: Any, values: list[Any]) -> list[Any]:
 
 
 def _moment(type_: pa.DataType) -> str | None:
-    """Spark's name of a type of dates or times; ``None`` for another type."""
+    """Returns Spark's name of a date or time type; ``None`` for another type."""
     import pyarrow as pa
 
     if pa.types.is_date32(type_):

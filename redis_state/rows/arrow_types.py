@@ -1,4 +1,4 @@
-"""Spark's types as Arrow's, and values as Arrow arrays; pyarrow is imported when it is needed."""
+"""Spark's types as Arrow types, and values as Arrow arrays; imports pyarrow only when needed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DATE_BYTES = 4
 
 
 def library(what: str) -> Any:
-    """The package pyarrow; numpy is there, too.
+    """Imports numpy and pyarrow, and returns pyarrow.
 
     Raises:
-        ConfigError: One of them is not installed.
+        ConfigError: One of the packages is not installed.
     """
     for package in ("numpy", "pyarrow"):
         try:
@@ -33,7 +33,7 @@ def library(what: str) -> Any:
 
 
 def missing_extra(what: str, package: str, extra: str) -> ConfigError:
-    """The error for a package that is not there."""
+    """Returns the error for a missing package."""
     return ConfigError(
         what,
         found=f"the package {package} is not installed",
@@ -42,7 +42,7 @@ def missing_extra(what: str, package: str, extra: str) -> ConfigError:
 
 
 def arrow_type(type_: Type) -> pa.DataType:
-    """The Arrow type in which values of a Spark type are handed out."""
+    """Returns the Arrow type that represents a Spark type."""
     import pyarrow as pa
 
     if isinstance(type_, Atomic):
@@ -55,7 +55,7 @@ def arrow_type(type_: Type) -> pa.DataType:
 
 
 def arrow_field(field: Field) -> pa.Field:
-    """The Arrow field of a Spark field."""
+    """Returns the Arrow field of a Spark field."""
     import pyarrow as pa
 
     return pa.field(field.name, arrow_type(field.type))
@@ -65,7 +65,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
     import pyarrow as pa
 
     if type_.opaque:
-        return pa.binary()  # for its nulls; a value is refused
+        return pa.binary()  # holds only nulls; decoding rejects any other value
     makers: dict[str, Callable[[], pa.DataType]] = {
         "boolean": pa.bool_,
         "byte": pa.int8,
@@ -82,7 +82,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
         "timestamp_ntz": lambda: pa.timestamp("us"),
         "time": lambda: pa.time64("ns"),
         "day-time": lambda: pa.duration("us"),
-        # Arrow's type for it has no values in Python.
+        # # Arrow's own month interval has no Python values.
         "year-month": pa.int32,
         "calendar": pa.month_day_nano_interval,
         "decimal": lambda: pa.decimal128(type_.precision, type_.scale),
@@ -92,7 +92,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
 
 
 def arrow_array(type_: Type, values: Sequence[Any]) -> pa.Array:
-    """Values, as `items` gives them, as an Arrow array."""
+    """Converts values, in the form that `items` returns, to an Arrow array."""
     import pyarrow as pa
 
     if isinstance(type_, Atomic):
@@ -117,10 +117,10 @@ def arrow_array(type_: Type, values: Sequence[Any]) -> pa.Array:
 
 
 def named_array(name: str, type_: Type, values: Sequence[Any]) -> pa.Array:
-    """The values of a column of this name as an Arrow array.
+    """Converts the values of a named column to an Arrow array.
 
     Raises:
-        UnreadableError: Arrow has no place for a value.
+        UnreadableError: Arrow cannot represent a value.
     """
     try:
         return arrow_array(type_, values)
@@ -135,7 +135,7 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
     if type_.name == "calendar":
         values = [one if one is None else _interval(one) for one in values]
     elif any(type(one) is Internal for one in values):
-        # Arrow has them all, by the very numbers.
+        # # The stored numbers go into Arrow directly, because Arrow's range covers them all.
         numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
         return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
             arrow
@@ -158,7 +158,7 @@ def _variant_type() -> pa.DataType:
 
 
 def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:
-    """Offsets, with ``None`` where there is no list, and all elements."""
+    """Returns offsets, with ``None`` for a missing list, and all elements."""
     offsets: list[int | None] = []
     flat: list[Any] = []
     for one in values:
@@ -183,10 +183,10 @@ def _interval(value: Any) -> Any:
 
 
 def inferred(values: Sequence[Any], name: str) -> pa.Array:
-    """Values of a store of Python, with the type that they have in common.
+    """Converts values of a Python store to an Arrow array of their common type.
 
     Raises:
-        ConfigError: They have none.
+        ConfigError: The values have no common type.
     """
     import pyarrow as pa
 
@@ -197,7 +197,7 @@ def inferred(values: Sequence[Any], name: str) -> pa.Array:
 
 
 def mixed(name: str) -> ConfigError:
-    """The error for values that no Arrow type fits."""
+    """Returns the error for values that no Arrow type fits."""
     return ConfigError(
         "making an Arrow table",
         found=f"the values of column '{name}' have no Arrow type in common",
@@ -206,7 +206,7 @@ def mixed(name: str) -> ConfigError:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples become structs, since their elements have types of their own."""
+    """Converts tuples to structs, because each element has a type of its own."""
     if isinstance(value, tuple):
         named = getattr(value, "_fields", None) or [f"_{at}" for at in range(1, len(value) + 1)]
         return {name: _plain(one) for name, one in zip(named, value, strict=True)}
@@ -219,10 +219,10 @@ def _plain(value: Any) -> Any:
 
 
 def cast_whole(array: pa.Array, type_: pa.DataType, *, name: str, what: str) -> pa.Array:
-    """A column in another type, where no value is lost or becomes one of another kind.
+    """Casts a column to another type, without loss and without a change of kind.
 
     Raises:
-        UsageError: One would be.
+        UsageError: A value would be lost or become one of another kind.
     """
     import pyarrow as pa
 
@@ -245,11 +245,11 @@ def cast_whole(array: pa.Array, type_: pa.DataType, *, name: str, what: str) -> 
 
 
 _ALSO = {("boolean", "number"), ("date", "naive time")}
-"""Sorts of values that are also of another one."""
+"""Kinds of values that may also be cast to another kind."""
 
 
 def _sort(type_: pa.DataType) -> str | None:
-    """What values are; ``None`` where Arrow looks itself whether one is lost."""
+    """Returns the kind of a type's values; ``None`` if Arrow itself checks a cast for loss."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -265,7 +265,7 @@ def _sort(type_: pa.DataType) -> str | None:
 
 
 def _is_whole(array: pa.Array, made: pa.Array) -> bool:
-    """Whether numbers are the same; Arrow cuts digits of one with fractions off."""
+    """Returns whether numbers survived the cast; Arrow silently rounds floats to a smaller type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

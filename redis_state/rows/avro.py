@@ -1,8 +1,8 @@
-"""Records as Spark's `AvroStateEncoder` writes them, with the library fastavro.
+"""Reads and writes the records of Spark's `AvroStateEncoder`, with the library fastavro.
 
-The types are those of Spark's `SchemaConverters.toAvroTypeWithDefaults`: every column is a union
-with null, integers up to 32 bits are `int`, dates and timestamps the numbers that Spark has
-in memory, decimals `fixed`.
+The types are those of Spark's `SchemaConverters.toAvroTypeWithDefaults`. Every column is a union
+with null. Integers up to 32 bits are `int`. Dates and timestamps are Spark's internal numbers.
+Decimals are `fixed`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRIMITIVES = {
     "timestamp_ntz": "long",
     "float": "float",
     "double": "double",
-    # The bytes of a string are those of `bytes`.
+    # # Avro writes a string and `bytes` alike.
     "string": "bytes",
     "binary": "bytes",
     "void": "null",
@@ -40,7 +40,7 @@ _REALS = ("float", "double")
 _FIXED_BYTES = tuple(
     next(n for n in range(1, 17) if 10**digits <= 1 << 8 * n - 1) for digits in range(39)
 )
-"""By the digits of a decimal, the bytes that hold it with its sign."""
+"""Bytes that hold a decimal and its sign, indexed by the number of digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +50,33 @@ class AvroRecord:
     columns: Struct
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The record of these values, for a lookup.
+        """Encodes a record of these values, for a look-up.
 
         Raises:
-            ConfigError: A value does not fit its column, or the type has no lookup.
+            ConfigError: A value does not fit its column, or rows cannot be looked up by the type.
         """
         out = io.BytesIO()
         _library().schemaless_writer(out, _schema(self.columns), _internal(self.columns, values))
         return out.getvalue()
 
     def decode(self, data: bytes, wanted: Struct) -> Row:
-        """The record with the columns that are wanted: by name, ``None`` where it lacks one.
+        """Decodes the columns of `wanted` by name; a column that the record lacks is ``None``.
 
         Raises:
-            FormatError: The bytes are not such a record.
+            FormatError: The bytes are not a record of these columns.
             UnreadableError: A text is not UTF-8.
         """
         library, stream = _library(), io.BytesIO(data)
         try:
             found = library.schemaless_reader(
-                # The names of a map's pairs are the only texts here; `_map_key` reads their bytes.
+                # # Only the keys of a map are decoded as text here; `_map_key` restores their
+                # bytes.
                 stream,
                 _schema(self.columns),
                 None,
                 handle_unicode_errors="surrogateescape",
             )
-        except Exception as error:  # the library raises whatever the bytes lead to
+        except Exception as error:  # fastavro raises any type of exception for malformed bytes
             raise FormatError(
                 "decoding a row", found="it is not an Avro record of this schema"
             ) from error
@@ -102,7 +103,7 @@ def _schema(columns: Struct) -> Any:
 
 
 def _record(columns: Struct, names: count[int]) -> dict[str, Any]:
-    # Fields are told apart by their places: Spark allows names that Avro does not.
+    # # Fields are named by position, because Spark allows names that Avro rejects.
     fields = [
         {"name": f"f{at}", "type": _nullable(_avro_type(field.type, names))}
         for at, field in enumerate(columns.fields)
@@ -168,7 +169,7 @@ def _row(written: Struct, wanted: Struct, found: Mapping[str, Any]) -> Row:
 
 
 def _python(written: Type, wanted: Type, raw: Any) -> Any:
-    """The object of a value that was written as one type and is wanted as another."""
+    """Converts a value from the type it was written with to the type that the caller wants."""
     if raw is None:
         return None
     match written, wanted:
@@ -190,7 +191,7 @@ def _python(written: Type, wanted: Type, raw: Any) -> Any:
 
 
 def _map_key(type_: Type, key: str) -> Any:
-    """A name of a pair as the text that is chosen for bytes that are not UTF-8."""
+    """Decodes a map key again, with the reader's choice for text that is not UTF-8."""
     if key.isascii() or not isinstance(type_, Atomic):
         return key
     return to_python(type_, key.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""Dates and times as ISO 8601 texts, also those outside of Python's years 1 to 9999."""
+"""Dates and times as ISO 8601 text, including years outside Python's range 1 to 9999."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _YEAR_MAX = 9999
 
 
 def date_text(days: int) -> str:
-    """The day so many days after 1970-01-01; a year of more than four digits has a sign."""
+    """Formats days since 1970-01-01 as a date. A year of more than four digits has a sign."""
     year, month, day = _civil(days)
     signed = f"{year:+05}" if year < 0 or year > _YEAR_MAX else f"{year:04}"
     return f"{signed}-{month:02}-{day:02}"
 
 
 def timestamp_text(micros: int, *, separator: str = "T") -> str:
-    """The moment so many microseconds after the start of 1970."""
+    """Formats microseconds since 1970-01-01T00:00 as a timestamp."""
     days, rest = divmod(micros, _MICROS_OF_DAY)
     return f"{date_text(days)}{separator}{_time_text(*divmod(rest, 1_000_000), digits=6)}"
 
 
 def time_text(nanos: int) -> str:
-    """The time so many nanoseconds after midnight."""
+    """Formats nanoseconds since midnight as a time."""
     return _time_text(*divmod(nanos, 1_000_000_000), digits=9)
 
 
@@ -33,10 +33,10 @@ def _time_text(seconds: int, fraction: int, *, digits: int) -> str:
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day of the proleptic Gregorian calendar.
+    """Returns year, month and day of the proleptic Gregorian calendar.
 
-    Years begin with March in the arithmetic, so that a leap day is the last of its year (Hinnant,
-    "chrono-Compatible Low-Level Date Algorithms").
+    The arithmetic starts each year in March, so that the leap day is the last day of its year
+    (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
     """
     era, day = divmod(days + _EPOCH_IN_ERA, _DAYS_OF_ERA)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // _DAYS_OF_YEAR

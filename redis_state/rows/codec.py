@@ -1,4 +1,4 @@
-"""Keys and values of a family: column values to stored bytes and back (docs/format.md, 4.2)."""
+"""Encodes keys and decodes keys and values of a family (docs/format.md, section 4.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMESTAMP_BIAS = 1 << 63
 _KNOWN_MAX = 256
 _WITH_TIMESTAMP = ("ts-prefix", "ts-postfix")
 _EVENT_TIME = "__event_time"
-"""Spark's name of the timestamp after the other key columns."""
+"""Spark's name of the timestamp column, which comes after the other key columns."""
 
 KeyValues = Mapping[str, Any] | Sequence[Any]
 
@@ -32,12 +32,13 @@ class FamilyCodec:
     """Encodes keys and decodes rows of one family.
 
     Attributes:
-        first: Ordinals of the key columns that stand in front: all for kind ``none``, the prefix
-            or the ordered columns, or all but the timestamp.
+        first: Ordinals of the key columns that are encoded first: all for kind ``none``, the
+            prefix,
+            the ordered columns, or all but the timestamp.
         rest: Ordinals of the other key columns.
-        asked: Which columns of keys and of values are parsed; ``None`` means all.
-        read_keys: What keys are decoded by.
-        read_values: What values are decoded by.
+        asked: Ordinals of the key columns and of the value columns to parse; ``None`` means all.
+        read_keys: Decodes keys.
+        read_values: Decodes values.
     """
 
     family: Family
@@ -50,7 +51,7 @@ class FamilyCodec:
     asked: tuple[frozenset[int], frozenset[int]] | None = None
 
     def only(self, keys: Collection[int], values: Collection[int]) -> FamilyCodec:
-        """The same codec, which parses these columns; others are ``None`` in rows.
+        """Returns a codec that parses only these columns; other columns are ``None`` in rows.
 
         Args:
             keys: Ordinals of key columns.
@@ -80,13 +81,15 @@ class FamilyCodec:
 
     @property
     def layout(self) -> Hashable:
-        """What decides the bytes of a key."""
+        """Identity of the key encoding: codecs with equal layouts encode a key to equal bytes."""
         return (self.family.id, self.family.kind, self.family.params, self.key)
 
     def likely_partition(self, key: KeyValues, *, partitions: int) -> int:
-        """Where Spark's shuffle puts the key if it groups by the key columns, as most operators do.
+        """Returns the partition to search first for a key.
 
-        It is only where to look first: a join shuffles by some of the columns.
+        Spark's shuffle chooses this partition if it groups by the key columns, as most operators
+        do. A
+        join shuffles by some of the columns only, so the key may be elsewhere.
         """
         values = unsafe_row.in_order(self.key, key)
         if self.family.kind != "prefix":
@@ -94,7 +97,7 @@ class FamilyCodec:
         return partition_of(self.shuffled_by, values[: len(self.first)], partitions=partitions)
 
     def encode_key(self, values: KeyValues) -> bytes:
-        """The stored key of a row with these key columns.
+        """Encodes the stored key of a row with these key columns.
 
         Raises:
             ConfigError: A column is missing, unknown or cannot be looked up.
@@ -124,18 +127,18 @@ class FamilyCodec:
         return size + front + self.keys.encode(self.rest, rest)
 
     def decode_key(self, stored: bytes) -> dict[str, Any]:
-        """The key columns of a stored key.
+        """Decodes the key columns of a stored key, by name.
 
         Raises:
-            FormatError: The bytes are not such a key.
+            FormatError: The bytes are not a key of this family.
         """
         return self._named(0, self.key.names, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> list[Any]:
-        """The values of the key columns, in their order.
+        """Decodes the values of the key columns, in their order.
 
         Raises:
-            FormatError: The bytes are not such a key.
+            FormatError: The bytes are not a key of this family.
         """
         first, rest = self._decoded(stored[FAMILY_BYTES:])
         by_place = dict(zip((*self.first, *self.rest), (*first, *rest), strict=True))
@@ -169,15 +172,15 @@ class FamilyCodec:
         return first, self.read_keys.decode(self.rest, encoded[end:])
 
     def decode_value(self, value: bytes) -> dict[str, Any]:
-        """The value columns of a value.
+        """Decodes the value columns, by name.
 
         Raises:
-            FormatError: The bytes are not such a value.
+            FormatError: The bytes are not a value of this family.
         """
         return self._named(1, self.values.columns.names, self.value_row(value))
 
     def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-        """The columns of a row by name, but for those that are not asked for."""
+        """Returns the columns of a row by name, without those that are not asked for."""
         if self.asked is None:
             return dict(zip(names, row, strict=True))
         return {
@@ -187,28 +190,28 @@ class FamilyCodec:
         }
 
     def value_row(self, value: bytes) -> Sequence[Any]:
-        """The values of the value columns, in their order.
+        """Decodes the values of the value columns, in their order.
 
         Raises:
-            FormatError: The bytes are not such a value.
+            FormatError: The bytes are not a value of this family.
         """
         return self.read_values.decode(range(len(self.values.columns.fields)), value)
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
-        """The value columns of each element of a list.
+        """Decodes the value columns of each element of a list.
 
         Raises:
-            FormatError: The bytes are not such a list.
+            FormatError: The bytes are not a list of this family.
         """
         return [self.decode_value(element) for element in split_elements(value)]
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
 def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> FamilyCodec:
-    """The codec of a family.
+    """Returns the codec of a family.
 
     Args:
-        decoding: The forms of values; its columns are left to the caller.
+        decoding: The forms of values. Its `columns` are ignored: the caller applies them.
 
     Raises:
         FormatError: A schema is malformed, or does not name all columns of the key.

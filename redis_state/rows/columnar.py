@@ -1,8 +1,7 @@
-"""Many of Spark's rows at once, column by column, as Arrow arrays (docs/format.md, section 4.2).
+"""Decodes many of Spark's rows at once, column by column, to Arrow arrays (docs/format.md, 4.2).
 
-What `unsafe_row` checks of one row is checked here of all. Rows that do not pass, and columns of
-types that are not known here, are left to that module, which reads one row after the other and
-says what is wrong.
+Makes the same checks as `unsafe_row`, on all rows together. Rows that fail a check, and columns of
+unsupported types, are left to `unsafe_row`, which reads row by row and names the error.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _TIMESTAMP_BIAS = np.uint64(1 << 63)
 
 
 class NotColumnarError(Exception):
-    """These rows have to be read one after the other."""
+    """The rows must be read one by one."""
 
 
 def key_arrays(codec: FamilyCodec, keys: Sequence[bytes]) -> list[pa.Array]:
-    """The key columns of stored keys, in their order.
+    """Decodes the key columns of stored keys, in their order.
 
     Raises:
-        NotColumnarError: This module cannot read them.
+        NotColumnarError: This module cannot read the keys.
     """
     if not isinstance(codec.read_keys, UnsafeRows):
         raise NotColumnarError
@@ -77,10 +76,10 @@ def key_arrays(codec: FamilyCodec, keys: Sequence[bytes]) -> list[pa.Array]:
 
 
 def value_arrays(codec: FamilyCodec, values: Sequence[bytes]) -> list[pa.Array]:
-    """The value columns of values, in their order.
+    """Decodes the value columns of values, in their order.
 
     Raises:
-        NotColumnarError: This module cannot read them.
+        NotColumnarError: This module cannot read the values.
     """
     if not isinstance(codec.read_values, UnsafeRows):
         raise NotColumnarError
@@ -88,19 +87,19 @@ def value_arrays(codec: FamilyCodec, values: Sequence[bytes]) -> list[pa.Array]:
 
 
 def repeated(arrays: Sequence[pa.Array], counts: Sequence[int]) -> list[pa.Array]:
-    """Each value so many times."""
+    """Repeats each value by its count."""
     places = pa.array(np.repeat(np.arange(len(counts)), counts))
     return [array.take(places) for array in arrays]
 
 
 @dataclass(frozen=True, slots=True)
 class _RowMemory:
-    """UnsafeRows anywhere in one piece of memory.
+    """UnsafeRows at any places in one piece of memory.
 
     Attributes:
         words: The memory in words of eight bytes.
-        starts: The first word of each row.
-        sizes: Its bytes.
+        starts: Index of the first word of each row.
+        sizes: Bytes of each row.
     """
 
     words: Ints
@@ -109,10 +108,10 @@ class _RowMemory:
 
 
 def _joined(parts: Sequence[bytes], skip: int) -> _RowMemory:
-    """Rows behind each other.
+    """Concatenates rows.
 
     Args:
-        parts: Each has a row's encoding version and the row.
+        parts: Rows, each after its encoding version.
         skip: Bytes in front of the version.
     """
     head = skip + _VERSION_BYTES
@@ -145,7 +144,7 @@ def _struct(rows: _RowMemory, struct: Struct) -> list[pa.Array]:
     nulls = [rows.words[rows.starts + at].view(np.uint64) for at in range(bits)]
     if count % _WORD_BITS and (nulls[-1] >> np.uint64(count % _WORD_BITS)).any():
         raise NotColumnarError
-    # As for one row: parts of variable length may not be larger together than their region.
+    # # As in `unsafe_row._Region`: the variable-length parts together may not exceed their region.
     left = rows.sizes - fixed
     arrays = []
     for at, field in enumerate(struct.fields):
@@ -216,9 +215,9 @@ def _variable(type_: Type, rows: _RowMemory, offsets: Ints, sizes: Ints, null: F
 
 
 def _gathered(data: Bytes, begins: Ints, sizes: Ints, ends: Ints) -> Bytes:
-    """Pieces of memory behind each other; `ends` are those in what is returned.
+    """Concatenates pieces of memory; `ends` are the ends of the pieces in the result.
 
-    A few at a time: the place of each byte takes three numbers of eight bytes while it is copied.
+    Works on about 1 MiB at a time, because copying a byte takes three temporary 8-byte numbers.
     """
     gathered = np.empty(int(ends[-1]), np.uint8)
     shifts = begins - (ends - sizes)
@@ -268,7 +267,7 @@ def _large_decimal(type_: Atomic, data: Bytes, begins: Ints, sizes: Ints, null: 
 
 
 def _decimal(type_: Atomic, unscaled: npt.NDArray[Any], null: Flags) -> pa.Array:
-    """Of sixteen bytes each, the lowest first."""
+    """Builds an array from unscaled numbers of 16 bytes each, lowest byte first."""
     return _checked(_array(type_, np.ascontiguousarray(unscaled), null))
 
 
@@ -291,7 +290,7 @@ def _validity(null: Flags) -> pa.Buffer | None:
 
 
 def _checked(array: pa.Array) -> pa.Array:
-    """Texts are UTF-8, and decimals have no more digits than their type."""
+    """Checks that text is UTF-8, and that decimals have no more digits than their type."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""What a reader chooses about values that have several forms outside of Spark."""
+"""A reader's choices for values that have several forms outside Spark."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Literal, get_args
 from redis_state.errors import ConfigError
 
 Texts = Literal["strict", "replace", "surrogates"]
-"""Bytes of a text that are not UTF-8: raise `UnreadableError`; read each as U+FFFD; or read each as
-a lone surrogate, which `str.encode("utf-8", "surrogateescape")` turns back into the byte."""
+"""Handling of text bytes that are not UTF-8.
+
+``strict`` raises `UnreadableError`. ``replace`` reads each byte as U+FFFD. ``surrogates`` reads
+each
+byte as a lone surrogate, which `str.encode("utf-8", "surrogateescape")` turns back into the byte.
+"""
 
 Variants = Literal["json", "binary"]
-"""A VARIANT: its JSON text, or its two binaries as a `Variant`."""
+"""Form of a VARIANT: its JSON text, or its two binaries as a `Variant`."""
 
 HANDLERS = {"strict": "strict", "replace": "replace", "surrogates": "surrogateescape"}
-"""By the choice, Python's handler for errors of its decoder and encoder."""
+"""Python's codec error handler for each choice of `Texts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,12 @@ class Decoding:
     """The choices of one reader.
 
     Attributes:
-        columns: The columns that are wanted, as `columns.Columns` names them; ``None`` means all.
-            Others are not parsed.
+        columns: The requested columns, named as in `columns.Columns`; ``None`` means all. Other
+            columns
+            are not parsed.
 
     Raises:
-        ConfigError: There is no such choice.
+        ConfigError: A choice does not exist.
     """
 
     text: Texts = "strict"
@@ -55,10 +60,10 @@ AS_WRITTEN = Decoding()
 def decoding_of(
     text: Texts, variant: Variants = "json", columns: Sequence[str] | None = None
 ) -> Decoding:
-    """The choices of a call.
+    """Returns the choices of a call.
 
     Raises:
-        ConfigError: There is no such choice, or the columns are no list of names.
+        ConfigError: A choice does not exist, or `columns` is not a list of names.
     """
     if columns is not None and (
         isinstance(columns, str) or not all(isinstance(one, str) for one in columns)

@@ -1,4 +1,4 @@
-"""Values of a state row in the types of JSON."""
+"""Converts values of a state row to the types of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_state.rows.variants import Variant
 
 
 def to_json(value: Any) -> Any:
-    """A value of a state row in the types of JSON; what JSON lacks becomes a text."""
+    """Converts a value of a state row to JSON types; a value without a JSON type becomes text."""
     if isinstance(value, Internal):
         return value.isoformat()
     if isinstance(value, Variant):
@@ -38,5 +38,5 @@ def to_json(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str | None:
-    """A value as JSON text; ``None`` stays what it is."""
+    """Returns a value as JSON text; ``None`` stays ``None``."""
     return None if value is None else json.dumps(to_json(value), ensure_ascii=False)

@@ -1,8 +1,9 @@
-"""Many keys at once: their bytes and their partitions, by numpy.
+"""Encodes many keys at once, and computes their partitions, with numpy.
 
-Gives what `FamilyCodec.encode_key` and `FamilyCodec.likely_partition` give for each key, for keys
-of kind ``none`` whose columns are numbers, times, texts and bytes. Other keys raise
-`OneByOneError`.
+The results equal those of `FamilyCodec.encode_key` and `FamilyCodec.likely_partition` for each key.
+Only keys of kind ``none`` are supported whose columns are numbers, times, text and bytes. Other
+keys
+raise `OneByOneError`.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ _KINDS = frozenset({"string", "binary", "float", "double"})
 
 
 class OneByOneError(Exception):
-    """These keys have to be encoded one after the other."""
+    """The keys must be encoded one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnsafeColumn:
-    """Values of one column as UnsafeRow has them.
+    """Values of one column in the form of UnsafeRow.
 
     Attributes:
-        slots: The word of a value of fixed width.
-        parts: Of a type of variable length the bytes, empty where the value is null.
+        slots: The word of each value, for a type of fixed width.
+        parts: The bytes of each value, for a type of variable length; empty for null.
     """
 
     type: Atomic
@@ -56,10 +57,10 @@ class KeyArrays:
     """Keys of one family, column by column.
 
     Args:
-        columns: For each key column its values, as `FamilyCodec.encode_key` takes them.
+        columns: The values of each key column, as for `FamilyCodec.encode_key`.
 
     Raises:
-        OneByOneError: This module does not know the keys, or a value is not as it has to be.
+        OneByOneError: This module does not support the keys, or a value does not fit.
     """
 
     def __init__(self, codec: FamilyCodec, columns: Sequence[Sequence[Any]]) -> None:
@@ -73,7 +74,7 @@ class KeyArrays:
         ]
 
     def stored(self) -> list[bytes]:
-        """The stored keys."""
+        """Encodes the stored keys."""
         columns = self._columns
         bits = -(-len(columns) // _WORD_BITS)
         first = bits + len(columns)
@@ -109,31 +110,31 @@ class KeyArrays:
         return [head + data[a:b] for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
 
     def partitions(self, count: int) -> list[int]:
-        """Where Spark's shuffle puts each key, of so many partitions.
+        """Returns the partition that Spark's shuffle gives each key, of `count` partitions.
 
         Raises:
-            OneByOneError: A text is too long for it.
+            OneByOneError: A text is too long for this module.
         """
         found: list[int] = (self.hashes() % count).tolist()
         return found
 
     def hashes(self) -> npt.NDArray[np.int64]:
-        """Spark's `hash(columns…)` of each key, a signed 32-bit number.
+        """Returns Spark's `hash(columns…)` of each key, a signed 32-bit number.
 
         Raises:
-            OneByOneError: A text is too long for it.
+            OneByOneError: A text is too long for this module.
         """
         return _hashes(self._columns)
 
 
 def hashes_of(key: Struct, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.int64]:
-    """Spark's `hash(columns…)` of each of many keys, a signed 32-bit number.
+    """Returns Spark's `hash(columns…)` of each of many keys, a signed 32-bit number.
 
     Args:
-        columns: For each key column its values, at least one.
+        columns: The values of each key column, at least one.
 
     Raises:
-        OneByOneError: This module does not know the types, or a text is too long for it.
+        OneByOneError: This module does not support the types, or a text is too long.
         ConfigError: A value does not fit its type exactly.
     """
     pairs = zip(key.fields, columns, strict=True)
@@ -191,7 +192,7 @@ def _slots(type_: Atomic, values: Sequence[Any]) -> Words:
 
 
 def _scatter(raw: npt.NDArray[np.uint8], starts: Any, sizes: Any, data: bytes) -> None:
-    """Pieces that stand behind each other, each to its place."""
+    """Copies consecutive pieces of `data` to their places in `raw`."""
     if data:
         ends = np.cumsum(sizes)
         moved = np.repeat(starts - (ends - sizes), sizes)
@@ -203,7 +204,7 @@ def _hashed(column: _UnsafeColumn, state: Hashes) -> Hashes:
         return _hashed_bytes(column.parts, state)
     low = column.slots.astype(np.uint32)
     if column.type.name in INT_TYPES or column.type.name == "float":
-        if column.type.width < 4:  # the sign was cut off with the bytes that are not stored
+        if column.type.width < 4:  # restore the sign, which the stored bytes do not have
             bits = np.uint32(32 - 8 * column.type.width)
             low = ((low << bits).view(np.int32) >> bits.astype(np.int32)).view(np.uint32)
         return _finished(_mixed(state, low), np.uint32(4))
@@ -217,14 +218,14 @@ def _hashed_bytes(parts: Sequence[bytes], state: Hashes) -> Hashes:
     if longest > _TEXT_BYTES_MAX:
         raise OneByOneError
     width = max(-(-longest // 4), 1) * 4
-    # Shorter texts are filled up with zeros.
+    # # Zeros fill up shorter values; the masks below keep them out of the hash.
     padded = np.array(parts, f"S{width}").view(np.uint8).reshape(len(parts), width)
     words = padded.view("<u4")
     whole = sizes // 4
     for at in range(longest // 4):
         state = np.where(at < whole, _mixed(state, words[:, at]), state)
     rows = np.arange(len(parts))
-    for behind in range(3):  # each byte left over as a signed word, as Spark does
+    for behind in range(3):  # each remaining byte as a signed word, as Spark does
         place = whole * 4 + behind
         there = place < sizes
         if there.any():

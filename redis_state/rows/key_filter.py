@@ -1,7 +1,7 @@
-"""Which keys a filter leaves: equalities of key columns as the keys that `get_many` takes.
+"""Translates equalities of key columns in a filter into the keys that `get_many` takes.
 
-A key column of a struct, such as a window, is a path for each of its parts. What is left out of the
-filter is tested by who asked, on every row; the keys are only fewer rows to test.
+A struct in a key, such as a window, has one path for each of its parts. The caller still tests the
+whole filter on every row; the keys only reduce the rows to test.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from redis_state.codec.single_values import INTEGERS
 from redis_state.rows.spark_types import Struct, Type
 
 KEYS_MAX = 10_000
-"""The most keys that a filter stands for; with more, rows are read in their order."""
+"""Most keys that replace a scan. A filter with more keys reads the rows in their order."""
 
 ColumnPath = tuple[str, ...]
-"""Name of a column, and the names of the fields inside of it."""
+"""Name of a column, followed by the names of the fields inside of it."""
 
 _KINDS: Mapping[str, type] = {
     "boolean": bool,
@@ -36,10 +36,10 @@ _KINDS: Mapping[str, type] = {
 
 
 def leaves(key: Struct) -> dict[ColumnPath, str] | None:
-    """The parts of a key by their paths, and the type of each.
+    """Returns the parts of a key by their paths, and the type of each.
 
     Returns:
-        ``None`` if a key cannot be told by equalities: it has numbers with fractions, whose equal
+        ``None`` if equalities cannot identify a key: it has a number with a fraction, whose equal
         values may differ in bytes, or a list, a map or a collated string.
     """
     found: dict[ColumnPath, str] = {}
@@ -64,15 +64,15 @@ def _parts(struct: Struct, above: ColumnPath) -> list[tuple[ColumnPath, Type]]:
 
 
 def keys_of(key: Struct, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict[str, Any]] | None:
-    """The keys whose parts all have one of these values.
+    """Returns the keys whose parts all have one of the given values.
 
     Args:
-        equal: Values of parts by their paths; a part that is not there may have any value. Times
-            with a zone are in UTC: in another one, two of them may be equal and not the same.
+        equal: Values of parts by their paths; a missing part may have any value. Times with a zone
+            are in UTC, because equal times in different zones are not the same object.
 
     Returns:
-        Keys by name, each once; ``None`` if there is a part without values, a value of another type
-        than its part, or more than `KEYS_MAX` keys.
+        Distinct keys by name; ``None`` if a part has no values, a value has another type than its
+        part, or there are more than `KEYS_MAX` keys.
     """
     parts = leaves(key)
     if not parts or any(path not in equal for path in parts):
@@ -81,7 +81,7 @@ def keys_of(key: Struct, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict
     for path, kind in parts.items():
         if any(type(value) is not _KINDS[kind] for value in equal[path]):
             return None
-        # A number that the part cannot hold is in no row.
+        # # No row contains a number out of the part's range.
         low, high = INTEGERS.get(kind, (None, None))
         values.append(
             [

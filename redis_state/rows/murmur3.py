@@ -37,21 +37,21 @@ def _finish(state: int, length: int) -> int:
 
 
 def hash_int(value: int, seed: int) -> int:
-    """Hash of 4 bytes; seed and result are unsigned, as in the functions below."""
+    """Hashes 4 bytes. Seed and result are unsigned, here and in the functions below."""
     return _finish(_mix(seed, value & _MASK), 4)
 
 
 def hash_long(value: int, seed: int) -> int:
-    """Hash of 8 bytes."""
+    """Hashes 8 bytes."""
     return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
 
 
 def hash_bytes(data: bytes, seed: int) -> int:
-    """Hash of bytes: whole words, then each byte left over as a signed word, as Spark does."""
+    """Hashes bytes: whole words, then each remaining byte as a signed word, as Spark does."""
     whole, left = divmod(len(data), 4)
     state = seed
     for block in struct.unpack(f"<{whole}I{left}b", data):
-        # As `_mix`, without a call for each block.
+        # # Inlines `_mix` to save a call for each block.
         mixed = (block & _MASK) * 0xCC9E2D51 & _MASK
         state ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & _MASK
         state = ((state << 13 | state >> 19) * 5 + 0xE6546B64) & _MASK
@@ -59,14 +59,14 @@ def hash_bytes(data: bytes, seed: int) -> int:
 
 
 def hash_key(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> int:
-    """Spark's `hash(columns…)`, a signed 32-bit number.
+    """Returns Spark's `hash(columns…)`, a signed 32-bit number.
 
     Args:
         schema: The grouping columns.
         values: By name or in the order of the schema; ``None`` is null.
 
     Raises:
-        ConfigError: As `unsafe_row.encode`.
+        ConfigError: `unsafe_row.encode` rejects the values.
     """
     state = _hash_struct(schema, values, SEED)
     return state - (1 << 32) if state >> 31 else state
@@ -75,10 +75,10 @@ def hash_key(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> int:
 def partition_of(
     schema: Struct, values: Mapping[str, Any] | Sequence[Any], *, partitions: int
 ) -> int:
-    """The shuffle partition, and so the state partition, of a row with these grouping columns.
+    """Returns the shuffle partition, and thus the state partition, of these grouping columns.
 
     Raises:
-        ConfigError: As `unsafe_row.encode`, or there is no partition.
+        ConfigError: `unsafe_row.encode` rejects the values, or `partitions` is less than 1.
     """
     if partitions < 1:
         raise ConfigError("finding a partition", found=f"{partitions} partitions")
@@ -89,7 +89,7 @@ def _hash_struct(schema: Struct, values: Mapping[str, Any] | Sequence[Any], seed
     state = seed
     for field, value in zip(schema.fields, in_order(schema, values), strict=True):
         if value is None:
-            continue  # A null leaves the hash as it is.
+            continue  # A null does not change the hash.
         if isinstance(field.type, Struct):
             state = _hash_struct(field.type, value, state)
         else:
@@ -116,5 +116,5 @@ def _hash_atomic(type_: Atomic, raw: Any, seed: int) -> int:
 def _bits(value: float, real: str, whole: str, nan: int) -> int:
     if math.isnan(value):
         return nan
-    # -0.0 hashes as 0.0
+    # # `or` turns -0.0 into 0.0, because Spark gives both the same hash.
     return int(struct.unpack(whole, struct.pack(real, value or 0.0))[0])

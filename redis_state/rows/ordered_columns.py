@@ -1,8 +1,8 @@
-"""Columns of a key whose bytes are in the order of their values.
+"""Key columns whose bytes sort in the order of their values.
 
-As `encodePrefixKeyForRangeScan` of Spark's `RocksDBStateEncoder` writes them: a byte that is 0 for
-a negative number, 1 for another and 2 for null, then the number, the highest byte first; a negative
-real has its bits turned over.
+Follows `encodePrefixKeyForRangeScan` of Spark's `RocksDBStateEncoder`. The first byte is 0 for a
+negative number, 1 for another number and 2 for null. The number follows, highest byte first. All
+bits of a negative real are inverted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _REALS: Final = {"float": ">f", "double": ">d"}
 
 
 def check(field: Field, family: str) -> None:
-    """Check that the order of a column can be kept in bytes.
+    """Checks that a column can be encoded in the order of its values.
 
     Raises:
-        FormatError: It cannot.
+        FormatError: The type of the column has no ordered encoding.
     """
     if not isinstance(field.type, Atomic) or field.type.name not in _BYTES:
         raise FormatError(
@@ -33,10 +33,10 @@ def check(field: Field, family: str) -> None:
 
 
 def encode(field: Field, value: Any) -> bytes:
-    """The bytes of a value.
+    """Encodes a value.
 
     Raises:
-        ConfigError: It does not fit the column.
+        ConfigError: The value does not fit the column.
     """
     type_ = lookup_type(field.name, field.type)
     size = _BYTES[type_.name]
@@ -53,10 +53,10 @@ def encode(field: Field, value: Any) -> bytes:
 
 
 def decode(field: Field, data: bytes) -> Any:
-    """The value of the bytes.
+    """Decodes a value.
 
     Raises:
-        FormatError: The bytes are not such a value.
+        FormatError: The bytes are not a value of this column.
     """
     if field.type is UNASKED:
         return None

@@ -1,4 +1,4 @@
-"""Keys and values of a store that Python keeps, for live reads (docs/format.md, section 10)."""
+"""Encodes keys and decodes rows of a Python store, for live reads (docs/format.md, section 10)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _OWN = {codec.name: codec for codec in (MSGPACK, RAW)}
 
 @dataclass(frozen=True, slots=True)
 class PythonCodec:
-    """Encodes keys and decodes rows as the store's own codec does."""
+    """Encodes keys and decodes rows with the codec of a Python store."""
 
     family: Family
     codec: Codec
 
     asked = None
-    """Keys and values have no columns that could be left out."""
+    """Always ``None``: keys and values have no columns that could be left out."""
 
     def only(self, keys: Collection[int], values: Collection[int]) -> PythonCodec:  # noqa: ARG002  # as Codec's
-        """The codec itself."""
+        """Returns the codec itself, because rows have no columns."""
         return self
 
     @property
     def layout(self) -> Hashable:
-        """What decides the bytes of a key."""
+        """Identity of the key encoding: codecs with equal layouts encode a key to equal bytes."""
         return (self.family.id, self.family.kind, self.codec.name)
 
     def likely_partition(self, key: Any, *, partitions: int) -> int:  # noqa: ARG002  # as Codec's
-        """The first: which key lies where is up to the program that writes."""
+        """Returns 0: the writing program alone knows the partition of a key."""
         return 0
 
     def encode_key(self, values: Any) -> bytes:
-        """The stored key.
+        """Encodes the stored key.
 
         Raises:
             UsageError: The key has no encoding.
@@ -51,7 +51,7 @@ class PythonCodec:
         return stored_key(self.family.id, self.codec.encode_key(values))
 
     def prefix_range(self, prefix: Any) -> tuple[bytes, bytes | None]:
-        """The stored keys that begin so: from the first up to, not including, the second.
+        """Returns the range of stored keys with a prefix: the first key, and the exclusive end.
 
         Raises:
             UsageError: The prefix has no encoding.
@@ -61,54 +61,54 @@ class PythonCodec:
         return stored_key(family, low), None if high is None else stored_key(family, high)
 
     def decode_key(self, stored: bytes) -> Any:
-        """The key of a stored key.
+        """Decodes a stored key.
 
         Raises:
-            FormatError: The bytes are not such a key.
+            FormatError: The bytes are not a key of this codec.
         """
         return self.codec.decode_key(stored[FAMILY_BYTES:])
 
     @property
     def columns(self) -> tuple[None, None]:
-        """Only the keys and values themselves tell of what they are."""
+        """Always ``None``: keys and values have no columns."""
         return None, None
 
     def key_row(self, stored: bytes) -> tuple[Any]:
-        """The key, as the value of a column.
+        """Decodes a stored key as the only column of a row.
 
         Raises:
-            FormatError: The bytes are not such a key.
+            FormatError: The bytes are not a key of this codec.
         """
         return (self.decode_key(stored),)
 
     def value_row(self, value: bytes) -> tuple[Any]:
-        """The value, as that of a column.
+        """Decodes a value as the only column of a row.
 
         Raises:
-            FormatError: The bytes are not such a value.
+            FormatError: The bytes are not a value of this codec.
         """
         return (self.decode_value(value),)
 
     def decode_value(self, value: bytes) -> Any:
-        """The value.
+        """Decodes a value.
 
         Raises:
-            FormatError: The bytes are not such a value.
+            FormatError: The bytes are not a value of this codec.
         """
         return self.codec.decode_value(value)
 
     def decode_values(self, value: bytes) -> list[Any]:
-        """The elements of a list.
+        """Decodes the elements of a list.
 
         Raises:
-            FormatError: The bytes are not such a list.
+            FormatError: The bytes are not a list of this codec.
         """
         return [self.codec.decode_value(element) for element in split_elements(value)]
 
 
 @lru_cache(maxsize=_FAMILIES_MAX)
 def codec_name_of(family: Family) -> str | None:
-    """The name of the codec that a store of Python was written with; ``None`` for other states."""
+    """Returns the codec name that a Python store was written with; ``None`` for other state."""
     try:
         schema = json.loads(family.key_schema)
     except ValueError:
@@ -119,14 +119,14 @@ def codec_name_of(family: Family) -> str | None:
 
 
 def python_codec(family: Family, name: str, given: Codec | None) -> PythonCodec:
-    """The codec of a store that Python keeps.
+    """Returns the codec of a Python store.
 
     Args:
-        name: What the store says of itself.
-        given: The reader's own codec; ``None`` means the one of that name.
+        name: The codec's name in the description of the store.
+        given: The reader's own codec; ``None`` selects the codec of that name in redis-state.
 
     Raises:
-        ConfigError: It is of another name, or none of that name comes with redis-state.
+        ConfigError: The given codec has another name, or redis-state has no codec of that name.
     """
     codec = _OWN.get(name) if given is None else given
     if codec is None or codec.name != name:

@@ -1,4 +1,4 @@
-"""Rows of Spark as bytes: an encoding version, then an UnsafeRow or Avro (docs/format.md, 4.2)."""
+"""Spark's rows as bytes: an encoding version, then an UnsafeRow or Avro (docs/format.md, 4.2)."""
 
 from __future__ import annotations
 
@@ -25,59 +25,60 @@ class RowBytes(Protocol):
 
     @property
     def columns(self) -> Struct:
-        """All columns, as they are now."""
+        """All columns of the newest schema."""
 
     def only(self, ordinals: Collection[int]) -> RowBytes:
-        """The same rows, of which other columns than these are not parsed."""
+        """Returns a reader of these rows that parses only these columns."""
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
-        """The bytes of these columns.
+        """Encodes these columns.
 
         Raises:
-            ConfigError: A value does not fit its column, or the type has no lookup.
+            ConfigError: A value does not fit its column, or rows cannot be looked up by the type.
         """
 
     def decode(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
-        """The values of these columns.
+        """Decodes these columns.
 
         Raises:
-            FormatError: The bytes are not such a row.
-            UnreadableError: A value has no form outside of Spark, or not the chosen one.
+            FormatError: The bytes are not a row of this schema.
+            UnreadableError: A value has no form outside Spark, or cannot take the chosen form.
         """
 
     def encode_first(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
-        """As `encode`, for the first of two parts of a key."""
+        """Encodes the first of two parts of a key."""
 
     def decode_first(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
-        """As `decode`, for the first of two parts of a key."""
+        """Decodes the first of two parts of a key."""
 
     def encode_bytes(self, columns: Sequence[bytes]) -> bytes:
-        """A row of byte strings, as a key of kind ``range`` begins with; none of them is null."""
+        """Encodes a row of non-null byte strings, the first part of a key of kind ``range``."""
 
     def decode_bytes(self, count: int, data: bytes) -> Sequence[bytes]:
-        """The byte strings of such a row."""
+        """Decodes a row of `encode_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsafeRows:
-    """Rows as Spark has them in memory."""
+    """Rows in Spark's in-memory format."""
 
     columns: Struct
 
     def only(self, ordinals: Collection[int]) -> UnsafeRows:
-        """As `RowBytes.only`."""
+        """Implements `RowBytes.only`."""
         return UnsafeRows(_asked(self.columns, ordinals))
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
-        """As `RowBytes.encode`."""
+        """Implements `RowBytes.encode`."""
         return _VERSION + unsafe_row.encode(self._of(ordinals), values, normalize_zero=True)
 
     def decode(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
-        """As `RowBytes.decode`."""
+        """Implements `RowBytes.decode`."""
         return unsafe_row.decode(self._of(ordinals), _behind_version(data))
 
     def _of(self, ordinals: Sequence[int]) -> Struct:
-        # Ordinals are distinct: as many as there are columns are all, mostly in their order.
+        # # Fast path: ordinals are distinct, so an equal count means all columns, mostly in their
+        # order.
         count = len(self.columns.fields)
         if len(ordinals) == count and all(map(int.__eq__, ordinals, range(count))):
             return self.columns
@@ -87,21 +88,22 @@ class UnsafeRows:
     decode_first = decode
 
     def encode_bytes(self, columns: Sequence[bytes]) -> bytes:
-        """As `RowBytes.encode_bytes`."""
+        """Implements `RowBytes.encode_bytes`."""
         return _VERSION + unsafe_row.encode(_binaries(len(columns)), columns)
 
     def decode_bytes(self, count: int, data: bytes) -> Sequence[bytes]:
-        """As `RowBytes.decode_bytes`."""
+        """Implements `RowBytes.decode_bytes`."""
         return unsafe_row.decode(_binaries(count), _behind_version(data))
 
 
 @dataclass(frozen=True, slots=True)
 class AvroRows:
-    """Rows of Spark's Avro encoder: a row names the schema that it was written with.
+    """Rows of Spark's Avro encoder; each row names the schema that it was written with.
 
     Attributes:
-        written: By schema id, the columns that rows may have.
-        whole: The columns, where those that are not asked for have no type in `columns`.
+        columns: The newest columns; those that are not asked for have the type `UNASKED`.
+        written: Columns of each schema id.
+        whole: The newest columns with all types; ``None`` if `columns` has them.
     """
 
     columns: Struct
@@ -109,11 +111,11 @@ class AvroRows:
     whole: Struct | None = None
 
     def only(self, ordinals: Collection[int]) -> AvroRows:
-        """As `RowBytes.only`."""
+        """Implements `RowBytes.only`."""
         return AvroRows(_asked(self.columns, ordinals), self.written, self.columns)
 
     def encode(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
-        """As `RowBytes.encode`, with the newest schema."""
+        """Implements `RowBytes.encode`, with the newest schema."""
         newest = max(self.written, default=0)
         return b"%s%s%s" % (
             _VERSION,
@@ -122,35 +124,36 @@ class AvroRows:
         )
 
     def decode(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
-        """As `RowBytes.decode`; columns that came later are ``None``."""
+        """Implements `RowBytes.decode`; columns that were added later are ``None``."""
         body = _behind_version(data)
         id_ = int.from_bytes(body[:_ID_BYTES], "little")
         writer = self.written.get(id_)
         if writer is None or len(body) < _ID_BYTES:
             raise FormatError("decoding a row", found=f"its schema {id_} is unknown")
         wanted = _some(self.columns, tuple(ordinals))
-        # Columns of a key keep their places; those of a value are all wanted, and found by name.
+        # # Columns of a key keep their positions; value columns are all wanted, and matched by
+        # name.
         whole = len(ordinals) == len(self.columns.fields)
         record = AvroRecord(writer) if whole else self._record(writer, ordinals)
         return record.decode(body[_ID_BYTES:], wanted)
 
     def encode_first(self, ordinals: Sequence[int], values: Sequence[Any]) -> bytes:
-        """As `RowBytes.encode_first`: only the second part names its schema."""
+        """Implements `RowBytes.encode_first`: only the second part names its schema."""
         return _VERSION + self._record(self.columns, ordinals).encode(values)
 
     def decode_first(self, ordinals: Sequence[int], data: bytes) -> Sequence[Any]:
-        """As `RowBytes.decode_first`."""
+        """Implements `RowBytes.decode_first`."""
         wanted = _some(self.columns, tuple(ordinals))
         written = _some(self.whole or self.columns, tuple(ordinals))
         return AvroRecord(written).decode(_behind_version(data), wanted)
 
     def encode_bytes(self, columns: Sequence[bytes]) -> bytes:
-        """As `RowBytes.encode_bytes`: sign and number of each column stand apart."""
+        """Implements `RowBytes.encode_bytes`: sign and number of a column are separate fields."""
         flat = [part for column in columns for part in (column[:1], column[1:])]
         return _VERSION + AvroRecord(_binaries(len(flat))).encode(flat)
 
     def decode_bytes(self, count: int, data: bytes) -> Sequence[bytes]:
-        """As `RowBytes.decode_bytes`."""
+        """Implements `RowBytes.decode_bytes`."""
         columns = _binaries(2 * count)
         flat = AvroRecord(columns).decode(_behind_version(data), columns)
         if None in flat:
@@ -163,10 +166,10 @@ class AvroRows:
 
 @lru_cache(maxsize=_KNOWN_MAX)
 def row_bytes(schema: str, decoding: Decoding = AS_WRITTEN) -> UnsafeRows | AvroRows:
-    """The rows of a schema in the description of a family (docs/format.md, section 4.5).
+    """Returns the row format that a family describes (docs/format.md, section 4.5).
 
     Raises:
-        FormatError: It is malformed.
+        FormatError: The schema is malformed.
     """
     found = _object(schema)
     if found.get("type") != _AVRO:

@@ -1,7 +1,7 @@
-"""Spark's types, read from schema JSON without pyspark, and their values as Python objects.
+"""Spark's types, parsed from schema JSON without pyspark, and the Python objects of their values.
 
-An *internal* value is what Spark stores: an int for whole numbers, dates, times and the unscaled
-decimal, a float, bytes for strings and binary, `CalendarInterval`.
+An *internal* value is the value that Spark stores: an int for whole numbers, dates, times and the
+unscaled decimal, a float, bytes for strings and binary, `CalendarInterval`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPAQUE_NAME_MAX = 60
 _COLLATIONS = "__COLLATIONS"
 _BINARY_COLLATION = "UTF8_BINARY"
 
-# Bytes of a value in an array; 0 means a variable length. In a row each value has 8 bytes.
+# # Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
 _WIDTHS = {
     "boolean": 1,
     "byte": 1,
@@ -63,12 +63,13 @@ class Atomic:
         width: Bytes of the value; 0 means a variable length.
         precision: Digits of a decimal.
         scale: Digits of a decimal after the point.
-        collated: Whether the string compares otherwise than by its bytes.
-        errors: How bytes of a string, or of one in a VARIANT, are read that are not UTF-8, as
-            `str` takes it.
-        binary: Whether a VARIANT is read as its binaries.
-        opaque: Whether values have no form outside of Spark here; `name` is the type as Spark
-            writes it.
+        collated: True if the string does not compare by its bytes.
+        errors: The `errors` argument of `str` that decodes a string, or a text inside a VARIANT,
+            that
+            is not UTF-8.
+        binary: True if a VARIANT is read as its binaries.
+        opaque: True if this release cannot represent the values outside Spark. `name` is then the
+            type as Spark writes it.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Atomic:
 
 
 UNASKED = Atomic("void", 0, opaque=True)
-"""Stands in the place of the type of a column that is not parsed."""
+"""Placeholder for the type of a column that is not parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A type with named parts; a row has one of these.
+    """A type with named parts, such as the type of a row.
 
     Attributes:
-        names: Of the fields, in order; Spark allows a name twice.
-        distinct: Whether no name comes twice.
+        names: Names of the fields, in order. Spark allows duplicates.
+        distinct: True if no name occurs twice.
     """
 
     fields: tuple[Field, ...]
@@ -107,7 +108,7 @@ class Struct:
     distinct: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Asked for with every row.
+        # # Computed once, because each decoded row reads both.
         names = tuple(one.name for one in self.fields)
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "distinct", len(set(names)) == len(names))
@@ -137,7 +138,7 @@ class Row(tuple[Any, ...]):
     names: tuple[str, ...]
 
     def __new__(cls, names: tuple[str, ...], values: tuple[Any, ...]) -> Self:
-        """Combine names and values, which must be equally many."""
+        """Creates a row from names and values of equal number."""
         if len(names) != len(values):
             raise ValueError("names and values differ in number")
         row = super().__new__(cls, values)
@@ -148,7 +149,7 @@ class Row(tuple[Any, ...]):
         return (self.names, tuple(self))
 
     def __getitem__(self, item: Any) -> Any:
-        """The value at a position, or the first value of a name."""
+        """Returns the value at a position, or the first value with a name."""
         if not isinstance(item, str):
             return super().__getitem__(item)
         if item not in self.names:
@@ -156,7 +157,7 @@ class Row(tuple[Any, ...]):
         return super().__getitem__(self.names.index(item))
 
     def as_dict(self) -> dict[str, Any]:
-        """Name → value; nested rows stay rows. Of two values of one name the last is taken."""
+        """Returns name → value. Nested rows stay rows. The last value of a duplicate name wins."""
         return dict(zip(self.names, self, strict=True))
 
     def __repr__(self) -> str:
@@ -167,12 +168,12 @@ class Row(tuple[Any, ...]):
 def parse_schema(
     schema: str | bytes | Mapping[str, Any], decoding: Decoding = AS_WRITTEN
 ) -> Struct:
-    """Read the schema of a row: Spark's JSON text, or what `StructType.jsonValue()` returns.
+    """Parses the schema of a row, given as Spark's JSON text or as `StructType.jsonValue()`.
 
-    A type that is unknown here is opaque: other columns can be read.
+    An unknown type becomes opaque, so that the other columns can be read.
 
     Raises:
-        FormatError: It is not such a schema.
+        FormatError: The schema is malformed.
     """
     if isinstance(schema, (str, bytes)):
         try:
@@ -186,7 +187,7 @@ def parse_schema(
 
 
 def is_opaque(type_: Type) -> bool:
-    """Whether values of a type have no form outside of Spark, or hold some that have none."""
+    """Returns whether a type, or a part of the type, is opaque."""
     if isinstance(type_, Struct):
         return any(is_opaque(field.type) for field in type_.fields)
     if isinstance(type_, Array):
@@ -228,8 +229,9 @@ def _parse_field(node: Any, decoding: Decoding, *, depth: int) -> Field:
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise _malformed("a field has no name")
     metadata = node.get("metadata")
-    # Spark writes a collated string as "string" and its collation into the metadata of the field,
-    # by the path to the string. That one of the field's strings is collated is enough here.
+    # # Spark writes a collated string as "string" and puts the collation into the field's metadata,
+    # keyed
+    # # by the path to the string. The whole field counts as collated if one of its strings is.
     collations = metadata.get(_COLLATIONS) if isinstance(metadata, Mapping) else None
     collated = isinstance(collations, Mapping) and any(
         not str(name).endswith(_BINARY_COLLATION) for name in collations.values()

@@ -1,4 +1,4 @@
-"""Python objects ↔ Spark's internal values, for types without parts."""
+"""Converts Python objects to Spark's internal values and back, for types without parts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def _malformed(type_: Atomic, found: str) -> FormatError:
 
 
 class Internal(int):
-    """A date or time as Spark stores it, where Python's types have none of that value.
+    """A date or time as Spark stores it, for values outside the range of Python's types.
 
-    Days or microseconds since 1970 of a date or timestamp outside of the years 1 to 9999, and
-    nanoseconds since midnight of a time that is no whole microsecond.
+    A date or timestamp outside the years 1 to 9999 is days or microseconds since 1970. A time with
+    a
+    fraction of a microsecond is nanoseconds since midnight.
 
     Attributes:
         type: ``date``, ``timestamp``, ``timestamp_ntz`` or ``time``; empty means any.
@@ -43,13 +44,13 @@ class Internal(int):
     type: str
 
     def __new__(cls, raw: int, type_: str = "") -> Self:
-        """Keep the number of a value."""
+        """Creates the value from its stored number."""
         found = super().__new__(cls, raw)
         found.type = type_
         return found
 
     def isoformat(self) -> str:
-        """The value as ISO 8601 has it; a year of more than four digits has a sign."""
+        """Formats the value as ISO 8601. A year of more than four digits has a sign."""
         match self.type:
             case "date":
                 return date_text(self)
@@ -62,14 +63,14 @@ class Internal(int):
 
 
 def to_python(type_: Atomic, raw: Any) -> Any:
-    """Make the object that a user sees.
+    """Converts a stored value to the object that a user sees.
 
-    Timestamps are aware, in UTC; timestamps without time zone are naive; a year-month interval is a
-    number of months, a day-time interval a `timedelta`. A date or time that Python has not is an
+    A timestamp is aware, in UTC. A timestamp without time zone is naive. A year-month interval is a
+    number of months, a day-time interval a `timedelta`. A date or time outside Python's range is an
     `Internal`.
 
     Raises:
-        FormatError: No value of the type is stored so.
+        FormatError: The type has no value that is stored like this.
         UnreadableError: A text is not UTF-8.
     """
     match type_.name:
@@ -119,7 +120,7 @@ def _unfit(type_: Atomic, name: str, found: str) -> ConfigError:
 
 
 def to_internal(type_: Atomic, value: Any, *, name: str) -> Any:
-    """Make the value that Spark stores; `name` is the column's, for messages.
+    """Converts an object to the value that Spark stores. `name` is the column's, for messages.
 
     Raises:
         ConfigError: The object does not fit the type exactly.
@@ -132,7 +133,7 @@ def to_internal(type_: Atomic, value: Any, *, name: str) -> Any:
 
 
 def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
-    """The stored value, or ``None`` if the object is of a wrong class."""
+    """Returns the stored value, or ``None`` if the object has a wrong class."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     match type_.name:
         case "boolean":

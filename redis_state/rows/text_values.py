@@ -1,4 +1,4 @@
-"""Converts what a person types to values of Spark's types, and values to JSON."""
+"""Converts text from a command line or option to values of Spark's types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _truth(text: str) -> bool:
 
 
 def _instant(text: str) -> datetime:
-    """Python 3.10 does not read the short sign of UTC."""
+    """Parses a timestamp; Python 3.10 does not read ``Z`` as UTC."""
     return datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
 
 
@@ -49,19 +49,19 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def has_columns(family: Family) -> bool:
-    """Whether keys and values have columns; in a store of Python they are plain."""
+    """Returns whether keys and values have columns; those of most Python stores do not."""
     return codec_name_of(family) in (None, ROW_CODEC)
 
 
 def columns_of(family: Family) -> Struct:
-    """The key columns of a family that has columns."""
+    """Returns the key columns of a family that has columns."""
     if codec_name_of(family) == ROW_CODEC:
         return typed_row_codec(family).key
     return codec_of(family).key
 
 
 def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
-    """Key columns from ``name=text`` and ``name:=JSON``.
+    """Parses key columns from ``name=text`` and ``name:=JSON``.
 
     Raises:
         ConfigError: A pair is malformed, or a value does not fit its column.
@@ -86,13 +86,13 @@ def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def column_value(name: str, type_: Type, text: str | None) -> Any:
-    """The value of a key column from a text, which is JSON where the column is a struct.
+    """Parses the value of a key column from text; the text of a struct is JSON.
 
     Args:
         text: ``None`` for null.
 
     Raises:
-        ConfigError: It does not fit the column.
+        ConfigError: The text does not fit the column.
     """
     if text is None:
         return None
@@ -100,13 +100,13 @@ def column_value(name: str, type_: Type, text: str | None) -> Any:
 
 
 def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
-    """Keys from a JSON list of objects, or of values where there is one column; each once.
+    """Parses distinct keys from a JSON list of objects, or of plain values for a single key column.
 
     Args:
-        schema: The key columns; ``None`` for a store of Python.
+        schema: The key columns; ``None`` for a Python store.
 
     Raises:
-        ConfigError: It is no such list, or a value does not fit its column.
+        ConfigError: The text is not a JSON list of keys, or a value does not fit its column.
     """
     what = "the option 'keys'"
     if schema is None:
@@ -136,10 +136,10 @@ def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
 
 
 def plain_key(words: Sequence[str]) -> Any:
-    """The key of a store that Python keeps: ``text``, or ``:=JSON``, where an array is a tuple.
+    """Parses the key of a Python store: ``text``, or ``:=JSON``, where an array is a tuple.
 
     Raises:
-        ConfigError: There is not one word, or its JSON is malformed.
+        ConfigError: The number of words is not one, or the JSON is malformed.
     """
     if len(words) != 1:
         found = f"there are {len(words)} words"

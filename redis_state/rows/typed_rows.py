@@ -1,6 +1,6 @@
-"""Keys and values of a processor's state variables, for live reads (docs/format.md, section 10.6).
+"""Encodes keys and decodes rows of a processor's state variables, for live reads.
 
-They come in the shape in which those of Spark's `transformWithState` do.
+Rows have the shape of those of Spark's `transformWithState` (docs/format.md, section 10.6).
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ class TypedRowCodec:
     """Encodes keys and decodes rows of one state variable.
 
     Attributes:
-        key: The columns of a key: those of the group; of a map a struct of them, and one of the
-            user's key.
-        row: Of the values.
+        key: The columns of a key: those of the group. For a map: a struct of the group's columns,
+            and
+            the user's key.
+        row: Decodes values.
         value: The columns of a value.
-        shapes: What a value of each column takes to be handed out; ``None`` for nothing.
-        expires: Whether rows have a time to live.
-        asked: Which columns of keys and of values are handed out by name; ``None`` means all.
+        shapes: Converts the value of each column for the caller; ``None`` for no conversion.
+        expires: True if rows have a time to live.
+        asked: Ordinals of the key and value columns to return by name; ``None`` means all.
     """
 
     family: Family
@@ -52,7 +53,7 @@ class TypedRowCodec:
     asked: tuple[frozenset[int], frozenset[int]] | None = None
 
     def only(self, keys: Collection[int], values: Collection[int]) -> TypedRowCodec:
-        """The same codec, which hands out these columns where they have names; all are parsed."""
+        """Returns a codec that returns only these columns by name. All columns are parsed."""
         asked = frozenset(keys), frozenset(values)
         if self.asked is not None:
             asked = asked[0] & self.asked[0], asked[1] & self.asked[1]
@@ -60,7 +61,7 @@ class TypedRowCodec:
 
     @property
     def layout(self) -> Hashable:
-        """What decides the bytes of a key."""
+        """Identity of the key encoding: codecs with equal layouts encode a key to equal bytes."""
         return (self.family.id, self.key)
 
     @property
@@ -69,7 +70,7 @@ class TypedRowCodec:
         return self.keys[0].columns
 
     def likely_partition(self, key: Any, *, partitions: int) -> int:
-        """Where the shuffle puts a group; the first for keys that only Spark can hash."""
+        """Returns the shuffle partition of a group; 0 if only Spark can hash the key."""
         group = self.keys[0]
         try:
             values = group.in_order(self._parts(key)[0])
@@ -78,7 +79,7 @@ class TypedRowCodec:
             return 0
 
     def encode_key(self, values: Any) -> bytes:
-        """The stored key.
+        """Encodes the stored key.
 
         Raises:
             ConfigError: A column is missing or unknown.
@@ -89,18 +90,18 @@ class TypedRowCodec:
         return stored_key(self.family.id, encoded)
 
     def decode_key(self, stored: bytes) -> dict[str, Any]:
-        """The key columns of a stored key; of a map the group as ``key``, and ``userKey``.
+        """Decodes the key columns of a stored key. A map has ``key`` (the group) and ``userKey``.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not a key of this variable.
         """
         return self._named(0, self.key.names, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> Sequence[Any]:
-        """The values of the key columns, in their order.
+        """Decodes the values of the key columns, in their order.
 
         Raises:
-            FormatError: The bytes are no such key.
+            FormatError: The bytes are not a key of this variable.
         """
         at, found = FAMILY_BYTES, []
         for one in self.keys:
@@ -113,10 +114,12 @@ class TypedRowCodec:
         return found[0] if len(found) == 1 else found
 
     def decode_value(self, value: bytes) -> dict[str, Any]:
-        """The value columns; with a time to live ``value``, which has them, and when it ends.
+        """Decodes the value columns. Values with a time to live are nested as ``value``.
+
+        A second column has the expiry in ms.
 
         Raises:
-            FormatError: The bytes are no such value.
+            FormatError: The bytes are not a value of this variable.
         """
         expiry, values = self.row.decode_with_expiry(value)
         row = _row(self.row.names, values, self.shapes)
@@ -125,7 +128,7 @@ class TypedRowCodec:
         return self._named(1, (_VALUE, _EXPIRY), (row, expiry))
 
     def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-        """The columns of a row by name, but for those that are not asked for."""
+        """Returns the columns of a row by name, without those that are not asked for."""
         if self.asked is None:
             return dict(zip(names, row, strict=True))
         return {
@@ -143,25 +146,25 @@ class TypedRowCodec:
         return self.key, Struct(fields)
 
     def value_row(self, value: bytes) -> Sequence[Any]:
-        """The values of the value columns, in their order.
+        """Decodes the values of the value columns, in their order.
 
         Raises:
-            FormatError: The bytes are no such value.
+            FormatError: The bytes are not a value of this variable.
         """
         expiry, values = self.row.decode_with_expiry(value)
         row = _row(self.row.names, values, self.shapes)
         return (row, expiry) if self.expires else row
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
-        """The value columns of each element of a list.
+        """Decodes the value columns of each element of a list.
 
         Raises:
-            FormatError: The bytes are no such list.
+            FormatError: The bytes are not a list of this variable.
         """
         return [self.decode_value(element) for element in split_elements(value)]
 
     def _parts(self, key: Any) -> Sequence[Any]:
-        """The group; and of a map the user's key."""
+        """Splits a key into the group and, for a map, the user's key."""
         return (key,) if len(self.keys) == 1 else in_order(self.key, key)
 
 
@@ -174,7 +177,7 @@ class _KeyColumns:
     shapes: tuple[_ToPython | None, ...]
 
     def in_order(self, key: Any) -> Sequence[Any]:
-        """The values of a key: by name, in their order, or as it is if there is one column."""
+        """Returns the values of a key, given by name, in order, or bare if there is one column."""
         several = isinstance(key, (Mapping, Sequence)) and not isinstance(key, (str, bytes))
         if len(self.columns.fields) == 1 and not several:
             return (key,)
@@ -186,10 +189,10 @@ class _KeyColumns:
 
 @lru_cache(maxsize=_KNOWN_MAX)
 def typed_row_codec(family: Family) -> TypedRowCodec:
-    """The codec of a state variable.
+    """Returns the codec of a state variable.
 
     Raises:
-        FormatError: Its schemas are malformed.
+        FormatError: The schemas of the family are malformed.
     """
     what = f"reading family '{family.name}'"
     try:
@@ -234,7 +237,7 @@ def _shapes(schema: Mapping[str, Any]) -> tuple[_ToPython | None, ...]:
 
 
 def _shape(kind: JsonType) -> _ToPython | None:
-    """Structs become rows, wherever they stand; ``None`` where there is none."""
+    """Returns the conversion of structs at any depth to rows; ``None`` without a struct."""
     if isinstance(kind, str):
         return None
     if kind["type"] == "struct":

@@ -1,8 +1,8 @@
-"""Spark's UnsafeRow: bytes → values, every offset and size checked; and key values → bytes.
+"""Decodes Spark's UnsafeRow with every offset and size checked, and encodes key values.
 
-A row is a bit set of nulls in whole 8-byte words, one 8-byte slot for each field, then the values
-of variable length, to which slots point by (offset << 32 | size), counted from the row's beginning.
-All numbers are little-endian except the digits of a large decimal.
+A row is a bit set of nulls in whole 8-byte words, one 8-byte slot per field, then the values of
+variable length. A slot points to such a value by (offset << 32 | size), counted from the start of
+the row. All numbers are little-endian except the digits of a large decimal.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def _is_null(bits: memoryview, index: int) -> bool:
 
 
 def decode(schema: Struct, data: bytes | bytearray | memoryview) -> Row:
-    """Read a row.
+    """Decodes a row.
 
     Raises:
         FormatError: The bytes are not a row of this schema.
-        UnreadableError: A value has no form outside of Spark, or not the one that was chosen.
+        UnreadableError: A value has no form outside Spark, or cannot take the chosen form.
     """
     view = memoryview(data)
     if len(view) % _WORD:
@@ -61,9 +61,10 @@ def decode(schema: Struct, data: bytes | bytearray | memoryview) -> Row:
 
 
 class _Region:
-    """Hands out the parts of variable length of one row or array.
+    """Checked access to the variable-length parts of one row or array.
 
-    Together they may not be larger than the region itself: so a hostile row cannot have one part
+    The parts together may not be larger than the region. A hostile row therefore cannot have one
+    part
     read many times at each level of nesting.
     """
 
@@ -161,7 +162,7 @@ def _decode_array(type_: Array, view: memoryview) -> list[Any]:
     if isinstance(element, Atomic) and element.opaque:
         return _all_null(element, view, count)
     width = (element.width if isinstance(element, Atomic) else 0) or _WORD
-    # The first test keeps the numbers small; an element has at least one byte.
+    # # The first comparison bounds `count` before the sums. An element has at least one byte.
     if count > len(view) or _WORD + _bits_bytes(count) + count * width > len(view):
         raise _malformed(f"an array of {len(view)} bytes claims too many elements")
     first = _WORD + _bits_bytes(count)
@@ -181,7 +182,7 @@ def _decode_array(type_: Array, view: memoryview) -> list[Any]:
 
 
 def _all_null(element: Atomic, view: memoryview, count: int) -> list[None]:
-    """Elements of a type that is unknown here, of which not even the width is known."""
+    """Returns nulls for elements of an unknown type, whose width is unknown too."""
     if count > len(view) * 8 or _WORD + _bits_bytes(count) > len(view):
         raise _malformed(f"an array of {len(view)} bytes claims too many elements")
     bits = view[_WORD : _WORD + _bits_bytes(count)]
@@ -191,7 +192,7 @@ def _all_null(element: Atomic, view: memoryview, count: int) -> list[None]:
 
 
 def opaque(type_: Atomic) -> UnreadableError:
-    """The error for a value of a type that has no form outside of Spark here."""
+    """Returns the error for a value whose type this release cannot represent outside Spark."""
     return UnreadableError.of(type_.name, "this release cannot hand out values of this type")
 
 
@@ -219,7 +220,7 @@ def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:
 
 
 def _merges(type_: Type) -> bool:
-    """Whether different values may become one where texts that are not UTF-8 are replaced."""
+    """Returns whether replacing text that is not UTF-8 may make different values equal."""
     if isinstance(type_, Struct):
         return any(_merges(field.type) for field in type_.fields)
     if isinstance(type_, Array):
@@ -228,7 +229,7 @@ def _merges(type_: Type) -> bool:
 
 
 def _hashable(value: Any) -> Any:
-    """A map key as a dict can hold it: lists, also inside a struct, become tuples."""
+    """Makes a map key hashable: lists, also inside a struct, become tuples."""
     if isinstance(value, Row):
         return Row(value.names, tuple(_hashable(part) for part in value))
     return tuple(_hashable(part) for part in value) if isinstance(value, list) else value
@@ -237,12 +238,12 @@ def _hashable(value: Any) -> Any:
 def encode(
     schema: Struct, values: Mapping[str, Any] | Sequence[Any], *, normalize_zero: bool = False
 ) -> bytes:
-    """Write the row that Spark writes for these key values, byte for byte.
+    """Encodes key values as the row that Spark writes, byte for byte.
 
     Args:
         schema: The key columns.
         values: By name or in the order of the schema; ``None`` is null.
-        normalize_zero: Write -0.0 as 0.0, as Spark does for keys of an aggregation.
+        normalize_zero: Writes -0.0 as 0.0, as Spark does for the keys of an aggregation.
 
     Raises:
         ConfigError: A column is missing or unknown, a value does not fit its type exactly, or the
@@ -259,7 +260,7 @@ def encode(
         if value is None:
             slots[index >> 3] |= 1 << (index & 7)
             if reserved:
-                # Spark keeps the place of a large decimal that is null, and points to it.
+                # # Spark reserves the bytes of a large decimal that is null, and points to them.
                 _POINTER.pack_into(slots, position, 0, fixed + len(tail))
                 tail += bytes(_DECIMAL_BYTES_MAX)
         elif isinstance(type_, Struct):
@@ -287,17 +288,17 @@ def _encode_atomic(type_: Atomic, raw: Any, *, normalize_zero: bool) -> bytes:
             return NAN[type_.name]
         return struct.pack(_REALS[type_.name], 0.0 if normalize_zero and raw == 0 else raw)
     if not type_.width:
-        # As Java's BigInteger.toByteArray: the fewest bytes that hold the sign too.
+        # # Like Java's BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
         bits = (raw if raw >= 0 else ~raw).bit_length()
         return int(raw).to_bytes(bits // 8 + 1, "big", signed=True)
     return struct.pack(_INTEGERS[type_.width], raw)
 
 
 def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Sequence[Any]:
-    """The values in the order of the schema's fields.
+    """Returns the values in the order of the schema's fields.
 
     Raises:
-        ConfigError: A column is missing, unknown or ambiguous, or the number is wrong.
+        ConfigError: A column is missing, unknown or ambiguous, or the number of values is wrong.
     """
     names = schema.names
     if type(values) is list and len(values) == len(names):
@@ -306,7 +307,7 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
         try:
             return [values[name] for name in names]
         except KeyError:
-            pass  # What is wrong is said below.
+            pass  # The checks below name the wrong column.
     columns = f"Key columns: {', '.join(names) or 'none'}."
     if isinstance(values, Mapping):
         unknown = [str(name) for name in values if name not in names]
@@ -326,10 +327,11 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
 
 
 def lookup_type(name: str, type_: Type) -> Atomic:
-    """The type, if values of it can be looked up.
+    """Returns the type if rows can be looked up by its values.
 
     Raises:
-        ConfigError: They cannot: equal values may have different bytes, or it is not implemented.
+        ConfigError: Equal values may have different bytes, or look-ups by the type are not
+            implemented.
     """
     if (
         isinstance(type_, Atomic)
@@ -349,10 +351,10 @@ def lookup_type(name: str, type_: Type) -> Atomic:
 
 
 def check_lookup(schema: Struct) -> None:
-    """Check that rows can be looked up by these columns.
+    """Checks that rows can be looked up by these columns.
 
     Raises:
-        ConfigError: As `lookup_type`.
+        ConfigError: `lookup_type` rejects a column.
     """
     for field in schema.fields:
         if isinstance(field.type, Struct):

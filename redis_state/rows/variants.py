@@ -1,6 +1,6 @@
 """Values of Spark's VARIANT: two binaries, and their JSON text (Parquet's variant encoding).
 
-The text is that of Spark's `to_json` in UTC: binary is Base64, dates and times are texts.
+The text equals that of Spark's `to_json` in UTC: binary is Base64, dates and times are text.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _UUID_BYTES = 16
 
 
 class Variant(NamedTuple):
-    """The binaries of a VARIANT, as `pyspark.sql.types.VariantVal` takes them."""
+    """The binaries of a VARIANT, as for `pyspark.sql.types.VariantVal`."""
 
     value: bytes
     metadata: bytes
 
 
 def parse_variant(part: memoryview) -> Variant:
-    """The binaries in the bytes that a row has.
+    """Splits the bytes in a row into the two binaries.
 
     Raises:
-        FormatError: The bytes are no variant.
+        FormatError: The bytes are not a variant.
     """
     if len(part) < _SIZE_BYTES:
         raise _malformed("it has no size")
@@ -54,14 +54,14 @@ def parse_variant(part: memoryview) -> Variant:
 
 
 def json_of(variant: Variant, errors: str = "strict") -> str:
-    """The JSON text of a variant.
+    """Returns the JSON text of a variant.
 
     Args:
-        errors: As `str` takes it, for texts that are not UTF-8.
+        errors: The `errors` argument of `str`, for text that is not UTF-8.
 
     Raises:
-        FormatError: The binaries are no variant.
-        UnreadableError: It is a value of a kind that has no JSON form here.
+        FormatError: The binaries are not a variant.
+        UnreadableError: The variant has a value without a JSON form in this release.
     """
     return _VariantReader(variant, errors).text(0, len(variant.value), _DEPTH_MAX)
 
@@ -80,12 +80,13 @@ def _unreadable(found: str) -> UnreadableError:
 
 
 class _VariantReader:
-    """Reads one variant; every offset is checked."""
+    """Reads one variant with every offset checked."""
 
     def __init__(self, variant: Variant, errors: str) -> None:
         self._value = variant.value
         self._errors = errors
-        # Each value has a byte of its own: hostile offsets do not have one read again and again.
+        # # Each value takes at least one byte, so more values than bytes mean hostile offsets that
+        # overlap.
         self._left = len(variant.value)
         self._names = list(self._dictionary(variant.metadata))
 
@@ -106,7 +107,7 @@ class _VariantReader:
             yield data[first + start : first + end]
 
     def text(self, at: int, end: int, depth: int) -> str:
-        """The JSON text of the value at a place; it ends before `end`."""
+        """Returns the JSON text of the value at a position that ends before `end`."""
         if at >= end:
             raise _malformed("a value is missing")
         if depth == 0:
@@ -176,7 +177,7 @@ class _VariantReader:
         for id_, offset in zip(ids, offsets[:-1], strict=True):
             if id_ >= len(self._names):
                 raise _malformed("a field has no name")
-            # The values of fields may lie in any order, so one ends where it says itself.
+            # # The values of fields may be in any order, so only the value itself marks its end.
             value = self.text(at + offset, last, depth - 1)
             fields.append(f"{self._quoted(self._names[id_])}:{value}")
         return "{" + ",".join(fields) + "}"
@@ -221,12 +222,12 @@ class _VariantReader:
 def _decimal_text(unscaled: int, scale: int) -> str:
     number = Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
     text = f"{number:f}"
-    # As Spark, which strips zeros behind the point.
+    # # Spark drops trailing zeros of the fraction.
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _real_text(value: float) -> str:
-    # JSON has no such numbers; Spark writes them as texts.
+    # # JSON has no infinity and no NaN; Spark writes them as text.
     return repr(value) if math.isfinite(value) else f'"{_INFINITE.get(value, "NaN")}"'
 
 

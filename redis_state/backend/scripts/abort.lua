@@ -1,4 +1,4 @@
--- Drop the staged blocks of an attempt that gave up.
+-- Drops the staged blocks of an aborted attempt.
 -- KEYS  1 P:m  2 key of the segment
 -- ARGV  1 its manifest field
 -- Reply OK · PUBLISHED (nothing was done)

@@ -1,22 +1,22 @@
 --#include lineage
--- Take the partition for a run that is about to write on top of (version, uid).
+-- Acquires the partition for a run that is about to write on top of (version, uid).
 -- KEYS  1 P:m
 -- ARGV  1 run id  2 epoch  3 '1' if the driver registered the run, else '0'  4 version  5 uid
 --       6 retained versions  7 ttl in ms of dropped keys  8 checkpoint format version (1 or 2)  9 keep ms (0 = for ever)
---       10 opened version and run of an UNSURE, after which the caller saw that Spark's commit log has no batch that went
---          on from its version; '' if it did not look; '-' if there is no log: then the newest run is right, and nobody
---          contends. The version alone would not do: another run may have gone back, and come as far again, meanwhile.
--- A version above 0 with uid '-' is one that is not there: the run begins there with nothing, and commits a complete delta.
--- Reply OK dropped · REOPEN opened · UNSURE opened run (look at the log, then again with ARGV 10)
+--       10 opened version and run of an UNSURE reply, sent once the caller has seen that Spark's commit log has neither
+--          the batch of its version nor a newer one; '' before; '-' if there is no log: then the newest run is right, and
+--          there are no contenders. The version alone is not enough: another run may have gone back and come as far again.
+-- A version above 0 with uid '-' does not exist: the run starts there empty, and commits a complete delta.
+-- Reply OK dropped · REOPEN opened · UNSURE opened run (read the log, then send again with ARGV 10)
 --       FENCED opened|pinned|unregistered|replaced found | FENCED epoch found run
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
--- Keeps: the epoch of a partition only rises; a timeline that was opened is dropped only by a driver's run that goes
---        back, in format 2 only to version 0; at the opened version or right above it the run before becomes a
---        contender, whose attempts stay; a run that no driver registered goes on from the living timeline or not at all.
---        What an ephemeral run wrote stays for good, once a run that is not ephemeral goes on from it.
+-- Keeps: the epoch of a partition only rises. Only a driver's run that goes back drops a timeline that was opened, in
+--        format 2 only to version 0. At the opened version or right above it, the previous run becomes a contender, whose
+--        attempts stay. A run that no driver registered continues the living timeline or is refused.
+--        Rows of an ephemeral run lose their expiry once a run that is not ephemeral continues from them.
 local CONTENDERS_MAX = 4
 
--- What the holding run has published right above the opened version, the last one last.
+-- Attempts that the holding run has published right above the opened version, the latest one last.
 local function newest()
   local uids = {}
   if number('l') == number('o') + 1 then
@@ -25,13 +25,13 @@ local function newest()
   return uids
 end
 
--- Whether the holding run published it last, or beside what it published last.
+-- Returns whether the holding run published this attempt last, or as a sibling of its last one.
 local function is_newest(version, uid)
   if version ~= number('l') then return false end
   return uid == meta('lu') or has(newest(), uid)
 end
 
--- Who contends from now on, if this run takes the partition at (version, uid).
+-- The contenders from now on, if this run takes the partition at (version, uid).
 local function contenders_at(version, uid)
   local opened, holder = number('o'), {run = meta('r'), uids = newest()}
   local all = contenders()
@@ -76,11 +76,11 @@ if ARGV[3] ~= '1' and version < opened then return {'FENCED', 'unregistered', te
 if version > 0 and not begins then
   local there = is_there(version, uid)
   local found = there and uid
-  -- Also in the first batch after a switch to format 2, which had no uid to ask for.
+  -- Also in the first batch after a switch to format 2, whose caller has no uid yet.
   if ARGV[8] == '1' or not there and meta('c') ~= '2' then
     found = (ARGV[3] == '1' or not there) and found_by_version(version) or walk(number('l'), meta('lu'), version)
   end
-  -- Another attempt of the version may have taken the place of the one that was read: then nothing is lost.
+  -- Another attempt of the version may have replaced the one that was read: then nothing is lost.
   if found ~= uid and (there or found and is_there(version, found)) then
     return {'FENCED', 'replaced', found or '-'}
   end
@@ -92,14 +92,14 @@ if ARGV[3] ~= '1' and (ARGV[8] == '2' or meta('c') == '2') then
   if not living then return {'FENCED', 'unregistered', text(opened)} end
 end
 
--- Somebody has gone on from here, or is about to: a restart that goes back, or one that came too late.
+-- Another run has continued from here, or is about to: this is a restart that goes back, or one that came too late.
 local logged = ARGV[10] ~= '-'
 local before = logged and contenders_at(version, uid) or {}
 local unsure = logged and version < opened
 for _, one in ipairs(before) do unsure = unsure or #one.uids > 0 end
 if unsure and ARGV[10] ~= text(opened) .. ' ' .. meta('r') then return {'UNSURE', text(opened), meta('r')} end
 
--- Manifest fields that go: what a rewind leaves, or the attempts of the contender that is one too many.
+-- Manifest fields to drop: those above a rewind, or the attempts of the oldest contender if there are too many.
 local gone = {}
 local oldest = #before > CONTENDERS_MAX and table.remove(before, 1)
 local leaves = version < opened or not logged
@@ -128,7 +128,7 @@ here(entries, at)
 for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then
-  -- What an ephemeral run wrote: this one keeps it.
+  -- Keeps the rows that an ephemeral run wrote.
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
     if string.match(all[i], '^[ds]:%d+:') then redis.call('PERSIST', segment_key(all[i], all[i + 1])) end

@@ -1,8 +1,8 @@
--- Note that the driver of a run lives.
+-- Notes that the driver of a run is alive.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 run id  2 version of which the driver has made a copy, or nothing
+-- ARGV  1 run id  2 version that the driver has copied, or absent
 -- Reply OK · GONE (Redis knows no such run) · PURGED
--- Keeps: a query that has expired does not come back, and one that was purged gets no sign of life.
+-- Keeps: an expired query does not come back, and a purged one gets no sign of life.
 if redis.call('HEXISTS', KEYS[1], 'run:' .. ARGV[1]) == 0 then return {'GONE'} end
 if redis.call('HEXISTS', KEYS[1], 'purged') == 1 then return {'PURGED'} end
 local time = redis.call('TIME')

@@ -1,11 +1,11 @@
--- Check the number of a Python job's batch, and begin it: from then on only its run evaluates.
+-- Checks the number of a Python job's batch, and begins it: from then on only its run evaluates the batch.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 operator and store, as <operator>:<store name>   2 'check' or 'begin'   3 run id   4 epoch
---       5 batch id   6 first batch id   7 partitions, 0 for those it has   8 layout (key columns and codec)
---       9 id of Spark's query whose foreachBatch begins it, '' if there is none or it is not known
+--       5 batch id   6 first batch id   7 partitions, 0 for the known number   8 layout (key columns and codec)
+--       9 id of Spark's query whose foreachBatch begins the batch, '' if none or unknown
 -- Reply OK partitions · FENCED newest-epoch · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest · MOVED gen (the store has
 --       another checkpoint by now) · PURGED
--- Keeps: batch ids rise by one, or the newest is repeated; partitions and layout never change; nothing begins in a purged query.
+-- Keeps: batch ids rise by one, or the newest is repeated; partitions and layout never change; no batch begins in a purged query.
 local query, place = KEYS[1], 'batch:' .. ARGV[1]
 if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. ARGV[1])

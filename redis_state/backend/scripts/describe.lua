@@ -1,9 +1,9 @@
--- Describe a store of a query; its number of partitions only grows, whoever comes last.
+-- Describes a store of a query; its number of partitions only grows, whichever caller comes last.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 field `op:<operator>:<store name>`  2 number of partitions  3 the rest of the JSON object, behind its `{`
+-- ARGV  1 field `op:<operator>:<store name>`  2 number of partitions  3 the rest of the JSON object, after its `{`
 --       4 keep ms (0 = for ever); absent or '' leaves the expiry as it is  5… pairs (field, value) to set
 -- Reply OK partitions · PURGED
--- Keeps: the number that stands in the field is the largest that was ever given; what was purged is not renewed.
+-- Keeps: the field has the largest number ever given; a purged query is not renewed.
 local query = KEYS[1]
 if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local known = redis.call('HGET', query, ARGV[1])

@@ -1,24 +1,24 @@
 --#include runs
--- Join a batch of a streaming query of Python: give its run an epoch, check the number, and begin the batch once.
+-- Joins a batch of a Python streaming query: gives its run an epoch, checks the number, and begins the batch once.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 operator and store, as <operator>:<store name>; with only a ttl behind it, in ms, of a query that no partition was
---         acquired for yet: a number for a new plan, a call on a driver
+-- ARGV  1 operator and store, as <operator>:<store name>. With only 2 a ttl in ms, for a query that no partition was acquired
+--         for yet: returns a number for a new plan, a call on a driver
 --       2 number of the plan   3 run id of the streaming query   4 number of the task attempt, rising within a driver
 --       5 query id   6 batch id   7 first batch id   8 partitions   9 layout
 --       10 watermark in ms to begin the batch with; '' to ask whether it has begun
---       11 the time that Spark planned the batch for, in ms since 1970   12 id of the frame (16 hexadecimal digits): of one
---         plan of one batch. The marker rows of the task's partition have both; a task without them may not join
--- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch below (not begun by this run: look whether every partition
---       has the version below, and is held by an epoch from `below` on, then again with ARGV 10) · FENCED newest-epoch
+--       11 time that Spark planned the batch for, in ms since 1970   12 id of the frame (16 hexadecimal digits), of one plan
+--         of one batch. The marker rows of the task's partition have both; a task without them may not join
+-- Reply PLAN number · OK epoch began-ms watermark · BEGIN epoch below (not begun by this run: check that every partition
+--       has the version below, and is held by an epoch from `below` on, then send again with ARGV 10) · FENCED newest-epoch
 --       MOVED gen (the store has another checkpoint by now) · QUERY id · PARTITIONS n · LAYOUT text · FIRST id · GAP newest · OLD newest
---       STALE batch (the frame was shown for that batch, or by an earlier run; '-': this run has another one for the batch)
+--       STALE batch (the frame was shown for that batch, or by an earlier run; '-': this run has another frame for the batch)
 --       TWICE plan (another call of this run has the store) · PURGED
--- Keeps: of two runs the one whose driver called later is the newer, within one plan the one whose tasks came later, so
---        that a task which slept cannot make its run the newest; a plan alone disturbs nobody; batch ids rise by one, or the
---        newest is repeated; a batch that is repeated keeps the time at which it began first; a run has one frame for each
---        batch, and no frame serves two of them, so that a frame which a driver kept commits nothing, whatever clocks say;
---        what was written before the batch below was planned again, with other rows, is nothing to go on from; a run has
---        one operator on a store; a purged query is neither planned nor begun.
+-- Keeps: of two runs, the one whose driver called later is the newer; within one plan, the one whose tasks came later. So a
+--        task that slept cannot make its run the newest. A plan alone disturbs no run. Batch ids rise by one, or the newest
+--        is repeated. A repeated batch keeps the time at which it first began. A run has one frame for each batch, and no
+--        frame serves two batches, so a frame that a driver kept commits nothing, whatever clocks say.
+--        If the batch below was planned again with other rows, versions written before that are not continued.
+--        A run has one operator on a store. A purged query is neither planned nor begun.
 local MARKS_MAX = 16
 local FRAMES_MAX = 256
 local query, place = KEYS[1], ARGV[1]
@@ -75,12 +75,12 @@ local own = epoch or text(math.max(tonumber(newest) + 1, now_ms))
 local planned, frame = ARGV[11], ARGV[12]
 if planned == '' or frame == '' then return {'STALE', '-'} end
 
--- The times that batches were planned for: {batch, time, epoch of the run that showed it first, of the one that did last}.
+-- Times that batches were planned for: {batch, time, epoch of the run that showed the batch first, epoch of the last one}.
 local marks = {}
 for words in string.gmatch(redis.call('HGET', query, 'planned:' .. place) or '', '%S+') do
   marks[#marks + 1] = {string.match(words, '^(%d+):(%d+):(%d+):(%d+)$')}
 end
--- The frames that were shown, each as <batch>:<frame>, the newest last.
+-- Frames that were shown, each as <batch>:<frame>, the newest last.
 local frames = redis.call('HGET', query, 'frames:' .. place) or ''
 
 local shown_at = string.find(frames, ':' .. frame, 1, true)

@@ -28,7 +28,7 @@ local function segment_key(field, entry)
   return PREFIX .. ':s:' .. string.match(field, '^s:(%d+):') .. ':' .. ref(entry)
 end
 
--- Walks parents back from (version, uid); the uid of `target`, or nil where the chain is cut.
+-- Follows parents from (version, uid) down to `target`; returns its uid, or nil if the chain is cut.
 local function walk(version, uid, target)
   while version > target do
     local entry = meta(delta_field(version, uid))
@@ -40,18 +40,18 @@ local function walk(version, uid, target)
   return uid
 end
 
--- When the partition was written last, to the minute: most commits find it true and write nothing for it.
+-- Notes the time of the last write, to the minute: most commits find it recent and write nothing.
 local function touch()
   local time = redis.call('TIME')
   local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   if math.abs(now_ms - number('t')) >= TOUCH_MS then redis.call('HSET', META, 't', text(now_ms)) end
 end
 
--- Whether it was purged: then it expires, and nobody opens, takes or publishes on it before it is called back.
+-- Returns whether the partition was purged: then it expires, and no run opens, acquires or publishes on it until a recall.
 local function is_purged(format) return format and string.sub(format, 1, 6) == 'purged' end
 
--- Runs that held (o, ou) before the holding run took it there, oldest first, each with its attempts right above: whose
--- batch Spark logged shows when one of them opens its own attempt.
+-- Runs that held (o, ou) before the holding run took it there, oldest first, each with its attempts right above. The run
+-- whose batch Spark logged is known once one of them opens its own attempt.
 local function contenders()
   local found = {}
   for run, uids in string.gmatch(meta('k') or '', '(%S+):(%S*)') do
@@ -86,7 +86,7 @@ local function has(uids, uid)
   return false
 end
 
--- The attempt that a version alone means: the holding run's, and before that has one, the last contender's.
+-- Returns the attempt that a version without uid means: the holding run's, or the last contender's if that has none.
 local function found_by_version(version)
   local uid = walk(number('l'), meta('lu'), version)
   if not uid and version == number('o') + 1 then
@@ -95,20 +95,20 @@ local function found_by_version(version)
   return uid
 end
 
--- Why a version is not there: below the floor it expired, above it was lost.
+-- Returns why a version is missing: below the floor it expired, above it was lost.
 local function missing(version)
   local latest = meta('l') or '0'
   if version < number('w') then return {'VERSION_EXPIRED', meta('w'), latest} end
   return {'STATE_LOST', latest, meta('w') or '0'}
 end
 
--- Ends the script before its first write, if the key of one of these manifest fields is on another node of a
--- cluster by now.
+-- Ends the script before its first write, if the segment of one of these manifest fields has moved to another node of a
+-- cluster.
 local function here(all, fields)
   for _, i in ipairs(fields) do redis.call('HLEN', segment_key(all[i], all[i + 1])) end
 end
 
--- Takes a segment out of the manifest; its key lives `ttl_ms` longer for readers under way.
+-- Removes a segment from the manifest; its key lives `ttl_ms` longer for readers under way.
 local function drop(field, entry, ttl_ms)
   redis.call('HDEL', META, field)
   redis.call('PEXPIRE', segment_key(field, entry), ttl_ms)

@@ -1,16 +1,16 @@
 --#include lineage
--- Open version v for reading or writing. Changes nothing unless the caller's run holds the partition or contends for it.
+-- Opens version v for reading or writing. Changes nothing unless the caller's run holds the partition or contends for it.
 -- KEYS  1 P:m
 -- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
 --       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
 -- Reply OK version uid held opened floor start-version start-uid [field entry]…
---         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; applied
---         over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
+--         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; apply
+--         them over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
 --       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest
--- Keeps: a contender that opens its own attempt has gone on in Spark's log: it holds the partition, and nobody contends.
---        opened never falls within a run; all attempts of a run at one version see one uid, and what is found without
---        a uid is what the run went on with, not what a sibling committed last.
+-- Keeps: Spark's log has the batch of a contender that opens its own attempt: it then holds the partition, without contenders.
+--        opened never falls within a run. All attempts of a run at one version see one uid. A version without a uid is the
+--        one that the run continued from, not the one that a sibling committed last.
 local run, wanted = ARGV[1], ARGV[3]
 local format = meta('f')
 if not format then
@@ -23,7 +23,7 @@ local opened, opened_uid = number('o'), meta('ou')
 local version = ARGV[2] == 'opened' and opened or tonumber(ARGV[2])
 local holds = run ~= '' and meta('r') == run
 local rival = run ~= '' and not holds and contender(run)
--- Above the opened version a contender has its own attempts only; asked for another it is like any other run.
+-- Above the opened version a contender has only its own attempts; with another one it is like any other run.
 if rival and version > opened and wanted ~= '' and not has(rival.uids, wanted) then rival = nil end
 local held = holds or rival
 if held and version < opened then return {'FENCED', 'opened', text(opened)} end

@@ -1,8 +1,8 @@
 --#include lineage
--- Let a segment expire that no manifest names.
+-- Sets an expiry on a segment that no manifest names.
 -- KEYS  1 P:m  2 key of the segment
--- ARGV  1 what stands behind P: in the key  2 ttl in ms
--- Reply OK · NAMED · EXPIRES (it has an expiry already, or is gone)
+-- ARGV  1 part of the key after P:  2 ttl in ms
+-- Reply OK · NAMED · EXPIRES (it already has an expiry, or is gone)
 -- Keeps: a published segment never gets an expiry; a staged one keeps its own.
 if redis.call('PTTL', KEYS[2]) ~= -1 then return {'EXPIRES'} end
 if meta(ARGV[1]) then return {'NAMED'} end

@@ -1,13 +1,13 @@
 --#include lineage
--- Make a staged delta the version after (version, parent). Runs inside MULTI/EXEC behind the last stage.
+-- Publishes a staged delta as the version after (version, parent). Runs inside MULTI/EXEC after the last stage.
 -- KEYS  1 P:m  2 key of the delta
 -- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
--- Reply OK · ALREADY · TAKEN (other rows stand under this uid) · REOPEN opened · INCOMPLETE found
+-- Reply OK · ALREADY · TAKEN (other rows have this uid) · REOPEN opened · INCOMPLETE found
 --       FENCED opened|pinned found | FENCED epoch found run · STATE_LOST latest floor · FORMAT found
--- Keeps: a published version hangs on a version that is there (a complete delta needs none), was pinned by its run, and
---        has all its blocks. ALREADY means these very rows: two copies of one process must not both succeed.
---        What a contender publishes is its own alone, until it opens it.
+-- Keeps: a published version is based on an existing version (a complete delta needs none), which its run has pinned, and
+--        has all its blocks. ALREADY means exactly these rows: two copies of one process must not both succeed.
+--        An attempt that a contender publishes stays its own, until it opens the attempt.
 --        Every reply but OK, ALREADY, TAKEN and REOPEN leaves no key of the delta, unless it was published and purged
 --        since then.
 local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -27,7 +27,7 @@ end
 if published and published ~= ARGV[7] then return {'TAKEN'} end
 if published then
   keep(delta, ARGV[10])
-  -- A WAIT behind this transaction waits for what its connection wrote: without a write it returns at once.
+  -- A WAIT after this transaction covers the writes of its connection: without a write it would return at once.
   redis.call('HSET', META, field, published)
   return {'ALREADY'}
 end

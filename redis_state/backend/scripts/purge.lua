@@ -1,10 +1,10 @@
 --#include lineage
--- Let a partition and every segment that its manifest names expire; from then on nobody is served any of it.
+-- Sets an expiry on a partition and every segment that its manifest names; from then on nothing of it is served.
 -- KEYS  1 P:m
 -- ARGV  1 ttl in ms  2 id of the checkpoint
 -- Reply OK segments · EMPTY
--- Keeps: in place of the format number stands `purged:<gen>`, which every release refuses by name, and no run holds the
---        partition, so nothing is published on what expires. Nothing lives longer than it would have.
+-- Keeps: the format number is replaced by `purged:<gen>`, which every release refuses by name, and no run holds the
+--        partition, so nothing is published on expiring keys. No expiry is prolonged.
 local function expire(key)
   local left_ms = redis.call('PTTL', key)
   if left_ms == -1 or left_ms > tonumber(ARGV[1]) then redis.call('PEXPIRE', key, ARGV[1]) end

@@ -1,8 +1,8 @@
 --#include lineage
--- Call a purged partition back as it was.
+-- Restores a purged partition as it was.
 -- KEYS  1 P:m
 -- Reply OK segments incomplete · EMPTY · KEPT (it is not purged)
--- Keeps: a manifest that serves again has the expiry of before, and so has every segment that it names.
+-- Keeps: a recalled manifest and every segment that it names have the expiry of before the purge.
 local all = redis.call('HGETALL', META)
 if #all == 0 then return {'EMPTY'} end
 if not is_purged(meta('f')) then return {'KEPT'} end

@@ -1,8 +1,8 @@
 --#include runs
--- Register a run of a query and give it its epoch.
+-- Registers a run of a query and gives it its epoch.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 run id  2 'd' if the driver asks, 'x' if an executor does  3 epoch to exceed, or 0
---       4 ttl in ms of a query that no partition was acquired for yet  5… pairs (field, value) to set; `created` stays as it was
+--       4 ttl in ms of a query that no partition was acquired for yet  5… pairs (field, value) to set; an existing `created` stays
 -- Reply OK epoch d|x · FENCED newest-epoch (the run is not the newest and its epoch does not exceed ARGV[3]) · PURGED
 -- Keeps: epochs of different runs differ and rise with the order of registration; a run keeps its epoch
 --        unless a partition was found above it after a fail-over; a purged query gets no run.

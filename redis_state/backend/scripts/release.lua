@@ -1,8 +1,8 @@
--- Give up a key that one process holds: a claim, the place of an instance, or the gen of a checkpoint.
+-- Releases a key that one process holds: a claim, the place of an instance, or the gen of a checkpoint.
 -- KEYS  1 {T rs:<gen>}:i:…, P:x or {T rs}:g:…
--- ARGV  1 what the key held when it was looked at  2 0 to remove it, else ms for which it stays, empty
--- Reply OK · KEPT (it holds something else by now)
--- Keeps: what somebody else wrote meanwhile is not touched.
+-- ARGV  1 expected value of the key  2 0 to remove it, else ms for which it stays, empty
+-- Reply OK · KEPT (the key has another value by now)
+-- Keeps: a value that another process wrote meanwhile is not touched.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'KEPT'} end
 if tonumber(ARGV[2]) > 0 then
   redis.call('SET', KEYS[1], '', 'PX', ARGV[2])

@@ -1,8 +1,8 @@
 --#include lineage
--- Renew the expiry of every key of a partition in an ephemeral checkpoint, or take it away from one that is not.
+-- Renews the expiry of every key of a partition in an ephemeral checkpoint, or removes it in any other checkpoint.
 -- KEYS  1 P:m
 -- ARGV  1 keep ms (0 = for ever)
--- Reply OK segments · EMPTY · FORMAT found (it was purged, and goes on to expire)
+-- Reply OK segments · EMPTY · FORMAT found (the partition was purged, and still expires)
 local all = redis.call('HGETALL', META)
 if #all == 0 then return {'EMPTY'} end
 if is_purged(meta('f')) then return {'FORMAT', meta('f')} end

@@ -1,10 +1,10 @@
 --#include lineage
--- Make a partition anew at one version, from segments of a copy that were staged before.
+-- Creates a partition at one version, from segments of a copy that were staged before.
 -- KEYS  1 P:m
 -- ARGV  1 version  2 uid  3 floor  4 retained versions  5 checkpoint format version (1 or 2)
 --       6… pairs (manifest field, entry)
--- Reply OK · PRESENT (there is a manifest; nothing was done) · INCOMPLETE found ident
--- Keeps: a manifest that is there is never touched, so no version that Redis serves changes; no run holds the
+-- Reply OK · PRESENT (a manifest exists; nothing was done) · INCOMPLETE found ident
+-- Keeps: an existing manifest is never touched, so no version that Redis serves changes; no run holds the
 --        partition afterwards, so any registered run may acquire it.
 if meta('f') then return {'PRESENT'} end
 for i = 6, #ARGV, 2 do

@@ -1,13 +1,13 @@
 --#include lineage
--- Take out of the manifest what a plan names (docs/format.md, section 8): a part of retention.
+-- Removes the segments of a plan from the manifest (docs/format.md, section 8): a part of retention.
 -- KEYS  1 P:m
 -- ARGV  1 ttl in ms of dropped keys (readers under way finish in that time)  2 epoch  3 opened version  4 its uid
---       5 floor (2 to 5 as the plan found them, the floor as an earlier part of the plan has set it)  6 floor to set
+--       5 floor (2 to 5 as the plan found them, the floor as an earlier part of the plan set it)  6 floor to set
 --       7 manifest field of the base that carries this floor, or ''  8… manifest fields, few of them
--- Reply OK segments bytes · STALE (the plan is of no more use) · EMPTY · FORMAT found
--- Keeps: every version at or above the floor loads as before. `floor` never falls. A plan counts only while its opened
---        version is one that the query went on with, in the same epoch, no other plan has moved the floor, and the
---        base that it counts on is there: a fail-over may have lost it behind the plan.
+-- Reply OK segments bytes · STALE (the plan is no longer valid) · EMPTY · FORMAT found
+-- Keeps: every version at or above the floor loads as before. `floor` never falls. A plan is valid only while its opened
+--        version is one that the query continued from, in the same epoch, no other plan has moved the floor, and its base
+--        exists: a fail-over may have lost the base since the plan was made.
 local GONE_ON_MAX = 200
 local format = meta('f')
 if not format then return {'EMPTY'} end

@@ -1,10 +1,10 @@
--- Make another batch the newest one of a store of Python batches: what is known of later ones is forgotten.
+-- Makes another batch the newest one of a store of Python batches, and forgets later batches.
 -- KEYS  1 {T rs:<gen>}:q
--- ARGV  1 operator and store, as <operator>:<store name>   2 its newest batch, as `batch:…` was read   3 batch id that becomes the newest,
+-- ARGV  1 operator and store, as <operator>:<store name>   2 its newest batch, as read from `batch:…`   3 batch id that becomes the newest,
 --         at least the one before the first   4 word in place of the run
 -- Reply OK · CHANGED · MOVED gen (the store has another checkpoint by now) · PURGED
--- Keeps: the newest batch, what it began with and what batches were planned for change together, and only as they were read;
---        plans, runs and epochs stay, so whoever ran before is fenced by the next run.
+-- Keeps: the newest batch, its begin and the planned batches change together, and only if unchanged since they were read;
+--        plans, runs and epochs stay, so the next run fences every earlier one.
 local query, place = KEYS[1], ARGV[1]
 if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 local moved = redis.call('HGET', query, 'moved:' .. place)

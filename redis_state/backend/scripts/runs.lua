@@ -1,6 +1,6 @@
--- Text included by others: the runs that the hash of a query knows.
+-- Included by other scripts: the runs in the hash of a query.
 
--- A query that restarts for years keeps the 64 newest of its runs.
+-- Keeps only the 64 newest runs, because a query may restart for years.
 local function forget_old_runs(query)
   local runs = {}
   local all = redis.call('HGETALL', query)

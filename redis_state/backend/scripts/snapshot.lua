@@ -1,5 +1,5 @@
 --#include lineage
--- Enter a staged snapshot of (version, uid) into the manifest.
+-- Publishes a staged snapshot of (version, uid) in the manifest.
 -- KEYS  1 P:m  2 key of the snapshot
 -- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
 -- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST

@@ -1,8 +1,8 @@
--- Note that a query is used: it stays, or expires later.
+-- Notes that a query is used: removes or renews its expiry.
 -- KEYS  1 {T rs:<gen>}:q
 -- ARGV  1 keep ms (0 = for ever); '' leaves the expiry as it is  2… pairs (field, value) to set
 -- Reply OK · PURGED
--- Keeps: what was purged is not renewed before it was called back.
+-- Keeps: a purged query is not renewed before it is recalled.
 local query = KEYS[1]
 if redis.call('HEXISTS', query, 'purged') == 1 then return {'PURGED'} end
 for i = 2, #ARGV, 2 do redis.call('HSET', query, ARGV[i], ARGV[i + 1]) end
