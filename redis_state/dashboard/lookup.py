@@ -101,7 +101,7 @@ class OpenedTarget:
         Raises:
             ConfigError: No family was chosen; a text does not fit its column; or a value is nested
                 too deep to be shown.
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         family = self._family
         if family is None:
@@ -120,7 +120,7 @@ class OpenedTarget:
         """The newest values that a key had, the newest first; empty without a family.
 
         Raises:
-            RedisStateError: As `OperatorState.history`.
+            RedisStateError: See `OperatorState.history`.
         """
         if self._family is None:
             return []

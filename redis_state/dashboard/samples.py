@@ -47,7 +47,7 @@ def sample_of(
     """What is remembered of a look.
 
     Args:
-        counted: As `Increases` gives it.
+        counted: Result of `Increases`.
     """
     of_stores = [
         counted.get((status.gen, store.operator, store.store), {}) for store in status.stores

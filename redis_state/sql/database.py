@@ -63,7 +63,7 @@ class Database:
         query_of: Makes a query of an entry in the list.
         at: As docs/reading.md has it.
         memory: What DuckDB may take, such as ``1GB``, besides the answer.
-        text: As `Operators.operator`.
+        text: See `Operators.operator`.
     """
 
     def __init__(

@@ -155,7 +155,7 @@ class _Walk:
     """Collects what a tree names.
 
     Attributes:
-        own: As `Statement`.
+        own: See `Statement`.
         unclear: Whether tables may be read that the tree does not name.
     """
 

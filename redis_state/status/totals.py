@@ -35,7 +35,7 @@ class Increases:
         """What each store has counted by now.
 
         Args:
-            seen: As `Reader.totals` gives it; checkpoints that are not in it are forgotten.
+            seen: Result of `Reader.totals`; checkpoints that are not in it are forgotten.
         """
         # The hash of a checkpoint may be gone for a look, as after an eviction.
         last = {place: found for place, found in self._last.items() if place[0] in seen}
@@ -79,7 +79,7 @@ class ErrorIncreases:
         """How many there were by now, by checkpoint, error, operator and store.
 
         Args:
-            seen: As `Reader.errors` gives it; checkpoints that are not in it are forgotten.
+            seen: Result of `Reader.errors`; checkpoints that are not in it are forgotten.
         """
         now_s = self._clock.monotonic_s()
         may_be_new = (now_s - self._looked_s) * 1000 >= TOTALS_TTL_MS

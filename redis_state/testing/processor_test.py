@@ -213,7 +213,7 @@ class ProcessorTest:
         which keeps the time when it began.
 
         Raises:
-            Exception: As `run`.
+            Exception: See `run`.
         """
         batch = self._begin(rows)
         with self._opened(batch) as (store, joined), suppress(CutError):
