@@ -164,8 +164,7 @@ class KeyedReads:
     def _search_added(
         self, search: _Search, info: OperatorInfo, wanted: VersionRequest
     ) -> OperatorInfo:
-        """Searches the remaining keys in partitions that Python has added since they were listed.
-        """
+        """Searches the remaining keys in partitions that Python has added meanwhile."""
         left = search.hits.left()
         if not left:
             return info

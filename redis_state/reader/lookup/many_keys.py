@@ -255,8 +255,7 @@ def _remember(
 
 
 def _is_apart(piece: _SegmentPart, bucket: int) -> bool:
-    """Returns whether rows of a bucket were decoded in part only, or are not counted by the cache.
-    """
+    """Returns whether rows of a bucket are incomplete here, or not counted by the cache."""
     field = _field_of(piece, bucket)
     return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
